@@ -1,0 +1,67 @@
+"""SGLang plugin: what its disaggregated engine needs on a machine without a GPU.
+
+SGLang calls `register` in every process of an engine, before the scheduler is built. Hooks that cannot be applied are
+only logged by SGLang, so tests/unit/test_sglang_cpu_plugin.py asserts that these are.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+KV_MEMORY_KINDS = "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds"
+NIXL_AGENT_CONFIG = "nixl._api.nixl_agent_config.__init__"
+REAL_KERNELS = "sglang-kernel"
+
+
+class RealKernelsInstalledError(RuntimeError):
+    """The plugin was loaded beside the GPU build of SGLang, whose `sgl_kernel` its own stub would hide."""
+
+
+def register() -> None:
+    """Entry point of the group `sglang.srt.plugins`.
+
+    Raises:
+        RealKernelsInstalledError: the distribution `sglang-kernel` is installed.
+    """
+    refuse_beside_real_kernels()
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+        return
+    # Imported late: an entry point must be loadable for its check above even where SGLang is not installed.
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(KV_MEMORY_KINDS, all_dram, HookType.REPLACE)
+    # A hook on a class may only replace it, hence on its __init__.
+    HookRegistry.register(NIXL_AGENT_CONFIG, without_progress_thread, HookType.AROUND)
+
+
+def refuse_beside_real_kernels() -> None:
+    try:
+        version = metadata.version(REAL_KERNELS)
+    except metadata.PackageNotFoundError:
+        return
+    raise RealKernelsInstalledError(
+        f"tandem-sglang-cpu must not be installed beside {REAL_KERNELS} {version}: both own the package sgl_kernel. "
+        f"On a GPU machine run `pip uninstall tandem-sglang-cpu` and then reinstall {REAL_KERNELS}."
+    )
+
+
+def all_dram(kinds: Sequence[str] | None, expected_len: int) -> list[str]:
+    """Every KV buffer is host memory; SGLang names each `VRAM`, which NIXL cannot register here."""
+    if kinds is not None and len(kinds) != expected_len:
+        raise ValueError(f"{len(kinds)} memory kinds for {expected_len} KV buffers")
+    return ["DRAM"] * expected_len
+
+
+def without_progress_thread(
+    original: Callable[..., None], config: object, *args: Any, **kwargs: Any
+) -> None:
+    """NIXL's progress thread polls without a pause: one busy core in each idle worker.
+
+    SGLang asks NIXL for the state of every transfer it started, and that call makes progress by itself.
+    """
+    if args:
+        args = (False, *args[1:])
+    else:
+        kwargs["enable_prog_thread"] = False
+    original(config, *args, **kwargs)

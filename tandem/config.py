@@ -1,0 +1,246 @@
+"""Settings of every component, from four places: flag, then environment, then YAML file, then default.
+
+A component describes its settings as a frozen dataclass whose fields are made with `setting`, which says what each does. Flags,
+variables, `--help`, `--print-config` and docs/configuration.md all come from it. This module is the only reader of os.environ.
+
+    @dataclass(frozen=True, kw_only=True)
+    class RouterConfig:
+        listen: str = setting("127.0.0.1:7000", "Address to serve gRPC on.")
+
+    config = load(RouterConfig, prog="tandem-router")       # --listen, TANDEM_LISTEN, `listen:`
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from tandem.errors import ConfigError
+
+ENV_PREFIX = "TANDEM_"
+FILE_VARIABLE = "TANDEM_CONFIG"
+T = TypeVar("T")
+Source = Literal["flag", "environment", "file", "default"]
+REQUIRED: Any = dataclasses.MISSING
+
+
+def setting(default: Any, help: str, *, secret: bool = False) -> Any:
+    """A field of a settings class. `help` says the effect, the unit and the reason; a secret is never printed.
+
+    The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags and variables.
+    """
+    metadata = {"help": help, "secret": secret}
+    if isinstance(default, dict | list):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Raw settings with the source of each, before they become a component's class."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, Source]
+
+
+def load(
+    model: type[T],
+    *,
+    prog: str,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> T:
+    """The settings of this process. `--print-config` and `--help` print and exit.
+
+    Raises ConfigError for anything unknown, malformed or missing; its message names the setting and the mend.
+    """
+    environ = os.environ if environ is None else environ
+    options = vars(_parser(model, prog).parse_args(argv))
+    path = options.pop("config_file") or environ.get(FILE_VARIABLE)
+    show = options.pop("print_config")
+    loaded = _merge(model, options, environ, _read_file(path))
+    if show:
+        sys.stdout.write(describe(model, loaded))
+        raise SystemExit(0)
+    missing = [name for name, value in loaded.values.items() if value is REQUIRED]
+    if missing:
+        raise ConfigError(f"{prog} needs {', '.join(map(flag_name, missing))}")
+    return model(**loaded.values)
+
+
+def flag_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def describe(model: type[Any], loaded: Loaded) -> str:
+    """The settings as YAML, each with the source of its value."""
+    lines = []
+    for field in dataclasses.fields(model):
+        value = loaded.values[field.name]
+        if value is REQUIRED:
+            shown = "null"
+        elif field.metadata["secret"] and value:
+            shown = "'********'"
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            shown = yaml.safe_dump(plain, default_flow_style=True, width=10_000)
+        shown = shown.removesuffix("\n...\n").strip()
+        lines.append(f"{field.name}: {shown}  # {loaded.sources[field.name]}\n")
+    return "".join(lines)
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A copy of this process's environment for a child, with `extra` laid over it."""
+    return {**os.environ, **(extra or {})}
+
+
+def export(variables: Mapping[str, str]) -> None:
+    """Set variables that a library reads from the environment; what is set already stays."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=(model.__doc__ or "").splitlines()[0] or None,
+        argument_default=None,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", dest="config_file", metavar="FILE", help="YAML file of settings."
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="Print the settings with their sources, and exit.",
+    )
+    hints = typing.get_type_hints(model)
+    for field in dataclasses.fields(model):
+        text = f"{field.metadata['help']} [{variable_name(field.name)}"
+        if field.default is not dataclasses.MISSING and not field.metadata["secret"]:
+            text += f"; default: {field.default!r}"
+        options: dict[str, Any] = {"dest": field.name, "help": text.replace("%", "%%") + "]"}
+        if hints[field.name] is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options["metavar"] = field.name.upper()
+        parser.add_argument(flag_name(field.name), **options)
+    return parser
+
+
+def _read_file(path: str | None) -> Mapping[str, Any]:
+    if not path:
+        return {}
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read settings from {path}: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, not a {type(content).__name__}")
+    return content
+
+
+def _merge(
+    model: type[Any],
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    content: Mapping[str, Any],
+) -> Loaded:
+    fields = {field.name: field for field in dataclasses.fields(model)}
+    if unknown := sorted(map(str, content.keys() - fields.keys())):
+        raise ConfigError(f"unknown settings in the file: {', '.join(unknown)}")
+    hints = typing.get_type_hints(model)
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    for name, field in fields.items():
+        candidates: tuple[tuple[Source, Any], ...] = (
+            ("flag", options.get(name)),
+            ("environment", environ.get(variable_name(name))),
+            ("file", content.get(name)),
+        )
+        for source, raw in candidates:
+            if raw is not None:
+                values[name], sources[name] = _convert(raw, hints[name], name), source
+                break
+        else:
+            values[name], sources[name] = _default(field), "default"
+    return Loaded(values, sources)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _convert(raw: Any, hint: Any, name: str) -> Any:
+    """`raw` as `hint`; text is parsed, anything else must have the type already."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        kinds = [kind for kind in arguments if kind is not type(None)]
+        return _convert(raw, kinds[0], name)
+    if origin is Literal:
+        if raw not in arguments:
+            raise ConfigError(f"{name} must be one of {', '.join(arguments)}, not {raw!r}")
+        return raw
+    if origin is tuple:
+        items = _split(raw) if isinstance(raw, str) else raw
+        if not isinstance(items, list | tuple):
+            raise ConfigError(f"{name} must be a list, not {raw!r}")
+        return tuple(_convert(item, arguments[0], name) for item in items)
+    if origin is dict or hint is dict:
+        return _mapping(raw, name)
+    return _scalar(raw, hint, name)
+
+
+def _split(raw: str) -> list[str]:
+    return [part.strip() for part in raw.split(",") if part.strip()]
+
+
+def _mapping(raw: Any, name: str) -> dict[str, Any]:
+    """A mapping from YAML, or `key=value,key=value` from text."""
+    if isinstance(raw, dict):
+        return raw
+    if not isinstance(raw, str):
+        raise ConfigError(f"{name} must be a mapping, not {raw!r}")
+    pairs = [part.partition("=") for part in _split(raw)]
+    if bad := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise ConfigError(f"{name} must be written key=value,key=value; {bad[0]!r} is not")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _scalar(raw: Any, hint: type[Any], name: str) -> Any:
+    if hint is bool and isinstance(raw, str):
+        word = raw.strip().lower()
+        if word not in ("true", "false", "1", "0", "yes", "no"):
+            raise ConfigError(f"{name} must be true or false, not {raw!r}")
+        return word in ("true", "1", "yes")
+    if hint in (int, float) and isinstance(raw, str):
+        try:
+            return hint(raw)
+        except ValueError:
+            raise ConfigError(f"{name} must be a number, not {raw!r}") from None
+    if hint is float and type(raw) is int:
+        return float(raw)
+    if hint is Path and isinstance(raw, str):
+        return Path(raw)
+    if type(raw) is not hint and not isinstance(raw, hint if hint is Path else ()):
+        raise ConfigError(f"{name} must be a {hint.__name__}, not {raw!r}")
+    return raw

@@ -1,0 +1,136 @@
+"""The seam between Tandem and an inference engine.
+
+A worker gives its engine requests and reads steps. One engine serves one phase (its Role). The rules:
+
+- Every submitted request ends with exactly one Delta whose `end` is set. After it the engine holds nothing for the request:
+  its KV is free, or was handed over and acknowledged. No request is open for ever: an engine bounds every wait of its own.
+- PREFILL gives one Delta: the first token with its end, after the hand-over has settled.
+- DECODE repeats prefill's first token as its own first, so its stream alone is the whole output. Its first Delta carries `kv`.
+- AGGREGATED runs both phases in one process, for reference and comparison.
+- Token ids are the model's own, an end-of-sequence or stop token included as the last one where one ended the sequence.
+- Engines ignore SamplingParams.stop: the worker's output pipeline owns stop strings.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tandem.errors import TandemError
+from tandem.logits.spec import LogitsProcessorSpec
+from tandem.v1 import common_pb2, worker_pb2
+
+
+class Role(enum.StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    AGGREGATED = "aggregated"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class EngineRequest:
+    """One sequence, as one engine sees it."""
+
+    request_id: int
+    """The worker's own number: unique in this process, never reused."""
+    token_ids: Sequence[int]
+    sampling: common_pb2.SamplingParams
+    """`seed` already includes the output index; `stop` is to be ignored."""
+    logits: LogitsProcessorSpec | None = None
+    """What this role must apply, already gated by stage (tandem.logits.spec.for_role)."""
+    room: int = 0
+    """Joins the two phases: random, never 0, never reused. 0 only when AGGREGATED."""
+    kv_peer: str = ""
+    """DECODE: the prefill engine's `kv_endpoint`."""
+    timeout_seconds: float = 300.0
+    """What is left of the deadline: the engine gives up on a hand-over by then."""
+    trace_id: str = ""
+
+
+class Ending(enum.Enum):
+    STOP = "stop"
+    """An end-of-sequence or stop token, which is the last of the delta's token_ids."""
+    LENGTH = "length"
+    """max_tokens or the context was reached. PREFILL ends every good request so."""
+    CANCELLED = "cancelled"
+    """As asked by `cancel`."""
+    FAILED = "failed"
+    """`Delta.error` says why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Logprobs:
+    """Parallel to a delta's token_ids. `top` is empty for each token unless alternatives were asked for."""
+
+    chosen: Sequence[float]
+    top: Sequence[Sequence[tuple[int, float]]]
+    """For each token the most likely (token id, log-probability), best first."""
+
+
+@dataclass(slots=True, frozen=True)
+class KvTransfer:
+    """What was measured of one hand-over."""
+
+    bytes: int
+    seconds: float
+    transport: str
+    """E.g. "nixl/ucx"."""
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one step brought for one request. Mutable for speed; engines make a new one each time."""
+
+    request_id: int
+    token_ids: Sequence[int]
+    end: Ending | None = None
+    logprobs: Logprobs | None = None
+    error: TandemError | None = None
+    retryable: bool = False
+    """With `error`: another pair may succeed."""
+    kv: KvTransfer | None = None
+    cached_tokens: int = 0
+
+
+Step = Sequence[Delta]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class EngineDescription:
+    """What a started engine says of itself."""
+
+    fingerprint: common_pb2.Fingerprint
+    limits: worker_pb2.Limits
+    kv_endpoint: str = ""
+    """PREFILL: where a DECODE engine begins a hand-over, "host:port"."""
+    eos_token_ids: frozenset[int] = field(default_factory=frozenset)
+
+
+class Engine(Protocol):
+    """An inference engine in one role. All methods are called from the worker's event loop."""
+
+    async def start(self) -> EngineDescription:
+        """Load the model and be ready to serve. Raises StartError with the mend."""
+        ...
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request without waiting. Raises RequestError where it can never run; then no Delta follows."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """End a request soon, with CANCELLED unless it ends otherwise first. Unknown ids are ignored."""
+        ...
+
+    def steps(self) -> AsyncIterator[Step]:
+        """All that happens, in order, until `close`. Iterated by one consumer. Raises EngineError when the engine dies."""
+        ...
+
+    def load(self) -> worker_pb2.Load:
+        """A snapshot; cheap."""
+        ...
+
+    async def close(self) -> None:
+        """Stop and free everything. Bounded; may be called at any time after `start` began, and twice."""
+        ...

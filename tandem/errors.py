@@ -1,0 +1,247 @@
+"""Every failure that crosses a seam of Tandem, as one tree.
+
+    TandemError
+    ├── RequestError            the client's mistake; nothing ran
+    │   ├── InvalidRequestError     a field has a wrong type or value
+    │   ├── UnsupportedError        a field this deployment does not offer
+    │   ├── ContextLengthError      prompt and max_tokens exceed the context
+    │   ├── UnknownModelError       no such model
+    │   ├── AuthenticationError     no key, or a wrong one
+    │   └── TooLargeError           the body exceeds its limit
+    ├── RefusedError            not admitted, through no fault of the request; nothing ran
+    │   ├── QueueFullError          the router's queue is at its bound
+    │   ├── NoPairError             no matching prefill and decode worker is ready
+    │   ├── DrainingError           the component is shutting down
+    │   └── RouterLostError         the frontend has no router
+    ├── DeadlineError           the request's time ran out
+    ├── CancelledError          the client went away, or asked for it
+    ├── SlowClientError         the client does not read; its backlog reached the bound
+    ├── WorkerError             a worker failed while it held the request
+    │   ├── WorkerLostError         its stream broke: crashed, killed or unreachable
+    │   ├── EngineError             its engine failed or refused
+    │   └── KvTransferError         the KV cache did not arrive
+    │       └── KvCorruptError          it arrived damaged
+    ├── HookError               an output hook raised or returned nonsense: failed closed
+    ├── ProcessorError          a logits processor raised: failed closed
+    └── InternalError           a fault of ours
+    StartError                  a component cannot start; its message names the mend. Never crosses the wire
+    ├── ConfigError                 a setting is unknown, malformed or impossible
+    └── LoadError                   user code cannot be loaded
+
+A TandemError knows its code (stable, for programs), its HTTP status and its gRPC status; it travels as tandem.v1.Error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import grpc
+
+from tandem.v1 import common_pb2
+
+
+class TandemError(Exception):
+    """A failure with a stable code. `phase` and `param` say where, when that is known."""
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    kind: ClassVar[str] = "server_error"  # OpenAI's error `type`
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: common_pb2.Phase.ValueType = common_pb2.PHASE_UNSPECIFIED,
+        param: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.phase = phase
+        self.param = param
+
+    def to_proto(self) -> common_pb2.Error:
+        """As it travels between components."""
+        return common_pb2.Error(
+            code=self.code, message=self.message, phase=self.phase, param=self.param
+        )
+
+
+def from_proto(error: common_pb2.Error) -> TandemError:
+    """The inverse of `to_proto`; a code this version does not know becomes an InternalError."""
+    known = _BY_CODE.get(error.code, InternalError)
+    return known(error.message, phase=error.phase, param=error.param)
+
+
+class RequestError(TandemError):
+    code = "invalid_request"
+    http_status = 400
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
+    kind = "invalid_request_error"
+
+
+class InvalidRequestError(RequestError):
+    """A field has a wrong type or value."""
+
+
+class UnsupportedError(RequestError):
+    """A field, or a value of one, that this deployment does not offer."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthError(RequestError):
+    """Prompt and completion together exceed the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class UnknownModelError(RequestError):
+    """No worker serves this model."""
+
+    code = "model_not_found"
+    http_status = 404
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class AuthenticationError(RequestError):
+    """No API key, or a wrong one."""
+
+    code = "invalid_api_key"
+    http_status = 401
+    grpc_status = grpc.StatusCode.UNAUTHENTICATED
+    kind = "authentication_error"
+
+
+class TooLargeError(RequestError):
+    """The body is larger than the frontend takes."""
+
+    code = "request_too_large"
+    http_status = 413
+
+
+class RefusedError(TandemError):
+    code = "unavailable"
+    http_status = 503
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+    kind = "overloaded_error"
+
+
+class QueueFullError(RefusedError):
+    """The router's queue is at its bound: try again later."""
+
+    code = "queue_full"
+    http_status = 429
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class NoPairError(RefusedError):
+    """No prefill and decode worker with equal fingerprints take work."""
+
+    code = "no_pair"
+
+
+class DrainingError(RefusedError):
+    """The component is shutting down and starts nothing new."""
+
+    code = "draining"
+
+
+class RouterLostError(RefusedError):
+    """The frontend's stream to its router is down."""
+
+    code = "router_lost"
+
+
+class DeadlineError(TandemError):
+    """The request's time ran out."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+    grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
+    kind = "timeout_error"
+
+
+class CancelledError(TandemError):
+    """The client went away, or asked for it. (Not asyncio's: that one ends a task.)"""
+
+    code = "cancelled"
+    http_status = 499
+    grpc_status = grpc.StatusCode.CANCELLED
+    kind = "cancelled"
+
+
+class SlowClientError(TandemError):
+    """The client reads more slowly than tokens come, and its backlog reached the bound."""
+
+    code = "slow_client"
+    http_status = 499
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    kind = "cancelled"
+
+
+class WorkerError(TandemError):
+    code = "worker_error"
+    http_status = 502
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+
+
+class WorkerLostError(WorkerError):
+    """A worker's stream broke while it held the request."""
+
+    code = "worker_lost"
+
+
+class EngineError(WorkerError):
+    """A worker's engine failed or refused the request."""
+
+    code = "engine_error"
+
+
+class KvTransferError(WorkerError):
+    """The KV cache did not reach the decode worker."""
+
+    code = "kv_transfer_failed"
+
+
+class KvCorruptError(KvTransferError):
+    """The KV cache reached the decode worker damaged."""
+
+    code = "kv_corrupt"
+
+
+class HookError(TandemError):
+    """An output hook raised, or returned something that is no verdict: nothing of its chunk is shown."""
+
+    code = "hook_failed"
+
+
+class ProcessorError(TandemError):
+    """A logits processor failed: the request ends, the rest of the batch goes on."""
+
+    code = "logits_processor_failed"
+
+
+class InternalError(TandemError):
+    """A fault of Tandem's own."""
+
+
+class StartError(Exception):
+    """A component cannot start. The message says what to change; the process exits with status 2."""
+
+
+class ConfigError(StartError):
+    """A setting is unknown, malformed, or impossible beside another."""
+
+
+class LoadError(StartError):
+    """Code named in the configuration cannot be loaded."""
+
+
+def _leaves(base: type[TandemError]) -> list[type[TandemError]]:
+    return [base, *(leaf for child in base.__subclasses__() for leaf in _leaves(child))]
+
+
+# InvalidRequestError shares its parent's code on purpose; the later class of a code wins.
+_BY_CODE: dict[str, type[TandemError]] = {cls.code: cls for cls in _leaves(TandemError)}
+_BY_CODE[InternalError.code] = InternalError

@@ -1,0 +1,80 @@
+"""Structured logs: one line an event, as JSON or for a console.
+
+Fields ride in `extra`: `log.info("request ended", extra={"trace_id": ..., "outcome": ...})`. Only the fields named here are
+written, so that no prompt, output, header or key gets into a log by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+FIELDS = (
+    "component",
+    "worker",
+    "phase",
+    "trace_id",
+    "request_id",
+    "leg",
+    "peer",
+    "hook",
+    "processor",
+    "outcome",
+    "code",
+    "reason",
+    "seconds",
+    "count",
+    "address",
+)
+Format = Literal["console", "json"]
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+class _ConsoleFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        line = f"{_timestamp(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Component(logging.Filter):
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.component = self._component
+        return True
+
+
+def configure(component: str, *, format: Format = "console", level: str = "info") -> None:
+    """Send this process's logs to standard error, each line with `component`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if format == "json" else _ConsoleFormatter())
+    handler.addFilter(_Component(component))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"

@@ -1,0 +1,59 @@
+"""Rows of token output to and from the wire's columnar payload (tandem.v1.TokenColumns).
+
+Payloads are merged by joining their bytes: every field is repeated. See proto/tandem/v1/common.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.v1 import common_pb2
+
+
+class Draft:
+    """One destination's output while its frame is being put together. Plain lists: filling protobuf columns row by row is slow."""
+
+    __slots__ = (
+        "finishes",
+        "logprobs",
+        "reports",
+        "sequences",
+        "texts",
+        "token_counts",
+        "token_ids",
+    )
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.token_counts: list[int] = []
+        self.texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[common_pb2.TokenLogprobs] = []
+        self.finishes: list[common_pb2.Finish] = []
+        self.reports: list[common_pb2.PhaseReport] = []
+
+    def add(
+        self, sequence: int, token_count: int, text: str, token_ids: Sequence[int] = ()
+    ) -> None:
+        """One row. `token_ids` holds `token_count` ids where the sequence wants them, else nothing."""
+        self.sequences.append(sequence)
+        self.token_counts.append(token_count)
+        self.texts.append(text)
+        if token_ids:
+            self.token_ids.extend(token_ids)
+
+    def serialize(self) -> bytes:
+        return common_pb2.TokenColumns(
+            sequence=self.sequences,
+            token_count=self.token_counts,
+            text=self.texts,
+            token_id=self.token_ids,
+            logprobs=self.logprobs,
+            finish=self.finishes,
+            report=self.reports,
+        ).SerializeToString()
+
+
+def parse(payload: bytes) -> common_pb2.TokenColumns:
+    """The columns of a payload, joined or not. Raises google.protobuf.message.DecodeError for bytes that are none."""
+    return common_pb2.TokenColumns.FromString(payload)

@@ -1,0 +1,83 @@
+"""gRPC channels and servers as every component opens them: one set of limits, health and reflection everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
+
+_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Find a silent peer (a lost node, a dropped connection) within about 15 s, also while no request runs.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_SERVER_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+]
+_CHANNEL_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A plaintext channel to "host:port"; it connects on first use and reconnects by itself."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+class Server:
+    """A gRPC server with grpc.health.v1 and reflection.
+
+    `add` registers a servicer: pass the generated `add_XServicer_to_server` and the service's full name.
+    """
+
+    def __init__(self) -> None:
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._names: list[str] = []
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def add(self, register: Callable[[grpc.aio.Server], None], service: str) -> None:
+        register(self._server)
+        self._names.append(service)
+
+    async def start(self, address: str) -> int:
+        """Listen on "host:port" (port 0: any) and return the port. Not serving until `set_serving`.
+
+        Raises OSError or RuntimeError where the address cannot be bound.
+        """
+        names: Sequence[str] = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        await self.set_serving(False)
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        return port
+
+    async def set_serving(self, serving: bool) -> None:
+        """What grpc.health.v1 answers, for the server as a whole and for each service."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, give open ones `grace_seconds`, then cancel them."""
+        await self._server.stop(grace_seconds)
