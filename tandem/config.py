@@ -1,7 +1,9 @@
-"""Settings of every component, from four places: flag, then environment, then YAML file, then default.
+"""Settings of every component, from four places: flag, then environment, then YAML file, then
+default.
 
-A component describes its settings as a frozen dataclass whose fields are made with `setting`, which says what each does. Flags,
-variables, `--help`, `--print-config` and docs/configuration.md all come from it. This module is the only reader of os.environ.
+A component describes its settings as a frozen dataclass whose fields are made with `setting`, which
+says what each does. Flags, variables, `--help`, `--print-config` and docs/configuration.md all come
+from it. This module is the only reader of os.environ.
 
     @dataclass(frozen=True, kw_only=True)
     class RouterConfig:
@@ -35,9 +37,11 @@ REQUIRED: Any = dataclasses.MISSING
 
 
 def setting(default: Any, help: str, *, secret: bool = False) -> Any:
-    """A field of a settings class. `help` says the effect, the unit and the reason; a secret is never printed.
+    """A field of a settings class. `help` says the effect, the unit and the reason; a secret is
+    never printed.
 
-    The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags and variables.
+    The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags
+    and variables.
     """
     metadata = {"help": help, "secret": secret}
     if isinstance(default, dict | list):
@@ -62,7 +66,8 @@ def load(
 ) -> T:
     """The settings of this process. `--print-config` and `--help` print and exit.
 
-    Raises ConfigError for anything unknown, malformed or missing; its message names the setting and the mend.
+    Raises ConfigError for anything unknown, malformed or missing; its message names the setting and
+    the mend.
     """
     environ = os.environ if environ is None else environ
     options = vars(_parser(model, prog).parse_args(argv))

@@ -24,11 +24,12 @@
     ├── HookError               an output hook raised or returned nonsense: failed closed
     ├── ProcessorError          a logits processor raised: failed closed
     └── InternalError           a fault of ours
-    StartError                  a component cannot start; its message names the mend. Never crosses the wire
+    StartError                  a component cannot start; the message names the mend
     ├── ConfigError                 a setting is unknown, malformed or impossible
     └── LoadError                   user code cannot be loaded
 
-A TandemError knows its code (stable, for programs), its HTTP status and its gRPC status; it travels as tandem.v1.Error.
+A TandemError knows its code (stable, for programs), its HTTP status and its gRPC status; it travels
+as tandem.v1.Error.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class KvCorruptError(KvTransferError):
 
 
 class HookError(TandemError):
-    """An output hook raised, or returned something that is no verdict: nothing of its chunk is shown."""
+    """An output hook raised, or answered no verdict: nothing of its chunk is shown."""
 
     code = "hook_failed"
 
@@ -227,7 +228,7 @@ class InternalError(TandemError):
 
 
 class StartError(Exception):
-    """A component cannot start. The message says what to change; the process exits with status 2."""
+    """A component cannot start. The message says what to change; the exit status is 2."""
 
 
 class ConfigError(StartError):

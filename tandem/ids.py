@@ -28,7 +28,9 @@ def trace_id_from(traceparent: str | None) -> str | None:
 
 
 def new_room() -> int:
-    """A room number: random and never 0, which SGLang reads as "metadata has not landed". Fits a signed 64-bit integer."""
+    """A room number: random and never 0, which SGLang reads as "metadata has not landed". Fits a
+    signed 64-bit integer.
+    """
     return secrets.randbits(63) | 1
 
 

@@ -1,7 +1,8 @@
 """Structured logs: one line an event, as JSON or for a console.
 
-Fields ride in `extra`: `log.info("request ended", extra={"trace_id": ..., "outcome": ...})`. Only the fields named here are
-written, so that no prompt, output, header or key gets into a log by accident.
+Fields ride in `extra`: `log.info("request ended", extra={"trace_id": ..., "outcome": ...})`. Only
+the fields named here are written, so that no prompt, output, header or key gets into a log by
+accident.
 """
 
 from __future__ import annotations

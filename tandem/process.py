@@ -1,9 +1,11 @@
-"""How a component's process lives: one event loop, SIGTERM and SIGINT ask it to stop, a second signal ends it at once.
+"""How a component's process lives: one event loop, SIGTERM and SIGINT ask it to stop, a second
+signal ends it at once.
 
     def main() -> int:
         return process.run("router", serve)         # async def serve(stop: asyncio.Event) -> None
 
-Exit status: 0 after an orderly stop, 2 when the component could not start (StartError; its message names the mend).
+Exit status: 0 after an orderly stop, 2 when the component could not start (StartError; its message
+names the mend).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(component: str, serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run `serve` until it returns; it should do so soon after `stop` is set. Returns the exit status."""
+    """Run `serve` until it returns; it should do so soon after `stop` is set. Returns the exit
+    status.
+    """
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -40,7 +44,9 @@ def run(component: str, serve: Callable[[asyncio.Event], Awaitable[None]]) -> in
 
 
 def own_signals(stop: asyncio.Event) -> None:
-    """Handle SIGTERM and SIGINT in the running loop. Call again after a library (SGLang) has put its own handlers in."""
+    """Handle SIGTERM and SIGINT in the running loop. Call again after a library (SGLang) has put
+    its own handlers in.
+    """
 
     def on_signal(number: int) -> None:
         if stop.is_set():

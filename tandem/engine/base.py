@@ -1,13 +1,16 @@
 """The seam between Tandem and an inference engine.
 
-A worker gives its engine requests and reads steps. One engine serves one phase (its Role). The rules:
+A worker gives its engine requests and reads steps. One engine serves one phase, its Role. Rules:
 
-- Every submitted request ends with exactly one Delta whose `end` is set. After it the engine holds nothing for the request:
-  its KV is free, or was handed over and acknowledged. No request is open for ever: an engine bounds every wait of its own.
+- Every submitted request ends with exactly one Delta whose `end` is set. After it the engine holds
+  nothing for the request: its KV is free, or was handed over and acknowledged. No request is open
+  for ever: an engine bounds every wait of its own.
 - PREFILL gives one Delta: the first token with its end, after the hand-over has settled.
-- DECODE repeats prefill's first token as its own first, so its stream alone is the whole output. Its first Delta carries `kv`.
+- DECODE repeats prefill's first token as its own first, so its stream alone is the whole output.
+  Its first Delta carries `kv`.
 - AGGREGATED runs both phases in one process, for reference and comparison.
-- Token ids are the model's own, an end-of-sequence or stop token included as the last one where one ended the sequence.
+- Token ids are the model's own, an end-of-sequence or stop token included as the last one where one
+  ended the sequence.
 - Engines ignore SamplingParams.stop: the worker's output pipeline owns stop strings.
 """
 
@@ -62,7 +65,7 @@ class Ending(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class Logprobs:
-    """Parallel to a delta's token_ids. `top` is empty for each token unless alternatives were asked for."""
+    """Parallel to a delta's token_ids. `top` holds nothing unless alternatives were asked for."""
 
     chosen: Sequence[float]
     top: Sequence[Sequence[tuple[int, float]]]
@@ -81,7 +84,7 @@ class KvTransfer:
 
 @dataclass(slots=True)
 class Delta:
-    """What one step brought for one request. Mutable for speed; engines make a new one each time."""
+    """What one step brought for one request. Mutable for speed; a new one each time."""
 
     request_id: int
     token_ids: Sequence[int]
@@ -116,15 +119,21 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request without waiting. Raises RequestError where it can never run; then no Delta follows."""
+        """Queue a request without waiting.
+
+        Raises RequestError where it can never run; then no Delta follows.
+        """
         ...
 
     def cancel(self, request_id: int) -> None:
-        """End a request soon, with CANCELLED unless it ends otherwise first. Unknown ids are ignored."""
+        """End a request soon, with CANCELLED if nothing else ends it first. Unknown: no effect."""
         ...
 
     def steps(self) -> AsyncIterator[Step]:
-        """All that happens, in order, until `close`. Iterated by one consumer. Raises EngineError when the engine dies."""
+        """All that happens, in order, until `close`, for one consumer.
+
+        Raises EngineError when the engine dies.
+        """
         ...
 
     def load(self) -> worker_pb2.Load:
@@ -132,5 +141,5 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop and free everything. Bounded; may be called at any time after `start` began, and twice."""
+        """Stop and free everything, in bounded time. May be called at any time, and twice."""
         ...

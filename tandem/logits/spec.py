@@ -1,7 +1,8 @@
 """The neutral logits-processor spec: what travels with a request, whatever the engine.
 
-A spec names processors and carries JSON arguments, never code. It goes to *both* phases with the request's absolute positions,
-so that what it forces is exact from the first token although two processes generate the text (S1-040, S1-051).
+A spec names processors and carries JSON arguments, never code. It goes to *both* phases with the
+request's absolute positions, so that what it forces is exact from the first token although two
+processes generate the text (S1-040, S1-051).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LogitsProcessorEntry:
 
 @dataclass(slots=True, frozen=True)
 class LogitsProcessorSpec:
-    """The processors of a request, applied in order. `generation_only` leaves the first token free."""
+    """A request's processors, applied in order. `generation_only` leaves the first token free."""
 
     entries: tuple[LogitsProcessorEntry, ...]
     generation_only: bool = False
@@ -42,7 +43,9 @@ class LogitsProcessorSpec:
 
     @staticmethod
     def from_proto(message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
-        """None where the message names no processor. Raises ValueError for arguments that are no JSON object."""
+        """None where the message names no processor. Raises ValueError for arguments that are no
+        JSON object.
+        """
         if not message.processors:
             return None
         entries = tuple(
@@ -62,7 +65,9 @@ def forced_token_sequence(token_ids: Sequence[int], eos_token_id: int) -> Logits
 def for_role(
     spec: LogitsProcessorSpec | None, role: Literal["prefill", "decode", "aggregated"]
 ) -> LogitsProcessorSpec | None:
-    """What `role` must apply: everything, but nothing in prefill where the spec is generation-only (S1-040)."""
+    """What `role` must apply: everything, but nothing in prefill where the spec is generation-only
+    (S1-040).
+    """
     if spec is None or (spec.generation_only and role == "prefill"):
         return None
     return spec

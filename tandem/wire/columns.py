@@ -1,6 +1,7 @@
 """Rows of token output to and from the wire's columnar payload (tandem.v1.TokenColumns).
 
-Payloads are merged by joining their bytes: every field is repeated. See proto/tandem/v1/common.proto.
+Payloads are merged by joining their bytes: every field is repeated. See
+proto/tandem/v1/common.proto.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from tandem.v1 import common_pb2
 
 
 class Draft:
-    """One destination's output while its frame is being put together. Plain lists: filling protobuf columns row by row is slow."""
+    """One destination's output while its frame is being put together. Plain lists: filling protobuf
+    columns row by row is slow.
+    """
 
     __slots__ = (
         "finishes",
@@ -35,7 +38,7 @@ class Draft:
     def add(
         self, sequence: int, token_count: int, text: str, token_ids: Sequence[int] = ()
     ) -> None:
-        """One row. `token_ids` holds `token_count` ids where the sequence wants them, else nothing."""
+        """One row. `token_ids` holds `token_count` ids where the sequence wants them, or none."""
         self.sequences.append(sequence)
         self.token_counts.append(token_count)
         self.texts.append(text)
@@ -55,5 +58,7 @@ class Draft:
 
 
 def parse(payload: bytes) -> common_pb2.TokenColumns:
-    """The columns of a payload, joined or not. Raises google.protobuf.message.DecodeError for bytes that are none."""
+    """The columns of a payload, joined or not. Raises google.protobuf.message.DecodeError for bytes
+    that are none.
+    """
     return common_pb2.TokenColumns.FromString(payload)

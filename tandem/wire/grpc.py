@@ -1,4 +1,6 @@
-"""gRPC channels and servers as every component opens them: one set of limits, health and reflection everywhere."""
+"""gRPC channels and servers as every component opens them: one set of limits, health and reflection
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # Find a silent peer (a lost node, a dropped connection) within about 15 s, also while no request runs.
+    # Find a silent peer (a lost node, a dropped connection) within about 15 s, also while no
+    # request runs.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -43,7 +46,8 @@ def open_channel(address: str) -> grpc.aio.Channel:
 class Server:
     """A gRPC server with grpc.health.v1 and reflection.
 
-    `add` registers a servicer: pass the generated `add_XServicer_to_server` and the service's full name.
+    `add` registers a servicer: pass the generated `add_XServicer_to_server` and the service's full
+    name.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
-"""The self-clocking batcher: what is produced while the previous write is in flight leaves as one message.
+"""The self-clocking batcher: what is produced while the previous write is in flight leaves as one
+message.
 
-No timer: at low load each item leaves at once, at high load a message grows to hold all that one write's time produced.
+No timer: at low load each item leaves at once, at high load a message grows to hold all that one
+write's time produced.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ Message = TypeVar("Message")
 
 
 class Outbox(Generic[Message]):
-    """Feeds one outgoing stream. The owner adds to its own draft and calls `notify`; `take` turns the draft into a message.
+    """Feeds one outgoing stream. The owner adds to its own draft and calls `notify`; `take` turns
+    the draft into a message.
 
-    `take` is called only when the previous message has been handed to the transport, and must reset the draft. It may answer
-    None when there is nothing to send after all.
+    `take` is called only when the previous message has been handed to the transport, and must reset
+    the draft. It may answer None when there is nothing to send after all.
     """
 
     def __init__(self, take: Callable[[], Message | None]) -> None:
@@ -34,7 +37,9 @@ class Outbox(Generic[Message]):
         self._ready.set()
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What grpc.aio iterates to write the stream: it asks for the next message once the previous one is written."""
+        """What grpc.aio iterates to write the stream: it asks for the next message once the
+        previous one is written.
+        """
         while True:
             await self._ready.wait()
             self._ready.clear()

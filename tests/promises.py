@@ -1,0 +1,700 @@
+"""What Tandem promises, as data, and which tests hold it.
+
+A test names what it proves: `@pytest.mark.promise("S0-012")`. tests/unit/test_promises.py fails
+when a promise has neither a test nor a written gap, and when a test names a promise that is not
+listed.
+
+    python tests/promises.py            # a line for each seed, then the gaps with their reasons
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One sentence we hold. `ours`: the original leaves it open or breaks it."""
+
+    id: str
+    sentence: str
+    ours: bool = False
+
+    @property
+    def seed(self) -> str:
+        return self.id.partition("-")[0]
+
+
+# Why a promise is not held yet. One that is held in part keeps its tests and is no gap.
+GAPS: dict[str, str] = {
+    "S0-007": "Held without a pool; the pool of hook workers is not built yet.",
+    "S0-016": "Tool calls are refused: there is no parser yet.",
+    "S0-026": "No token-rebuilt output model (harmony) can be served yet, so none can be refused.",
+    "S0-031": "The pool of hook workers is not built yet.",
+    "S0-032": "The pool of hook workers is not built yet.",
+    "S0-033": "There is no reasoning or tool parser yet.",
+}
+
+# Whole seeds that are not begun.
+SEED_GAPS: dict[str, str] = {
+    "S2": "The Executor API is not built yet.",
+    "S4": "Classifiers are not built yet; the output pipeline has their place after the hook.",
+}
+
+PROMISES: tuple[Promise, ...] = (
+    # --- S0: TensorRT-LLM hook (seed 000) ---
+    Promise(
+        "S0-001",
+        "Given a valid dotted path, when a worker starts, then one instance is built per "
+        "process with no arguments.",
+    ),
+    Promise(
+        "S0-002",
+        "Given a bad module, class, or constructor signature, when starting, then start fails"
+        " naming the path.",
+    ),
+    Promise(
+        "S0-003",
+        "Given a non-callable object, when starting, then start fails.",
+    ),
+    Promise(
+        "S0-004",
+        "Given the path in the config file instead of the flag, when starting, then the same "
+        "hook loads.",
+    ),
+    Promise(
+        "S0-005",
+        "Given two engine instances in one process, when both load the hook, then instances "
+        "and state differ.",
+    ),
+    Promise(
+        "S0-006",
+        "Given a pass-through hook, when streaming, then output equals the run without a hook.",
+    ),
+    Promise(
+        "S0-007",
+        "Given an upper-casing hook, when chat/completions × stream/non-stream × pool 0/2, "
+        "then all text is upper case.",
+    ),
+    Promise(
+        "S0-008",
+        "Given emit with other text mid-stream, when the next chunk comes, then earlier text "
+        "is unchanged and only the diff was replaced.",
+    ),
+    Promise(
+        "S0-009",
+        "Given emit, when logprobs and token ids are requested, then they stay those of the model.",
+    ),
+    Promise(
+        "S0-010",
+        "Given suppress on every chunk, when any endpoint or mode, then text, token ids, and "
+        "logprobs are empty.",
+    ),
+    Promise(
+        "S0-011",
+        "Given suppress on chunk k only, when streaming, then chunks before and after k "
+        "arrive and k is lost in all channels.",
+    ),
+    Promise(
+        "S0-012",
+        "Given suppress then emit, when non-streaming, then the body equals what streaming "
+        "sends for the same chunk sequence.",
+        ours=True,
+    ),
+    Promise(
+        "S0-013",
+        "Given terminate at chunk k, when streaming, then chunks < k are kept, k withheld, "
+        'finish_reason "stop", stop_reason = reason.',
+    ),
+    Promise(
+        "S0-014",
+        "Given terminate, when the verdict is applied, then the engine request is cancelled "
+        "exactly once and its KV is freed.",
+    ),
+    Promise(
+        "S0-015",
+        "Given terminate, when the engine still delivers chunks, then they are dropped "
+        "without error.",
+        ours=True,
+    ),
+    Promise(
+        "S0-016",
+        "Given terminate after a tool call, when formatting, then finish_reason is still the "
+        "hook's stop.",
+        ours=True,
+    ),
+    Promise(
+        "S0-017",
+        "Given the phrase guard split over two chunks, when the phrase completes, then only "
+        "text before that chunk was sent.",
+    ),
+    Promise(
+        "S0-018",
+        "Given non-streaming and the phrase guard, when the phrase occurs, then the kept "
+        "prefix equals the streaming one.",
+        ours=True,
+    ),
+    Promise(
+        "S0-019",
+        "Given a raising hook, when it runs, then the request fails with an error, nothing of"
+        " that chunk is sent, other requests finish.",
+    ),
+    Promise(
+        "S0-020",
+        "Given a verdict with unknown action or a non-verdict return, when applied, then as "
+        "S0-019.",
+    ),
+    Promise(
+        "S0-021",
+        "Given concurrent requests, when interleaved, then state keyed by request_id stays "
+        "separate.",
+    ),
+    Promise(
+        "S0-022",
+        "Given any request, when it ends, then each output gets exactly one is_final call "
+        "(upstream: request-level).",
+        ours=True,
+    ),
+    Promise(
+        "S0-023",
+        "Given streaming true/false, when called, then chunk.streaming matches and, non-"
+        "streaming, text_diff accumulates to text.",
+    ),
+    Promise(
+        "S0-024",
+        "Given detokenize=false, when completions run, then the hook still runs and the flag "
+        "only picks the channel.",
+    ),
+    Promise(
+        "S0-025",
+        "Given skip_tokenizer_init, when starting with a hook, then refused.",
+    ),
+    Promise(
+        "S0-026",
+        "Given a token-rebuilt output model (harmony), when starting with a hook, then refused.",
+    ),
+    Promise(
+        "S0-027",
+        "Given a mode that cannot run the hook, when starting, then refused, never ignored.",
+        ours=True,
+    ),
+    Promise(
+        "S0-028",
+        "Given n=2 and suppress on output 0, when done, then output 1 is untouched.",
+    ),
+    Promise(
+        "S0-029",
+        "Given n=2 and terminate on output 0, when applied, then both end and no sibling text"
+        " of that chunk leaks.",
+        ours=True,
+    ),
+    Promise(
+        "S0-030",
+        "Given n=2 non-streaming and a redacting hook, when the second output ends later, "
+        "then the first stays redacted.",
+        ours=True,
+    ),
+    Promise(
+        "S0-031",
+        "Given a pool, when a request has many chunks, then all reach the same worker process.",
+    ),
+    Promise(
+        "S0-032",
+        "Given a pool worker that dies, when requests are open, then they fail closed and new"
+        " ones are served.",
+        ours=True,
+    ),
+    Promise(
+        "S0-033",
+        "Given a reasoning or tool parser, when a hook is set, then it sees raw text before "
+        "the parser.",
+    ),
+    Promise(
+        "S0-034",
+        "Given prefill and decode workers, when one request runs, then each hook call has its"
+        " phase's own request_id and no shared state.",
+    ),
+    Promise(
+        "S0-035",
+        "Given terminate on prefill, when configured as independent, then decode still runs; "
+        "when configured to propagate, then the client gets finish_reason and reason.",
+        ours=True,
+    ),
+    Promise(
+        "S0-036",
+        "Given terminate on decode, when applied, then the prefill worker's pinned KV is "
+        "released within the lease.",
+    ),
+    Promise(
+        "S0-037",
+        "Given a stop string, when hit, then the hook sees text already cut.",
+    ),
+    Promise(
+        "S0-038",
+        "Given usage requested and chunks withheld, when finished, then completion_tokens "
+        "counts generated tokens alike in both modes.",
+        ours=True,
+    ),
+    # --- S1: Dynamo logits layer, vLLM (seed 001) ---
+    Promise(
+        "S1-039",
+        "Given a class with `(input_ids, logits)` call, when applied, then logits change in place.",
+    ),
+    Promise(
+        "S1-040",
+        "Given a spec marked generation-only, when the role is aggregated or decode, then "
+        "entries are returned; when prefill, none. Given any other spec, then both phases "
+        "apply it, at the request's absolute positions (the seeds gate every spec out of "
+        "prefill, and the first token then escapes it).",
+        ours=True,
+    ),
+    Promise(
+        "S1-041",
+        "Given no spec, when asked, then an empty list and no sampling change.",
+    ),
+    Promise(
+        "S1-042",
+        "Given two requests, when activated, then each gets fresh processor state.",
+    ),
+    Promise(
+        "S1-043",
+        "Given a forced sequence spec, when decoding aggregated, then output is exactly it "
+        "followed by end of sequence.",
+    ),
+    Promise(
+        "S1-044",
+        "Given the test switch off, when starting, then engine arguments are untouched.",
+    ),
+    Promise(
+        "S1-045",
+        "Given the switch on and a prefill role, when starting, then the prefill side "
+        "registers exactly what the exact first token needs, and nothing where the spec is "
+        "generation-only.",
+        ours=True,
+    ),
+    Promise(
+        "S1-046",
+        "Given the switch on and a generation role, when starting, then the adapter is "
+        "registered before the engine config is built.",
+    ),
+    Promise(
+        "S1-047",
+        "Given the text, when starting, then it is tokenised once.",
+    ),
+    Promise(
+        "S1-048",
+        "Given entries, when sent, then they survive serialisation unchanged.",
+    ),
+    Promise(
+        "S1-049",
+        "Given a live callable spec, when a serialising backend gets it, then it is rejected "
+        "with a clear error.",
+    ),
+    Promise(
+        "S1-050",
+        "Given a request without activation, when batched with active ones, then its logits "
+        "are bit-identical.",
+    ),
+    Promise(
+        "S1-051",
+        "Given disaggregation, when forced sequence runs, then the whole client-visible text "
+        "is the sequence including token 1.",
+        ours=True,
+    ),
+    Promise(
+        "S1-052",
+        "Given chunked prefill or preemption, when resumed, then the position is right (#29045).",
+        ours=True,
+    ),
+    Promise(
+        "S1-053",
+        "Given a tokenizer without end token, when building the spec, then refused at start.",
+        ours=True,
+    ),
+    Promise(
+        "S1-054",
+        "Given a processor named in configuration (import path or entry point), when the "
+        "worker starts, then it is loaded, with no engine code change (the seeds have no "
+        "public loader).",
+        ours=True,
+    ),
+    Promise(
+        "S1-055",
+        "Given a backend whose interface version differs, when loading, then a clear refusal.",
+        ours=True,
+    ),
+    # --- S2: Executor API (seed 002) ---
+    Promise(
+        "S2-056",
+        "Given a request, when enqueued, then a unique id returns without waiting.",
+    ),
+    Promise(
+        "S2-057",
+        "Given several, when enqueued together, then ids return in order.",
+    ),
+    Promise(
+        "S2-058",
+        "Given mixed arrivals, when running, then they share iterations (continuous batching).",
+    ),
+    Promise(
+        "S2-059",
+        "Given an id, when awaited, then only its responses return.",
+    ),
+    Promise(
+        "S2-060",
+        "Given no id, when awaited, then responses of any request return, in any order "
+        "between requests.",
+    ),
+    Promise(
+        "S2-061",
+        "Given a list of ids, when awaited, then lists return in the given order.",
+    ),
+    Promise(
+        "S2-062",
+        "Given a timeout and nothing ready, when awaited, then an empty list.",
+    ),
+    Promise(
+        "S2-063",
+        "Given a finished id, when awaited again, then an error or empty, never a hang.",
+        ours=True,
+    ),
+    Promise(
+        "S2-064",
+        "Given an open request, when cancelled, then a final response with reason cancelled "
+        "and freed KV.",
+    ),
+    Promise(
+        "S2-065",
+        "Given an unknown or finished id, when cancelled, then no effect and no error.",
+        ours=True,
+    ),
+    Promise(
+        "S2-066",
+        "Given cancel during KV transfer, when the transfer settles, then memory is reused "
+        "only after that.",
+        ours=True,
+    ),
+    Promise(
+        "S2-067",
+        "Given streaming, when generating, then one result per new token; isFinal only on the"
+        " last.",
+    ),
+    Promise(
+        "S2-068",
+        "Given non-streaming, when done, then one result with all tokens and isFinal.",
+    ),
+    Promise(
+        "S2-069",
+        "Given an invalid field, when enqueued, then an error response, not a crash.",
+    ),
+    Promise(
+        "S2-070",
+        "Given a response with error, when the result is read, then it raises; the reverse too.",
+    ),
+    Promise(
+        "S2-071",
+        "Given a named callback map, when a request names one, then only it is affected.",
+    ),
+    Promise(
+        "S2-072",
+        "Given an unknown callback name, when enqueued, then an error response.",
+        ours=True,
+    ),
+    Promise(
+        "S2-073",
+        "Given a batched callback, when a batch runs, then it is called once with parallel "
+        "lists and client ids.",
+    ),
+    Promise(
+        "S2-074",
+        "Given chunked prefill, when the first token is sampled, then the callback runs once "
+        "for it (#2439).",
+        ours=True,
+    ),
+    Promise(
+        "S2-075",
+        "Given the device stream rule, when a callback edits on that stream, then sampling "
+        "sees it without a global sync.",
+    ),
+    Promise(
+        "S2-076",
+        "Given static batching, when a callback is requested, then refused.",
+    ),
+    Promise(
+        "S2-077",
+        "Given iteration stats, when read twice, then the second call returns only newer "
+        "ones, bounded.",
+    ),
+    Promise(
+        "S2-078",
+        "Given end id, stop word, length, time budget, cancel, when hit, then the matching "
+        "finish reason.",
+    ),
+    Promise(
+        "S2-079",
+        "Given a time budget, when exceeded before scheduling, then finished as timed out.",
+    ),
+    Promise(
+        "S2-080",
+        "Given a full queue, when enqueued, then rejected at once.",
+    ),
+    Promise(
+        "S2-081",
+        "Given shutdown, when called, then blocked waits wake and later calls raise.",
+    ),
+    Promise(
+        "S2-082",
+        "Given a context-only request, when done, then it returns first tokens, context id "
+        "and opaque state; a generation-only request with them completes.",
+    ),
+    Promise(
+        "S2-083",
+        "Given priorities, when both wait, then the higher starts first.",
+        ours=True,
+    ),
+    Promise(
+        "S2-084",
+        "Given ready counts, when asked per id and in total, then they agree with what await "
+        "returns.",
+    ),
+    # --- S3: Dynamo logits layer, SGLang (seed 003) ---
+    Promise(
+        "S3-085",
+        "Given the hook on a generation worker, when starting, then custom processors are "
+        "enabled and the tokenizer is initialised even if the user asked to skip it.",
+    ),
+    Promise(
+        "S3-086",
+        "Given a worker of either phase and no processor configured, when starting, then its "
+        "engine flags stay as configured.",
+    ),
+    Promise(
+        "S3-087",
+        "Given a batch, when the processor is called, then each row uses only its own "
+        "request's parameters.",
+    ),
+    Promise(
+        "S3-088",
+        "Given rows of the same request over steps, when called, then the counter advances by"
+        " one per step.",
+    ),
+    Promise(
+        "S3-089",
+        "Given mixed active and inactive rows, when called, then inactive rows are untouched.",
+    ),
+    Promise(
+        "S3-090",
+        "Given a finished, aborted, or expired request, when done, then its state is removed;"
+        " after 10 000 requests the map is empty.",
+        ours=True,
+    ),
+    Promise(
+        "S3-091",
+        "Given n=2 with a stateful processor, when requested, then separate state per "
+        "sequence, or a refusal; never silent change of n (seed forces 1).",
+        ours=True,
+    ),
+    Promise(
+        "S3-092",
+        "Given a processor needing token history, when the backend gives none, then refused "
+        "at admission.",
+    ),
+    Promise(
+        "S3-093",
+        "Given whichever processor instance the engine happens to call, when state is needed,"
+        " then it is found on the request, never on the instance (SGLang builds a new "
+        "instance for each batch).",
+        ours=True,
+    ),
+    Promise(
+        "S3-094",
+        "Given a client-supplied serialised class, when received over HTTP, then refused by "
+        "default (code execution).",
+        ours=True,
+    ),
+    Promise(
+        "S3-095",
+        "Given a request id reused by another client, when active, then states do not mix.",
+        ours=True,
+    ),
+    Promise(
+        "S3-096",
+        "Given the same spec, when run on two backends, then the same tokens.",
+    ),
+    Promise(
+        "S3-097",
+        "Given a retry or preemption of a request, when resumed, then the sequence is neither"
+        " repeated nor skipped.",
+        ours=True,
+    ),
+    # --- S4: vLLM RFC hook (seed 004) ---
+    Promise(
+        "S4-098",
+        "Given a registered hook, when a completion ends, then score() gets request id, "
+        "prompt, text, extra fields, finish reason, prompt ids, output ids, metadata.",
+    ),
+    Promise(
+        "S4-099",
+        "Given several hooks, when run, then concurrently; total time is about the slowest.",
+    ),
+    Promise(
+        "S4-100",
+        "Given a hook's timeout, when exceeded, then it alone is cancelled.",
+    ),
+    Promise(
+        "S4-101",
+        "Given an annotating hook that fails or times out, when done, then the response is "
+        "served and the failure recorded.",
+    ),
+    Promise(
+        "S4-102",
+        "Given a blocking hook that fails or times out, when done, then blocked (fail closed).",
+        ours=True,
+    ),
+    Promise(
+        "S4-103",
+        "Given block true with replacement, when serialised, then the replacement is the text.",
+    ),
+    Promise(
+        "S4-104",
+        "Given block true without replacement, when serialised, then the default refusal.",
+    ),
+    Promise(
+        "S4-105",
+        'Given "block" from a non-blocking hook, when merged, then only annotated.',
+    ),
+    Promise(
+        "S4-106",
+        "Given scores, when done, then they are under external_scores[hook name].",
+    ),
+    Promise(
+        "S4-107",
+        "Given default settings, when a client reads JSON, then scores are not in it; with an"
+        " option, they are.",
+        ours=True,
+    ),
+    Promise(
+        "S4-108",
+        "Given two hooks of one name, when registering, then refused.",
+        ours=True,
+    ),
+    Promise(
+        "S4-109",
+        "Given two blocking hooks with different replacements, when both block, then "
+        "registration order decides.",
+        ours=True,
+    ),
+    Promise(
+        "S4-110",
+        "Given streaming, when a blocking hook runs, then at end of stream and only the last "
+        "chunk may change.",
+    ),
+    Promise(
+        "S4-111",
+        "Given streaming and hold-back on, when blocked, then nothing was flushed before the "
+        "verdict (beyond the RFC).",
+        ours=True,
+    ),
+    Promise(
+        "S4-112",
+        "Given blocked text, when logprobs or token ids were asked, then they are withheld too.",
+        ours=True,
+    ),
+    Promise(
+        "S4-113",
+        "Given hooks, when used on chat and completions, then both are covered.",
+    ),
+    Promise(
+        "S4-114",
+        "Given n>1, when scoring, then once per output.",
+        ours=True,
+    ),
+    Promise(
+        "S4-115",
+        "Given a client that disconnects, when hooks run, then they are cancelled.",
+    ),
+    Promise(
+        "S4-116",
+        "Given a synchronous score(), when registering, then refused.",
+    ),
+    Promise(
+        "S4-117",
+        "Given a hook that mutates the context, when others run, then they see the original.",
+        ours=True,
+    ),
+    Promise(
+        "S4-118",
+        "Given a chunk hook and a classifier, when both set, then the classifier sees the "
+        "text after chunk verdicts.",
+        ours=True,
+    ),
+    Promise(
+        "S4-119",
+        "Given an error or prefill-terminated request, when ending, then classifiers do not run.",
+        ours=True,
+    ),
+    Promise(
+        "S4-120",
+        "Given metrics, when hooks run, then calls, verdicts, errors, timeouts, and latency "
+        "per hook and phase are exported.",
+        ours=True,
+    ),
+)
+
+
+def gaps() -> dict[str, str]:
+    """Every promise that is not held, with the reason."""
+    return {
+        promise.id: reason
+        for promise in PROMISES
+        if (reason := GAPS.get(promise.id) or SEED_GAPS.get(promise.seed))
+    }
+
+
+def proofs(tests: Path = TESTS) -> dict[str, set[str]]:
+    """Promise id -> the tests that name it, as "file::function"."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(tests.rglob("test_*.py")):
+        for promise, where in _marks(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(promise, set()).add(f"{path.relative_to(tests)}::{where}")
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).startswith("pytest.mark.promise("):
+                    assert isinstance(decorator, ast.Call)
+                    for argument in decorator.args:
+                        assert isinstance(argument, ast.Constant), (
+                            f"{node.name}: promise ids are literals"
+                        )
+                        yield str(argument.value), node.name
+
+
+def main() -> int:
+    held, open_gaps = proofs(), gaps()
+    for seed in sorted({promise.seed for promise in PROMISES}):
+        ids = [promise.id for promise in PROMISES if promise.seed == seed]
+        gap_count = sum(id in open_gaps for id in ids)
+        held_count = sum(id in held and id not in open_gaps for id in ids)
+        sys.stdout.write(f"{seed}: {len(ids)} promised, {held_count} held, {gap_count} gaps\n")
+    for id, reason in GAPS.items():
+        sys.stdout.write(f"  gap {id}: {reason}\n")
+    for seed, reason in SEED_GAPS.items():
+        sys.stdout.write(f"  gap {seed}: {reason}\n")
+    missing = [promise.id for promise in PROMISES if promise.id not in held | open_gaps]
+    for id in missing:
+        sys.stdout.write(f"  neither test nor gap: {id}\n")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
