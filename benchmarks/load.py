@@ -1,0 +1,179 @@
+"""A load generator for streamed chat completions: closed loop over keep-alive connections, one
+epoll loop.
+
+It is its own process so that its CPU is not counted, and it parses as little as it can: it counts
+`data:` lines and looks for the end of the chunked body. Prints one JSON object.
+
+    python benchmarks/load.py --address 127.0.0.1:8000 --model tandem-tiny --streams 64 --requests
+    512 --tokens 128
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import select
+import socket
+import statistics
+import time
+from dataclasses import dataclass, field
+
+WORDS = ("the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "on")
+END_OF_BODY = b"0\r\n\r\n"
+EVENT = b"data: "
+
+
+@dataclass
+class Result:
+    tokens: int
+    requests: int
+    seconds: float
+    ttft_ms_p50: float
+    ttft_ms_p99: float
+    itl_ms_p50: float
+    itl_ms_p99: float
+    failed: int
+
+
+@dataclass
+class Tally:
+    """What all connections saw."""
+
+    ttft: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    events: int = 0
+    finished: int = 0
+    failed: int = 0
+
+
+class Connection:
+    """One client: sends its next request as soon as the answer to the last one has ended."""
+
+    def __init__(self, address: tuple[str, int], tally: Tally) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.tally = tally
+        self.busy = False
+        self._sent_at = 0.0
+        self._last = 0.0
+        self._tail = b""
+        self._first = True
+
+    def send(self, request: bytes) -> None:
+        self._sent_at = time.perf_counter()
+        self._first, self._tail, self.busy = True, b"", True
+        self.socket.sendall(request)
+
+    def read(self) -> None:
+        """Take what has come; `busy` is False once the answer is complete."""
+        data = self.socket.recv(1 << 18)
+        now = time.perf_counter()
+        if not data:
+            raise ConnectionError("the server closed a keep-alive connection")
+        events = data.count(EVENT)
+        tally = self.tally
+        if self._first:
+            if not data.startswith(b"HTTP/1.1 200"):
+                tally.failed += 1
+            self._first = events == 0
+            if events:
+                tally.ttft.append(now - self._sent_at)
+        elif events:
+            tally.gaps.append(now - self._last)
+        if events:
+            tally.events += events
+            self._last = now
+        self._tail = (self._tail + data)[-len(END_OF_BODY) :]
+        if self._tail == END_OF_BODY:
+            tally.finished += 1
+            self.busy = False
+
+
+def request(address: str, model: str, tokens: int, words: int, seed: int) -> bytes:
+    """One POST of a chat completion with `words` random words."""
+    prompt = " ".join(random.Random(seed).choices(WORDS, k=words))
+    body = json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": tokens,
+            "stream": True,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+    ).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def run(
+    address: str, *, model: str, streams: int, requests: int, tokens: int, words: int = 48
+) -> Result:
+    """`requests` completions of `tokens` tokens each, `streams` at a time."""
+    host, _, port = address.rpartition(":")
+    tally = Tally()
+    connections = [Connection((host, int(port)), tally) for _ in range(min(streams, requests))]
+    by_fd = {connection.socket.fileno(): connection for connection in connections}
+    poll = select.epoll()
+    for fd in by_fd:
+        poll.register(fd, select.EPOLLIN)
+    pending = iter([request(address, model, tokens, words, seed) for seed in range(requests)])
+    started = time.perf_counter()
+    for connection in connections:
+        connection.send(next(pending))
+    while tally.finished < requests:
+        for fd, _ in poll.poll(120) or _fail("no answer for 120 seconds"):
+            connection = by_fd[fd]
+            connection.read()
+            if not connection.busy and (body := next(pending, None)) is not None:
+                connection.send(body)
+    seconds = time.perf_counter() - started
+    for connection in connections:
+        connection.socket.close()
+    return Result(
+        tokens=tokens * (requests - tally.failed),
+        requests=requests,
+        seconds=seconds,
+        ttft_ms_p50=_percentile(tally.ttft, 50) * 1e3,
+        ttft_ms_p99=_percentile(tally.ttft, 99) * 1e3,
+        itl_ms_p50=_percentile(tally.gaps, 50) * 1e3,
+        itl_ms_p99=_percentile(tally.gaps, 99) * 1e3,
+        failed=tally.failed,
+    )
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _fail(message: str) -> list[tuple[int, int]]:
+    raise TimeoutError(message)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--address", default="127.0.0.1:8000")
+    parser.add_argument("--model", default="tandem-tiny")
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=128)
+    options = parser.parse_args()
+    result = run(
+        options.address,
+        model=options.model,
+        streams=options.streams,
+        requests=options.requests,
+        tokens=options.tokens,
+    )
+    print(json.dumps(vars(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Trace ids, rooms and counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem import ids
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_a_valid_traceparent_gives_its_trace_id() -> None:
+    assert ids.trace_id_from(f"00-{TRACE}-00f067aa0ba902b7-01") == TRACE
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "nonsense",
+        f"00-{TRACE.upper()}-00f067aa0ba902b7-01",
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"ff-{TRACE}-00f067aa0ba902b7-01",
+        f"00-{TRACE}-00f067aa0ba902b7-01-extra",
+    ],
+)
+def test_a_malformed_traceparent_gives_none(header: str | None) -> None:
+    assert ids.trace_id_from(header) is None
+
+
+def test_new_ids_have_the_form_they_promise() -> None:
+    assert ids.TRACE_ID.fullmatch(ids.new_trace_id())
+    rooms = {ids.new_room() for _ in range(1000)}
+    assert len(rooms) == 1000
+    assert all(0 < room < 2**63 for room in rooms)
+
+
+def test_a_counter_starts_at_one_and_never_repeats() -> None:
+    next_id = ids.counter()
+    assert [next_id() for _ in range(3)] == [1, 2, 3]

@@ -1,0 +1,55 @@
+"""Logs are structured and hold only fields that are named."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tandem import logs
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_json_line_has_the_named_fields_and_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("router", format="json")
+    logging.getLogger("t").info("ended", extra={"trace_id": "abc", "prompt": "secret words"})
+    line = capsys.readouterr().err
+    entry = json.loads(line)
+    assert entry["message"] == "ended"
+    assert entry["component"] == "router"
+    assert entry["trace_id"] == "abc"
+    assert "secret" not in line
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_console_line_reads_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("router", level="warning")
+    logging.getLogger("t").info("not shown")
+    logging.getLogger("t").warning("lost", extra={"worker": "p0"})
+    err = capsys.readouterr().err
+    assert "not shown" not in err
+    assert "WARNING lost component=router worker=p0" in err
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("worker", format="json")
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("t").exception("failed")
+    entry = json.loads(capsys.readouterr().err)
+    assert "ValueError: boom" in entry["exception"]

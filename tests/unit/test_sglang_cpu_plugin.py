@@ -1,0 +1,162 @@
+"""plugins/sglang-cpu: each shim is still needed with the installed SGLang and NIXL, and is applied.
+
+SGLang only logs a hook that it cannot apply, so nothing else would notice. Everything runs in fresh
+processes, because hooks stay applied for the life of one, and in few, because each imports torch.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
+
+# Prints one JSON object of what SGLang and NIXL do in that process, after `load_plugins` if asked.
+# The idle agent is made as SGLang makes it, and its process's CPU time measured over one second.
+LOOK = """
+import inspect, json, sys, time
+from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
+from sglang.srt.disaggregation.nixl import conn
+from sglang.srt.plugins import load_plugins
+
+def look():
+    config = nixl_agent_config(
+        backends=[], num_threads=0, sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+    )
+    agent = nixl_agent("idle", config)
+    agent.create_backend("UCX", {})
+    started = time.process_time()
+    time.sleep(1)
+    idle = time.process_time() - started
+    asked = [nixl_agent_config(True, True), nixl_agent_config(enable_prog_thread=True)]
+    return {
+        "kinds": conn._normalize_kv_mem_kinds(None, 3),
+        "parameters": list(inspect.signature(conn._normalize_kv_mem_kinds).parameters),
+        "thread": config.enable_pthread,
+        "idle_cpu_seconds": idle,
+        "asked": [[each.enable_pthread, each.enable_listen] for each in asked],
+    }
+
+"""
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh interpreter, without SGLang's switches unless they are given."""
+    inherited = {name: value for name, value in os.environ.items() if "SGLANG" not in name}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited | {"HF_HUB_OFFLINE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def answer(code: str, **environment: str) -> Any:
+    """The JSON that `code` prints last."""
+    result = run(code, **environment)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def stock() -> dict[str, Any]:
+    """What SGLang does without the plugin, and (`after`) with it where the engine is a GPU's."""
+    return answer(
+        LOOK + "before = look(); load_plugins(); print(json.dumps(before | {'after': look()}))",
+        SGLANG_PLUGINS="tandem_sglang_cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def shimmed() -> dict[str, Any]:
+    return answer(
+        LOOK + "load_plugins(); print(json.dumps(look()))",
+        SGLANG_USE_CPU_ENGINE="1",
+        SGLANG_PLUGINS="tandem_sglang_cpu",
+    )
+
+
+def test_stock_sglang_calls_host_memory_vram(stock: dict[str, Any]) -> None:
+    assert stock["kinds"] == ["VRAM", "VRAM", "VRAM"], "SGLang names host memory: drop the shim"
+    assert stock["parameters"] == ["kinds", "expected_len"]
+
+
+def test_the_plugin_calls_host_memory_dram(shimmed: dict[str, Any]) -> None:
+    assert shimmed["kinds"] == ["DRAM", "DRAM", "DRAM"]
+
+
+def test_a_stock_nixl_agent_keeps_a_core_busy_while_idle(stock: dict[str, Any]) -> None:
+    assert stock["thread"] is True
+    assert stock["idle_cpu_seconds"] > 0.15, "NIXL no longer spins: drop the shim"
+
+
+def test_the_plugin_makes_an_idle_agent_quiet(shimmed: dict[str, Any]) -> None:
+    assert shimmed["thread"] is False
+    assert shimmed["idle_cpu_seconds"] < 0.1
+
+
+def test_the_progress_thread_is_off_also_where_the_caller_asks_for_it(
+    stock: dict[str, Any], shimmed: dict[str, Any]
+) -> None:
+    assert stock["asked"] == [[True, True], [True, False]]
+    assert shimmed["asked"] == [[False, True], [False, False]]
+
+
+def test_the_plugin_changes_nothing_where_the_engine_is_not_a_cpu_engine(
+    stock: dict[str, Any],
+) -> None:
+    assert stock["after"]["kinds"] == stock["kinds"]
+    assert stock["after"]["thread"] is True
+
+
+def test_sglang_cannot_load_its_scheduler_without_some_sgl_kernel() -> None:
+    code = """
+import sys
+sys.modules["sgl_kernel"] = None
+import sglang.srt.managers.scheduler
+"""
+    result = run(code, SGLANG_USE_CPU_ENGINE="1")
+    assert result.returncode != 0, "SGLang no longer imports sgl_kernel: drop the stub"
+    assert "sgl_kernel" in result.stderr
+
+
+def test_the_real_kernels_are_not_installed_here() -> None:
+    with pytest.raises(metadata.PackageNotFoundError):
+        metadata.version("sglang-kernel")
+
+
+def test_the_stub_has_every_name_and_no_kernel() -> None:
+    code = """
+import json, sgl_kernel, sgl_kernel.elementwise.deep
+from sgl_kernel.scalar_type import scalar_types
+from sgl_kernel import rmsnorm
+assert sgl_kernel.rmsnorm is rmsnorm and scalar_types.uint4b8
+try:
+    rmsnorm(1, out=2)
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+    assert "sgl_kernel.rmsnorm needs a GPU" in answer(code)
+
+
+@pytest.mark.parametrize(
+    "use", ["import tandem_sglang_cpu as p; p.register()", "import sgl_kernel"]
+)
+def test_it_refuses_to_be_used_beside_the_gpu_build(use: str, tmp_path: Path) -> None:
+    installed = tmp_path / "sglang_kernel-0.4.7.dist-info"
+    installed.mkdir()
+    lines = ["Metadata-Version: 2.1", "Name: sglang-kernel", "Version: 0.4.7", ""]
+    installed.joinpath("METADATA").write_text("\n".join(lines))
+
+    result = run(use, SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(tmp_path))
+
+    assert result.returncode != 0
+    assert "must not be installed beside sglang-kernel 0.4.7" in result.stderr
+    assert "pip uninstall tandem-sglang-cpu" in result.stderr

@@ -1,0 +1,57 @@
+"""Every server answers health checks and reflection."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tandem.v1 import router_pb2_grpc
+from tandem.wire import grpc as wire
+
+SERVICE = "tandem.v1.Router"
+
+
+async def _serve() -> tuple[wire.Server, grpc.aio.Channel]:
+    server = wire.Server()
+    servicer = router_pb2_grpc.RouterServicer()
+    server.add(lambda s: router_pb2_grpc.add_RouterServicer_to_server(servicer, s), SERVICE)
+    port = await server.start("127.0.0.1:0")
+    return server, wire.open_channel(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("name", ["", SERVICE])
+async def test_health_follows_what_the_component_says(name: str) -> None:
+    server, channel = await _serve()
+    stub = health_pb2_grpc.HealthStub(channel)
+    status = health_pb2.HealthCheckResponse
+    request = health_pb2.HealthCheckRequest(service=name)
+    assert (await stub.Check(request, timeout=5)).status == status.NOT_SERVING
+    await server.set_serving(True)
+    assert (await stub.Check(request, timeout=5)).status == status.SERVING
+    await channel.close()
+    await server.stop(0)
+
+
+async def test_reflection_lists_the_service() -> None:
+    server, channel = await _serve()
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    call = stub.ServerReflectionInfo(iter([request]), timeout=5)
+    answers = [answer async for answer in call]
+    names = {service.name for service in answers[0].list_services_response.service}
+    assert {SERVICE, "grpc.health.v1.Health"} <= names
+    await channel.close()
+    await server.stop(0)
+
+
+async def test_an_address_in_use_is_an_error() -> None:
+    server, channel = await _serve()
+    taken = channel  # keeps the first server's port in use
+    port = await wire.Server().start("127.0.0.1:0")
+    assert port > 0
+    with pytest.raises((RuntimeError, OSError)):
+        await wire.Server().start("256.0.0.1:1")
+    await taken.close()
+    await server.stop(0)
