@@ -1,7 +1,7 @@
-"""Generate the Python of the wire from `proto/`, or check that the committed code is what it would generate.
+"""Generate the Python of the wire from `proto/`, or check that the committed code is up to date.
 
-The protos live in `proto/tandem/v1/`, so protoc's own path rule puts the result in `tandem/v1/` with imports
-that read `from tandem.v1 import ...`; nothing is rewritten afterwards.
+The protos live in `proto/tandem/v1/`, so protoc's own path rule puts the result in `tandem/v1/`,
+with imports that read `from tandem.v1 import ...`; nothing is rewritten afterwards.
 
     python scripts/generate_proto.py            # write tandem/v1/
     python scripts/generate_proto.py --check    # exit 1, with a diff, when tandem/v1/ is stale
@@ -21,7 +21,7 @@ TOOLS = ("grpcio-tools", "mypy-protobuf")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=ROOT, help="repository root (default: this one)")
+    parser.add_argument("--root", type=Path, default=ROOT, help="default: this repository")
     parser.add_argument("--check", action="store_true", help="compare instead of write")
     options = parser.parse_args()
     root: Path = options.root.resolve()
@@ -51,9 +51,8 @@ def check(root: Path) -> int:
         before, after = present.get(name, ""), fresh.get(name, "")
         if before != after:
             drifted = True
-            diff = difflib.unified_diff(
-                before.splitlines(True), after.splitlines(True), f"committed/{name}", f"fresh/{name}"
-            )
+            lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+            diff = difflib.unified_diff(*lines, f"committed/{name}", f"fresh/{name}")
             sys.stdout.writelines(list(diff)[:60])
     if drifted:
         tools = ", ".join(f"{tool} {version(tool)}" for tool in TOOLS)

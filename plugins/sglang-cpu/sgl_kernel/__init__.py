@@ -1,8 +1,11 @@
 """A stand-in for SGLang's CUDA kernels: it can be imported, and nothing in it can be called.
 
-SGLang imports names from `sgl_kernel` when its modules load, on every platform, and uses them on a GPU alone. Some
-are read deeper at that time (`scalar_types.uint4b8`), so a missing name answers with an object that has every
-attribute, and raises when it is called.
+SGLang imports names from `sgl_kernel` when its modules load, on every platform, and uses them on a
+GPU alone. Some are read deeper at that time (`scalar_types.uint4b8`), so a missing name answers
+with an object that has every attribute, and raises when it is called.
+
+Where the real distribution is installed too, importing this package is an error: SGLang only logs
+what a plugin's `register` raises, and a hidden kernel must not pass in silence.
 """
 
 import importlib.abc
@@ -10,7 +13,9 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+from tandem_sglang_cpu import refuse_beside_real_kernels
 
 
 class _Missing:
@@ -26,14 +31,14 @@ class _Missing:
 
     def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise RuntimeError(
-            f"{self.__name__} needs a GPU: this is the stand-in of tandem-sglang-cpu, not sglang-kernel"
+            f"{self.__name__} needs a GPU: tandem-sglang-cpu only stands in for sglang-kernel"
         )
 
 
 class _StubModule(types.ModuleType):
     """A module, and a package, with every attribute."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -60,5 +65,6 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run: the module is its `__getattr__`."""
 
 
+refuse_beside_real_kernels()
 sys.meta_path.append(_StubFinder())
 sys.modules[__name__].__class__ = _StubModule

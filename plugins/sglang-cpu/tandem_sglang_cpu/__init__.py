@@ -1,7 +1,8 @@
 """SGLang plugin: what its disaggregated engine needs on a machine without a GPU.
 
-SGLang calls `register` in every process of an engine, before the scheduler is built. Hooks that cannot be applied are
-only logged by SGLang, so tests/unit/test_sglang_cpu_plugin.py asserts that these are.
+SGLang calls `register` in every process of an engine, before the scheduler is built. Hooks that
+cannot be applied are only logged by SGLang, so tests/unit/test_sglang_cpu_plugin.py asserts that
+these are.
 """
 
 import os
@@ -15,7 +16,7 @@ REAL_KERNELS = "sglang-kernel"
 
 
 class RealKernelsInstalledError(RuntimeError):
-    """The plugin was loaded beside the GPU build of SGLang, whose `sgl_kernel` its own stub would hide."""
+    """The GPU build of SGLang is installed too, and our stub would hide its `sgl_kernel`."""
 
 
 def register() -> None:
@@ -27,7 +28,7 @@ def register() -> None:
     refuse_beside_real_kernels()
     if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
         return
-    # Imported late: an entry point must be loadable for its check above even where SGLang is not installed.
+    # Imported late: the check above must work even where SGLang's own import would fail.
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(KV_MEMORY_KINDS, all_dram, HookType.REPLACE)
@@ -41,8 +42,9 @@ def refuse_beside_real_kernels() -> None:
     except metadata.PackageNotFoundError:
         return
     raise RealKernelsInstalledError(
-        f"tandem-sglang-cpu must not be installed beside {REAL_KERNELS} {version}: both own the package sgl_kernel. "
-        f"On a GPU machine run `pip uninstall tandem-sglang-cpu` and then reinstall {REAL_KERNELS}."
+        f"tandem-sglang-cpu must not be installed beside {REAL_KERNELS} {version}: both own the "
+        f"package sgl_kernel. On a GPU machine run `pip uninstall tandem-sglang-cpu` and then "
+        f"reinstall {REAL_KERNELS}."
     )
 
 
@@ -58,7 +60,7 @@ def without_progress_thread(
 ) -> None:
     """NIXL's progress thread polls without a pause: one busy core in each idle worker.
 
-    SGLang asks NIXL for the state of every transfer it started, and that call makes progress by itself.
+    SGLang asks NIXL for the state of every transfer it started, and asking makes progress too.
     """
     if args:
         args = (False, *args[1:])

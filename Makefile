@@ -1,0 +1,63 @@
+# Tandem: `make` alone lists what there is. Every target does its own set-up, and skips it when nothing changed.
+
+ENGINE ?= sglang
+BIN := .venv/bin
+export PYTHON
+
+ifeq ($(filter sglang sim,$(ENGINE)),)
+$(error ENGINE is sglang or sim, not '$(ENGINE)')
+endif
+
+# The sim engine needs no SGLang, so neither does its set-up.
+LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down test check promises proto bench model lock lean full clean
+
+help: ## list these targets
+	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: $(LEVEL) ## run a request through prefill and decode workers and show what happened
+	$(BIN)/tandem demo --engine $(ENGINE)
+
+up: $(LEVEL) ## start the same stack and leave it running; prints its address and a curl line
+	$(BIN)/tandem up --engine $(ENGINE) --detach
+
+down: lean ## stop what `make up` started
+	$(BIN)/tandem down
+
+test: full ## run every test (ARGS="-k name" is passed to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lean ## style, types, architecture and generated code
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/generate_proto.py --check
+
+promises: lean ## count what is promised, held by a test, or a written gap
+	$(BIN)/python tests/promises.py
+
+proto: lean ## generate tandem/v1 from proto/
+	$(BIN)/python scripts/generate_proto.py
+
+bench: lean ## CPU cost of a streamed token, with the sim engine
+	$(BIN)/python benchmarks/token_cost.py $(ARGS)
+
+model: full ## train model/tandem-tiny again (docs/model.md says how long it takes)
+	$(BIN)/python model/make_model.py $(ARGS)
+
+lock: lean ## resolve pyproject.toml into constraints.txt again (ARGS=--upgrade for newer versions)
+	scripts/lock.sh $(ARGS)
+
+lean: ## set up .venv without torch
+	@scripts/set_up.sh lean
+
+full: ## set up .venv with SGLang: about 3 GB to download
+	@scripts/set_up.sh full
+
+clean: ## remove .venv, caches and build products
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,136 @@
+"""Whole stacks: every process real, reached as a client would."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from tandem.cli.plan import StackOptions
+from tandem.cli.stack import Stack
+from tandem.engine.model_files import eos_token_ids
+
+HERE = Path(__file__).parent
+MODEL = "tandem-tiny"
+SGLANG_READY_SECONDS = 280
+SIM_READY_SECONDS = 30
+
+
+@dataclass
+class Served:
+    """A running stack with the switch hook in both phases."""
+
+    engine: str
+    stack: Stack
+    hook_log: Path
+    next_unique: Callable[[], int]
+
+    @property
+    def url(self) -> str:
+        return self.stack.url
+
+    @property
+    def eos_token_id(self) -> int:
+        return min(eos_token_ids(self.stack.options.model_path))
+
+    def hook_calls(self, trace_id: str) -> list[dict[str, Any]]:
+        lines = self.hook_log.read_text().splitlines()
+        return [call for line in lines if (call := json.loads(line))["trace_id"] == trace_id]
+
+    def metric(self, component: str, name: str, **labels: str) -> float:
+        """The sum of a metric's series that have these labels."""
+        launch = self.stack.components[component].launch
+        with urllib.request.urlopen(f"http://{launch.metrics}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return metric_sum(text, name, labels)
+
+
+def metric_sum(text: str, name: str, labels: dict[str, str]) -> float:
+    total, found = 0.0, False
+    for line in text.splitlines():
+        match = re.match(rf"^{name}(?:\{{(.*)\}})? (\S+)$", line)
+        if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
+            total, found = total + float(match[2]), True
+    assert found, f"no series {name} {labels}"
+    return total
+
+
+def options(engine: str, model_path: Path, **changes: Any) -> StackOptions:
+    """A stack that allows what tests ask for, with the switch hook in both phases."""
+    return StackOptions(
+        **{
+            "model_path": model_path,
+            "engine": engine,
+            "hook_prefill": "switch_hook.SwitchHook",
+            "hook_decode": "switch_hook.SwitchHook",
+            "flags": {
+                "frontend": ("--allow-reports", "--client-logits-processors=forced_sequence")
+            },
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="session")
+def hook_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where switch hooks of every stack of this run write; also makes them importable there."""
+    log = tmp_path_factory.mktemp("hooks") / "calls.jsonl"
+    log.touch()
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "SWITCH_HOOK_LOG")}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), before["PYTHONPATH"])))
+    os.environ["SWITCH_HOOK_LOG"] = str(log)
+    yield log
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+def _serve(
+    engine: str, model_path: Path, hook_log: Path, run_dir: Path, ready_seconds: float
+) -> Iterator[Served]:
+    with Stack(options(engine, model_path), run_dir=run_dir) as stack:
+        stack.wait_ready(timeout_seconds=ready_seconds)
+        yield Served(engine, stack, hook_log, itertools.count(1).__next__)
+
+
+@pytest.fixture(scope="session")
+def sim(
+    model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    run_dir = tmp_path_factory.mktemp("sim")
+    yield from _serve("sim", model_path, hook_log, run_dir, SIM_READY_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def sglang(
+    model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    run_dir = tmp_path_factory.mktemp("sglang")
+    yield from _serve("sglang", model_path, hook_log, run_dir, SGLANG_READY_SECONDS)
+
+
+@pytest.fixture(params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+def served(request: pytest.FixtureRequest) -> Served:
+    """The same tests over both engines."""
+    stack: Served = request.getfixturevalue(request.param)
+    return stack
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[AsyncOpenAI]:
+    """The official client."""
+    async with AsyncOpenAI(
+        base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60
+    ) as client:
+        yield client

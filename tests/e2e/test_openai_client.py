@@ -1,0 +1,180 @@
+"""What a user of the official OpenAI client sees, over both engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from conftest import MODEL, Served
+from openai import AsyncOpenAI
+
+MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about the for statement."}]
+PROMPT = "The for statement is used to"
+
+
+async def _stream_chat(client: AsyncOpenAI, **fields: Any) -> tuple[str, list[Any]]:
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, **fields
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
+    return text, chunks
+
+
+async def test_a_streamed_chat_and_a_whole_one_have_the_same_content(client: AsyncOpenAI) -> None:
+    text, chunks = await _stream_chat(
+        client, temperature=0, max_tokens=24, stream_options={"include_usage": True}
+    )
+    whole = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, temperature=0, max_tokens=24
+    )
+    assert text
+    assert whole.choices[0].message.content == text
+    assert chunks[0].choices[0].delta.role == "assistant"
+    finishes = [c.finish_reason for chunk in chunks for c in chunk.choices if c.finish_reason]
+    assert finishes == [whole.choices[0].finish_reason]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert 1 <= whole.usage.completion_tokens <= 24
+
+
+async def test_length_ends_at_exactly_max_tokens(client: AsyncOpenAI) -> None:
+    for tokens in (1, 2, 17):
+        answer = await client.completions.create(
+            model=MODEL,
+            prompt=PROMPT,
+            max_tokens=tokens,
+            temperature=0,
+            extra_body={"ignore_eos": True},
+        )
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == tokens
+
+
+async def test_n_outputs_are_separate_and_seeded_ones_repeat(client: AsyncOpenAI) -> None:
+    async def ask() -> list[str]:
+        answer = await client.completions.create(
+            model=MODEL, prompt=PROMPT, n=3, max_tokens=12, temperature=1.0, seed=7
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        return [choice.text for choice in answer.choices]
+
+    first = await ask()
+    assert len(set(first)) > 1
+    assert await ask() == first
+
+
+async def test_a_list_of_prompts_gives_a_choice_for_each(client: AsyncOpenAI) -> None:
+    prompts = [PROMPT, "A class definition is"]
+    together = await client.completions.create(
+        model=MODEL, prompt=prompts, max_tokens=8, temperature=0
+    )
+    alone = [
+        await client.completions.create(model=MODEL, prompt=prompt, max_tokens=8, temperature=0)
+        for prompt in prompts
+    ]
+    assert [c.text for c in together.choices] == [answer.choices[0].text for answer in alone]
+
+
+async def test_a_stop_string_is_cut_and_named(client: AsyncOpenAI) -> None:
+    free = await client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, extra_body={"ignore_eos": True}
+    )
+    text = free.choices[0].text
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    stopped = await client.completions.create(
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=24,
+        temperature=0,
+        stop=stop,
+        extra_body={"ignore_eos": True},
+    )
+    choice = stopped.choices[0]
+    assert choice.text == text[: text.index(stop)]
+    assert choice.finish_reason == "stop"
+    assert choice.model_dump()["stop_reason"] == stop
+
+
+async def test_token_ids_come_back_when_text_is_not_wanted(
+    client: AsyncOpenAI, served: Served
+) -> None:
+    prompt_ids = httpx.post(f"{served.url}/tokenize", json={"prompt": PROMPT}).json()["tokens"]
+    fields: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+    by_text = await client.completions.create(prompt=PROMPT, **fields)
+    by_ids = await client.completions.create(
+        prompt=prompt_ids, **fields, extra_body={"detokenize": False}
+    )
+    ids = by_ids.choices[0].model_dump()["token_ids"]
+    assert by_ids.choices[0].text == ""
+    decoded = httpx.post(f"{served.url}/detokenize", json={"tokens": ids}).json()["prompt"]
+    assert decoded.startswith(by_text.choices[0].text)
+    assert by_text.usage == by_ids.usage
+
+
+async def test_echo_puts_the_prompt_before_the_answer(client: AsyncOpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 5, "temperature": 0}
+    plain = await client.completions.create(**fields)
+    echoed = await client.completions.create(**fields, echo=True)
+    assert echoed.choices[0].text == PROMPT + plain.choices[0].text
+
+
+async def test_logprobs_are_there_for_each_token(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=6, temperature=0, logprobs=True, top_logprobs=3
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert answer.usage is not None
+    assert len(logprobs.content) == answer.usage.completion_tokens
+    for entry in logprobs.content:
+        assert entry.logprob <= 0
+        assert len(entry.top_logprobs) == 3
+        # Greedy: what was chosen is the likeliest.
+        assert entry.token == entry.top_logprobs[0].token
+
+
+async def test_logit_bias_forces_a_token(client: AsyncOpenAI, served: Served) -> None:
+    token = httpx.post(f"{served.url}/tokenize", json={"prompt": " the"}).json()["tokens"][-1]
+    answer = await client.completions.create(
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=4,
+        temperature=0,
+        logit_bias={str(token): 100},
+        extra_body={"detokenize": False},
+    )
+    assert answer.choices[0].model_dump()["token_ids"] == [token] * 4
+
+
+async def test_a_report_names_both_phases_and_what_crossed(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=4, extra_body={"tandem": {"report": True}}
+    )
+    report = answer.model_dump()["tandem"]
+    phases = {phase["phase"]: phase for phase in report["phases"]}
+    assert phases.keys() == {"prefill", "decode"}
+    assert phases["prefill"]["worker"] != phases["decode"]["worker"]
+    assert all(phase["request_id"] > 0 for phase in phases.values())
+    assert max(phase["kv_bytes"] for phase in phases.values()) > 0
+
+
+async def test_an_unknown_model_is_not_found(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        await client.chat.completions.create(model="other", messages=MESSAGES)
+    assert refused.value.code == "model_not_found"
+
+
+async def test_a_prompt_past_the_context_is_refused(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.completions.create(model=MODEL, prompt=[5] * 5000, max_tokens=4)
+    assert refused.value.code == "context_length_exceeded"
+
+
+async def test_models_are_listed(client: AsyncOpenAI) -> None:
+    assert [model.id async for model in client.models.list()] == [MODEL]

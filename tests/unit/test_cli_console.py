@@ -1,0 +1,45 @@
+"""What the command line writes, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tandem.cli.console import Console
+
+
+def written(*, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(stream, terminal=terminal)
+    console.live("waiting for router", 1.0)
+    console.live("waiting for router", 1.1)
+    console.live("waiting for frontend", 2.0)
+    console.done("ready", 2.5)
+    console.failed("broken")
+    console.table([("a", "1"), ("long name", "2")], head=("what", "how"))
+    return stream.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines_and_no_repetition() -> None:
+    assert written(terminal=False).splitlines() == [
+        "     1 s  waiting for router",
+        "     2 s  waiting for frontend",
+        "ok  ready  2.5 s",
+        "!!  broken",
+        "  what       how",
+        "  a          1",
+        "  long name  2",
+    ]
+
+
+def test_on_a_terminal_a_live_line_is_rewritten_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = written(terminal=True)
+    assert text.count("\r\x1b[2K") == 4
+    assert "\x1b[32mok\x1b[0m" in text
+
+
+def test_no_color_takes_the_colours_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in written(terminal=True)

@@ -1,0 +1,87 @@
+"""Which processes a stack has, and what the command line accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import options
+from tandem.cli.plan import Launch, StackOptions, plan
+from tandem.errors import ConfigError
+
+
+def flags(launch: Launch) -> dict[str, str]:
+    return {flag.partition("=")[0]: flag.partition("=")[2] for flag in launch.flags}
+
+
+def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_workers() -> None:
+    launches = plan(StackOptions(model_path=Path("m"), engine="sim", prefill=2, decode=3))
+    by_name = {launch.name: launch for launch in launches}
+    assert list(by_name) == [
+        *("prefill_worker-0", "prefill_worker-1"),
+        *("decode_worker-0", "decode_worker-1", "decode_worker-2"),
+        *("router", "frontend"),
+    ]
+    listens = [
+        address
+        for launch in launches
+        for flag, address in flags(launch).items()
+        if flag in ("--listen", "--metrics-listen")
+    ]
+    assert len(set(listens)) == len(listens) == 2 * 5 + 2 + 1
+    router = flags(by_name["router"])
+    assert router["--prefill"].split(",") == [launches[0].address, launches[1].address]
+    assert len(router["--decode"].split(",")) == 3
+    assert flags(by_name["frontend"])["--router"] == by_name["router"].address
+
+
+def test_each_phase_gets_its_own_hook_and_a_fixed_port_is_kept() -> None:
+    launches = plan(
+        StackOptions(
+            model_path=Path("m"),
+            port=8123,
+            hook_prefill="a:A",
+            hook_decode="b:B",
+            test_logits_processor=True,
+            engine_options=("step_ms=10", "seed=1"),
+        )
+    )
+    prefill, decode, router, frontend = map(flags, launches)
+    assert (prefill["--hook"], decode["--hook"]) == ("a:A", "b:B")
+    assert all("--test-logits-processor" in worker for worker in (prefill, decode))
+    assert decode["--engine-options"] == "step_ms=10,seed=1"
+    assert frontend["--listen"] == "127.0.0.1:8123"
+    assert "--hook" not in router
+
+
+def test_more_flags_reach_a_kind_of_component_or_one_process_of_it() -> None:
+    launches = plan(
+        StackOptions(
+            model_path=Path("m"),
+            decode=2,
+            flags={"decode_worker": ("--a",), "decode_worker-1": ("--b",), "frontend": ("--c",)},
+        )
+    )
+    more = {launch.name: set(launch.flags) & {"--a", "--b", "--c"} for launch in launches}
+    assert more == {
+        "prefill_worker-0": set(),
+        "decode_worker-0": {"--a"},
+        "decode_worker-1": {"--a", "--b"},
+        "router": set(),
+        "frontend": {"--c"},
+    }
+
+
+@pytest.mark.parametrize("pair", ["step_ms", "=10", "a=1,b=2"])
+def test_an_engine_option_that_is_no_pair_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        options.engine_options([pair])
+
+
+def test_a_folder_without_a_model_is_refused_and_the_checkout_has_one(
+    tmp_path: Path, model_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--model-path"):
+        options.model_path(tmp_path)
+    assert options.model_path(None) == model_path

@@ -1,0 +1,94 @@
+"""What `tandem up` leaves behind for `tandem down`, and what a start that fails says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import main, processes, run_state
+from tandem.cli.demo import eos_token_ids
+from tandem.cli.plan import StackOptions
+from tandem.cli.run_state import RunState
+from tandem.cli.stack import Stack, StackError
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def test_down_with_nothing_up_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down", "--run-dir", str(tmp_path)]) == 0
+    assert "nothing is up" in capsys.readouterr().out
+
+
+def test_down_ends_exactly_what_was_written_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, other = (subprocess.Popen(SLEEP, start_new_session=True) for _ in range(2))
+    try:
+        mine, theirs = processes.identify(ours.pid), processes.identify(other.pid)
+        assert mine is not None
+        assert theirs is not None
+        recycled = processes.Identity(theirs.pid, theirs.started - 1)
+        state = RunState("http://127.0.0.1:1", "sim", None, {"frontend": mine, "router": recycled})
+        run_state.write(tmp_path, state)
+        assert run_state.read(tmp_path) == state
+        assert state.running() == ["frontend"]
+        assert main(["down", "--run-dir", str(tmp_path)]) == 0
+        assert ours.wait(timeout=10) != 0
+        assert other.poll() is None
+        assert "stopped" in capsys.readouterr().out
+        assert run_state.read(tmp_path) is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait(timeout=10)
+
+
+def test_up_while_up_says_so_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        identity = processes.identify(running.pid)
+        assert identity is not None
+        state = RunState("http://127.0.0.1:1", "sim", None, {"frontend": identity})
+        run_state.write(tmp_path, state)
+        assert main(["up", "--engine", "sim", "--run-dir", str(tmp_path)]) == 0
+        assert "already up: sim at http://127.0.0.1:1" in capsys.readouterr().out
+        assert run_state.read(tmp_path) == state
+    finally:
+        running.kill()
+        running.wait(timeout=10)
+
+
+def test_a_damaged_list_of_processes_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / run_state.FILE).write_text("{}", encoding="utf-8")
+    assert main(["down", "--run-dir", str(tmp_path)]) == 2
+    assert "stack.json is damaged" in capsys.readouterr().err
+
+
+def test_a_component_that_ends_fails_the_start_with_the_end_of_its_log(
+    tmp_path: Path, model_path: Path
+) -> None:
+    options = StackOptions(
+        engine="sim", model_path=model_path, flags={"router": ("--no-such-flag=1",)}
+    )
+    with Stack(options, run_dir=tmp_path) as stack:
+        members = [each.identity for each in stack.components.values()]
+        with pytest.raises(StackError) as failure:
+            stack.wait_ready(timeout_seconds=60)
+        assert "ended with status 2" in str(failure.value)
+        assert "--no-such-flag" in str(failure.value)
+    assert not any(processes.alive(member) for member in members)
+
+
+@pytest.mark.parametrize(("written", "read"), [("7", [7]), ("[7, 8]", [7, 8])])
+def test_the_end_token_is_read_from_the_models_config(
+    tmp_path: Path, written: str, read: list[int]
+) -> None:
+    (tmp_path / "config.json").write_text(f'{{"eos_token_id": {written}}}', encoding="utf-8")
+    assert eos_token_ids(tmp_path) == read
