@@ -8,10 +8,12 @@ processes generate the text (S1-040, S1-051).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tandem.errors import UnsupportedError
+from tandem.logits.processor import LogitsProcessor
 from tandem.v1 import common_pb2
 
 FORCED_SEQUENCE = "forced_sequence"
@@ -23,6 +25,10 @@ class LogitsProcessorEntry:
 
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
+    factory: Callable[[], LogitsProcessor] | None = None
+    """Instead of a registered class: makes a fresh processor in this process. Such an entry cannot
+    be sent (S1-049).
+    """
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,9 +39,10 @@ class LogitsProcessorSpec:
     generation_only: bool = False
 
     def to_proto(self) -> common_pb2.LogitsSpec:
+        """Raises UnsupportedError for an entry that holds a live Python object."""
         return common_pb2.LogitsSpec(
             processors=[
-                common_pb2.LogitsProcessor(name=entry.name, args_json=json.dumps(dict(entry.args)))
+                common_pb2.LogitsProcessor(name=entry.name, args_json=_to_json(entry))
                 for entry in self.entries
             ],
             generation_only=self.generation_only,
@@ -62,6 +69,14 @@ def forced_token_sequence(token_ids: Sequence[int], eos_token_id: int) -> Logits
     )
 
 
+def python_processor(factory: Callable[[], LogitsProcessor]) -> LogitsProcessorEntry:
+    """An entry that calls `factory` once for each sequence, for an engine in this process only
+    (S1-049).
+    """
+    name = getattr(factory, "__qualname__", type(factory).__qualname__)
+    return LogitsProcessorEntry(f"python:{name}", factory=factory)
+
+
 def for_role(
     spec: LogitsProcessorSpec | None, role: Literal["prefill", "decode", "aggregated"]
 ) -> LogitsProcessorSpec | None:
@@ -71,6 +86,16 @@ def for_role(
     if spec is None or (spec.generation_only and role == "prefill"):
         return None
     return spec
+
+
+def _to_json(entry: LogitsProcessorEntry) -> str:
+    if entry.factory is not None:
+        raise UnsupportedError(
+            f"{entry.name} is a live Python object and cannot leave its process: "
+            "register its class with the worker and name it instead",
+            param="logits_processors",
+        )
+    return json.dumps(dict(entry.args))
 
 
 def _arguments(processor: common_pb2.LogitsProcessor) -> Mapping[str, Any]:
