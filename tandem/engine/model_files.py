@@ -1,0 +1,118 @@
+"""What a model's folder (Hugging Face layout) says of it, read with the standard library alone.
+
+Every function raises ConfigError, naming the file and the mend, where the folder or one of its
+files is missing or malformed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tandem.errors import ConfigError
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+_EDGE_BYTES = 1 << 20
+
+
+def tokenizer_sha256(model_path: Path) -> str:
+    """Hex SHA-256 of `tokenizer.json`: equal where token ids mean the same."""
+    return hashlib.sha256(_read(model_path / "tokenizer.json")).hexdigest()
+
+
+def revision(model_path: Path) -> str:
+    """Names the weights: hex SHA-256 of `config.json` and each weight file's name, size and edges.
+
+    The first and last MiB of each file are read, never all of it: a safetensors file begins with
+    the index of its tensors, and two trainings of one model differ in their first layers. A copy of
+    the folder has the same revision.
+    """
+    digest = hashlib.sha256(_read(model_path / "config.json"))
+    for path in sorted(p for p in model_path.iterdir() if p.suffix in _WEIGHT_SUFFIXES):
+        digest.update(f"{path.name}:{path.stat().st_size}".encode())
+        digest.update(_edges(path))
+    return digest.hexdigest()
+
+
+def eos_token_ids(model_path: Path) -> frozenset[int]:
+    """The tokens that end a sequence, by `config.json` and `generation_config.json` together."""
+    found = _token_ids(_config(model_path).get("eos_token_id"))
+    found |= _token_ids(_text_config(model_path).get("eos_token_id"))
+    generation = model_path / "generation_config.json"
+    if generation.exists():
+        found |= _token_ids(_json(generation).get("eos_token_id"))
+    return frozenset(found)
+
+
+def context_length(model_path: Path) -> int:
+    """Tokens that prompt and completion may have together."""
+    config = _text_config(model_path)
+    for key in _CONTEXT_KEYS:
+        if isinstance(value := config.get(key), int):
+            return value
+    raise ConfigError(
+        f"{model_path / 'config.json'} has no context length: "
+        f"set one of {', '.join(_CONTEXT_KEYS)} in it"
+    )
+
+
+def vocabulary(model_path: Path) -> int:
+    """Rows of the logits: token ids are below it."""
+    value = _text_config(model_path).get("vocab_size")
+    if isinstance(value, int):
+        return value
+    raise ConfigError(f"{model_path / 'config.json'} has no vocab_size: set it there")
+
+
+def dtype(model_path: Path) -> str:
+    """The weights' data type, such as "bfloat16"; empty where the folder does not say."""
+    config = _text_config(model_path)
+    value = config.get("dtype") or config.get("torch_dtype") or ""
+    return str(value).removeprefix("torch.")
+
+
+def _text_config(model_path: Path) -> dict[str, Any]:
+    """The language model's part of the configuration: a multimodal model nests it."""
+    config = _config(model_path)
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
+def _config(model_path: Path) -> dict[str, Any]:
+    return _json(model_path / "config.json")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_read(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON ({error}): download the model again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a JSON object: download the model again")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path} ({error.strerror}): "
+            "model_path must be the folder of a model in Hugging Face layout"
+        ) from error
+
+
+def _edges(path: Path) -> bytes:
+    with path.open("rb") as file:
+        first = file.read(_EDGE_BYTES)
+        file.seek(max(len(first), path.stat().st_size - _EDGE_BYTES))
+        return first + file.read(_EDGE_BYTES)
+
+
+def _token_ids(value: object) -> set[int]:
+    if isinstance(value, int):
+        return {value}
+    return {item for item in value if isinstance(item, int)} if isinstance(value, list) else set()

@@ -1,0 +1,70 @@
+"""Whether the sim engine can ever run a request, and what it will need."""
+
+from __future__ import annotations
+
+from tandem.engine.base import EngineRequest, Role
+from tandem.engine.sim.kv_pool import KvPool
+from tandem.engine.sim.language import Language
+from tandem.engine.sim.sampling import RowSampler
+from tandem.engine.sim.sequence import Sequence
+from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.logits.registry import Registry
+from tandem.v1 import worker_pb2
+
+
+def admit(
+    request: EngineRequest,
+    *,
+    role: Role,
+    language: Language,
+    pool: KvPool,
+    limits: worker_pb2.Limits,
+    eos: frozenset[int],
+    registry: Registry,
+) -> Sequence:
+    """Raises RequestError, naming the field."""
+    _check_tokens(request, limits)
+    if (role is Role.AGGREGATED) != (request.room == 0):
+        raise InvalidRequestError(f"a {role.value} engine cannot take this room", param="room")
+    if role is Role.DECODE and not request.kv_peer:
+        raise InvalidRequestError("decode must know its prefill engine", param="kv_peer")
+    sampling = request.sampling
+    if sampling.max_tokens < 1:
+        raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
+    if any(token >= limits.vocabulary for token in sampling.logit_bias):
+        raise InvalidRequestError("logit_bias names an unknown token", param="logit_bias")
+    length = len(request.token_ids)
+    limit = min(sampling.max_tokens, limits.context_length - length)
+    prompt_pages = pool.pages_for(length)
+    total_pages = prompt_pages if role is Role.PREFILL else pool.pages_for(length + limit)
+    if total_pages * pool.page_size > pool.total_tokens:
+        raise ContextLengthError(
+            f"{length} prompt tokens and {limit} to generate do not fit the KV pool of "
+            f"{pool.total_tokens} tokens",
+            param="max_tokens",
+        )
+    stops = frozenset(sampling.stop_token_ids)
+    return Sequence(
+        id=request.request_id,
+        request=request,
+        prompt_pages=prompt_pages,
+        total_pages=total_pages,
+        limit=limit,
+        stops=stops if sampling.ignore_eos else stops | eos,
+        sampler=(RowSampler(request, language, registry) if RowSampler.needed(request) else None),
+        faults=frozenset(),
+    )
+
+
+def _check_tokens(request: EngineRequest, limits: worker_pb2.Limits) -> None:
+    tokens = request.token_ids
+    if not tokens:
+        raise InvalidRequestError("the prompt has no tokens", param="prompt")
+    if len(tokens) >= limits.context_length:
+        raise ContextLengthError(
+            f"the prompt has {len(tokens)} tokens; the context of {limits.context_length} must "
+            "hold at least one more",
+            param="prompt",
+        )
+    if min(tokens) < 0 or max(tokens) >= limits.vocabulary:
+        raise InvalidRequestError(f"token ids must be below {limits.vocabulary}", param="prompt")

@@ -1,0 +1,221 @@
+"""The sim engine: one phase of a simulated model behind the seam of tandem.engine.base."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem import ids
+from tandem.engine import model_files
+from tandem.engine.base import EngineDescription, EngineRequest, Role, Step
+from tandem.engine.sim import admission
+from tandem.engine.sim.faults import Faults
+from tandem.engine.sim.handover import Handover
+from tandem.engine.sim.kv_pool import KvPool
+from tandem.engine.sim.language import Language
+from tandem.engine.sim.mailbox import Mailbox
+from tandem.engine.sim.model import SimModel
+from tandem.engine.sim.options import SimOptions, parse
+from tandem.engine.sim.runners import Troubles
+from tandem.engine.sim.scheduler import PHASES, Scheduler
+from tandem.errors import EngineError, InvalidRequestError
+from tandem.kv_transfer.tasks import Tasks
+from tandem.logits.registry import Registry
+from tandem.v1 import common_pb2, worker_pb2
+
+PROTOCOL_VERSION = 1
+ENGINE_VERSION = "1"
+_FAULT_PREFIX = "fault_"
+_MOST_TOKENS = 4 * 1024 * 1024  # of a pool whose size is not set
+
+
+class SimEngine:
+    """See docs/sim-engine.md. `options` are those of SimOptions, and of Faults after "fault_"."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        model_path: Path,
+        model_name: str,
+        max_sequences: int,
+        host: str,
+        options: Mapping[str, Any],
+        registry: Registry,
+    ) -> None:
+        """Raises ConfigError for an option that is unknown or does not fit."""
+        fault_options = {n: v for n, v in options.items() if n.startswith(_FAULT_PREFIX)}
+        own = {n: v for n, v in options.items() if n not in fault_options}
+        self._options = parse(SimOptions, own)
+        self._troubles = Troubles(parse(Faults, fault_options, prefix=_FAULT_PREFIX))
+        self._role = role
+        self._model_path = model_path
+        self._model_name = model_name
+        self._max_sequences = max_sequences
+        self._host = host
+        self._registry = registry
+        self._mailbox = Mailbox()
+        self._tasks = Tasks(self._crashed)
+        self._next_index = ids.counter()
+        self._started: _Started | None = None
+        self._closed = False
+
+    async def start(self) -> EngineDescription:
+        """Raises StartError with the mend."""
+        started = self._started = self._build()
+        endpoint = await started.handover.start(self._host)
+        started.scheduler.start(self._tasks)
+        return EngineDescription(
+            fingerprint=self._fingerprint(),
+            limits=started.limits,
+            kv_endpoint=endpoint,
+            eos_token_ids=started.eos,
+        )
+
+    def submit(self, request: EngineRequest) -> None:
+        """Raises RequestError, and EngineError once closed."""
+        if self._closed:
+            raise EngineError("the engine is closed", phase=PHASES[self._role])
+        started = self._running
+        if started.scheduler.is_open(request.request_id, request.room):
+            raise InvalidRequestError("the request or its room is open already", param="room")
+        sequence = admission.admit(
+            request,
+            role=self._role,
+            language=started.language,
+            pool=started.pool,
+            limits=started.limits,
+            eos=started.eos,
+            registry=self._registry,
+        )
+        sequence.faults = self._troubles.chosen(self._next_index())
+        started.scheduler.add(sequence)
+
+    def cancel(self, request_id: int) -> None:
+        if self._started is not None:
+            self._started.scheduler.cancel(request_id)
+
+    def steps(self) -> AsyncIterator[Step]:
+        return self._mailbox.steps()
+
+    def load(self) -> worker_pb2.Load:
+        started = self._started
+        if started is None:
+            return worker_pb2.Load()
+        return worker_pb2.Load(
+            open_legs=len(started.scheduler),
+            waiting_legs=started.scheduler.waiting,
+            kv_tokens_used=started.pool.used_tokens,
+            kv_tokens_total=started.pool.total_tokens,
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        if self._started is not None:
+            await self._started.handover.close()
+            self._started.scheduler.close()
+        self._mailbox.close()
+
+    @property
+    def engine_cpu_seconds(self) -> float:
+        """CPU this engine spent on what a GPU does in a real one: KV contents and tokens."""
+        return self._started.model.cpu_seconds if self._started is not None else 0.0
+
+    @property
+    def open_rooms(self) -> int:
+        """Hand-overs that are awaited or under way, and pages that are still leased to a peer."""
+        return len(self._started.handover) if self._started is not None else 0
+
+    def set_faults(self, **faults: Any) -> None:
+        """Replace all fault switches, named as the options without "fault_"; none: no faults.
+
+        They hold for requests submitted from now on; a stall for ever ends. Raises ConfigError.
+        """
+        self._troubles.set(parse(Faults, faults))
+
+    @property
+    def _running(self) -> _Started:
+        if self._started is None:
+            raise EngineError("the engine was not started", phase=PHASES[self._role])
+        return self._started
+
+    def _build(self) -> _Started:
+        path, options = self._model_path, self._options
+        limits = worker_pb2.Limits(
+            max_sequences=self._max_sequences,
+            context_length=options.context_length or model_files.context_length(path),
+            vocabulary=model_files.vocabulary(path),
+        )
+        eos = model_files.eos_token_ids(path)
+        language = Language.load(path, vocabulary=limits.vocabulary, eos_token_ids=eos)
+        tokens = options.max_total_tokens or min(
+            self._max_sequences * limits.context_length, _MOST_TOKENS
+        )
+        handover = Handover(
+            self._role,
+            options,
+            page_count=max(1, tokens // options.page_size),
+            free=self._pages_are_back,
+            on_crash=self._crashed,
+        )
+        pool = KvPool(
+            handover.pages,
+            page_size=options.page_size,
+            token_bytes=options.kv_bytes_per_token,
+            context_length=limits.context_length,
+        )
+        model = SimModel(options, language, pool)
+        scheduler = Scheduler(
+            self._role,
+            options,
+            max_sequences=self._max_sequences,
+            pool=pool,
+            model=model,
+            handover=handover,
+            troubles=self._troubles,
+            mailbox=self._mailbox,
+        )
+        return _Started(limits, eos, language, pool, model, handover, scheduler)
+
+    def _pages_are_back(self, pages: Sequence[int]) -> None:
+        """No peer can write into them any more."""
+        started = self._running
+        started.pool.release(pages)
+        started.scheduler.admit()
+
+    def _fingerprint(self) -> common_pb2.Fingerprint:
+        path, options = self._model_path, self._options
+        return common_pb2.Fingerprint(
+            model=self._model_name,
+            revision=model_files.revision(path),
+            engine="sim",
+            engine_version=ENGINE_VERSION,
+            dtype="float32",
+            page_size=options.page_size,
+            kv_dtype=f"bytes{options.kv_bytes_per_token}",
+            kv_layout="token",
+            tensor_parallel=1,
+            tokenizer_sha256=model_files.tokenizer_sha256(path),
+            protocol_version=PROTOCOL_VERSION,
+        )
+
+    def _crashed(self, error: BaseException) -> None:
+        self._mailbox.fail(EngineError(f"the sim engine died: {type(error).__name__}"))
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class _Started:
+    """What there is once the model's folder was read."""
+
+    limits: worker_pb2.Limits
+    eos: frozenset[int]
+    language: Language
+    pool: KvPool
+    model: SimModel
+    handover: Handover
+    scheduler: Scheduler

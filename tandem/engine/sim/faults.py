@@ -1,0 +1,95 @@
+"""Faults on demand: what the sim engine does wrong, and to which of its requests."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+
+from tandem.config import setting
+from tandem.errors import ConfigError
+
+CRASH_STATUS = 70
+"""Exit status of a process that a crash fault ended."""
+
+
+class Fault(enum.Enum):
+    DROP = "drop"
+    WITHHOLD = "withhold"
+    CORRUPT = "corrupt"
+    DELAY = "delay"
+    STALL = "stall"
+    SLOW = "slow"
+    CRASH = "crash"
+
+
+class Selector(str):
+    """Which requests a fault hits: "never", "always", "nth:N" (the Nth submitted to this engine,
+    from 1), "every:N" (each Nth), or "p:X" (each with probability X, decided by the seed).
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Selector:
+        """Raises ValueError."""
+        kind, _, number = text.partition(":")
+        if kind in ("nth", "every"):
+            good = number.isdecimal() and int(number) >= 1
+        elif kind == "p":
+            good = 0.0 <= float(number or "nan") <= 1.0
+        else:
+            good = text in ("never", "always")
+        if not good:
+            raise ValueError("use never, always, nth:N, every:N or p:X")
+        return super().__new__(cls, text)
+
+    def hits(self, index: int, *, salt: str) -> bool:
+        """Whether request `index`, counted from 1, is hit. The same for the same arguments."""
+        kind, _, number = self.partition(":")
+        if kind == "nth":
+            return index == int(number)
+        if kind == "every":
+            return index % int(number) == 0
+        if kind == "p":
+            digest = hashlib.blake2b(f"{salt}:{index}".encode(), digest_size=8).digest()
+            return int.from_bytes(digest, "big") / 2**64 < float(number)
+        return kind == "always"
+
+
+_NEVER = Selector("never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Each fault with the requests it hits. As options of the engine their names begin "fault_"."""
+
+    drop: Selector = setting(_NEVER, "PREFILL computes, but never hands over.")
+    withhold: Selector = setting(_NEVER, "PREFILL hands over without writing the last KV page.")
+    corrupt: Selector = setting(_NEVER, "PREFILL damages one byte of KV after its checksum.")
+    delay: Selector = setting(_NEVER, "PREFILL hands over `fault_delay_ms` late.")
+    delay_ms: float = setting(200.0, "How late, ms.")
+    stall: Selector = setting(
+        _NEVER, "The engine computes nothing for `fault_stall_seconds` when the request's turn is."
+    )
+    stall_seconds: float = setting(0.0, "How long, s. 0: for ever.")
+    slow: Selector = setting(_NEVER, "Steps with the request in them take `fault_slow_ms` longer.")
+    slow_ms: float = setting(100.0, "How much longer, ms.")
+    crash: Selector = setting(_NEVER, "The process exits at once, at `fault_crash_at`.")
+    crash_at: str = setting(
+        "decode",
+        "Where: prefill (before computing), transfer (PREFILL: the write has begun; DECODE: pages "
+        "are offered) or decode (before the second token).",
+    )
+    seed: int = setting(0, "Decides the choice of p:X.")
+
+    def __post_init__(self) -> None:
+        if self.crash_at not in ("prefill", "transfer", "decode"):
+            raise ConfigError("fault_crash_at must be prefill, transfer or decode")
+        for name in ("delay_ms", "stall_seconds", "slow_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"fault_{name} must be at least 0")
+
+    def active(self) -> tuple[tuple[Fault, Selector], ...]:
+        """The switches that can hit anything."""
+        switches = ((fault, getattr(self, fault.value)) for fault in Fault)
+        return tuple((fault, selector) for fault, selector in switches if selector != _NEVER)

@@ -1,0 +1,160 @@
+"""What stands for the model: from a prompt to its KV and first token, from a state to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tandem.engine.base import Delta, Ending, Logprobs
+from tandem.engine.sim.kv_pool import KvPool
+from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
+from tandem.engine.sim.options import SimOptions
+from tandem.engine.sim.sequence import NEVER, Sequence
+from tandem.errors import KvCorruptError, ProcessorError
+from tandem.v1 import common_pb2, kv_pb2
+
+
+class SimModel:
+    """Computes at once; the runners beside it let the time pass."""
+
+    def __init__(self, options: SimOptions, language: Language, pool: KvPool) -> None:
+        self.options = options
+        self.pool = pool
+        self.cpu_seconds = 0.0
+        """CPU spent in here: what a GPU would do in a real engine."""
+        self._language = language
+
+    def prefill(self, sequence: Sequence) -> None:
+        """Fill the prompt's KV pages and choose the first token.
+
+        Raises ProcessorError.
+        """
+        started = time.thread_time()
+        try:
+            tokens = sequence.request.token_ids
+            sequence.checksum = self.pool.fill(sequence.pages[: sequence.prompt_pages], tokens)
+            self._begin(sequence)
+            token, logprobs = self._choose(sequence)
+            sequence.first_token, sequence.first_logprobs = token, logprobs
+            sequence.state = advance(sequence.state, token)
+            sequence.position = 1
+        finally:
+            self.cpu_seconds += time.thread_time() - started
+
+    def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
+        """Go on from KV that was written into the prompt's pages.
+
+        Raises KvCorruptError where it is not what prefill computed.
+        """
+        started = time.thread_time()
+        try:
+            length = len(sequence.request.token_ids)
+            pages = sequence.pages[: sequence.prompt_pages]
+            if landed.prompt_tokens != length or (
+                self.pool.checksum(pages, length) != landed.checksum
+            ):
+                raise KvCorruptError(
+                    "the KV pages are not those that prefill computed",
+                    phase=common_pb2.PHASE_DECODE,
+                )
+            self._begin(sequence)
+            sequence.first_token = landed.first_token
+            sequence.first_logprobs = _logprobs_of(sequence, landed)
+            if sequence.sampler is not None:
+                sequence.sampler.record(landed.first_token)
+            sequence.state = advance(sequence.state, landed.first_token)
+            sequence.position = 1
+        finally:
+            self.cpu_seconds += time.thread_time() - started
+
+    def step(self, running: Iterable[Sequence]) -> tuple[list[Delta], list[Sequence]]:
+        """One token for each sequence. Returns the deltas, and the sequences that ended.
+
+        The hottest loop of the engine: plain arithmetic for whoever needs no row.
+        """
+        started = time.thread_time()
+        words, eos = self._language.words, self._language.eos
+        count = len(words)
+        deltas: list[Delta] = []
+        ended: list[Sequence] = []
+        add = deltas.append
+        for sequence in running:
+            state, position = sequence.state, sequence.position
+            logprobs: Logprobs | None = None
+            if sequence.sampler is not None:
+                try:
+                    token, logprobs = self._choose(sequence)
+                except ProcessorError as error:
+                    add(failed(sequence, error))
+                    ended.append(sequence)
+                    continue
+            elif position >= sequence.natural_end and eos is not None:
+                token = eos
+            else:
+                token = words[(state >> 32) * count >> 32]
+            sequence.state = (state * MULTIPLIER + 2 * token + 1) & MASK  # advance(), inline
+            sequence.position = position = position + 1
+            if token in sequence.stops:
+                add(Delta(sequence.id, (token,), Ending.STOP, logprobs))
+                ended.append(sequence)
+            elif position >= sequence.limit:
+                add(Delta(sequence.id, (token,), Ending.LENGTH, logprobs))
+                ended.append(sequence)
+            else:
+                add(Delta(sequence.id, (token,), None, logprobs))
+        self.cpu_seconds += time.thread_time() - started
+        return deltas, ended
+
+    def ending_of_first(self, sequence: Sequence) -> Ending | None:
+        """Whether the first token is the last, where decode judges it."""
+        if sequence.first_token in sequence.stops:
+            return Ending.STOP
+        return Ending.LENGTH if sequence.position >= sequence.limit else None
+
+    def _begin(self, sequence: Sequence) -> None:
+        sampling = sequence.request.sampling
+        seeded = sampling.temperature > 0 and sampling.HasField("seed")
+        slot = self.pool.slot(sequence.pages, len(sequence.request.token_ids) - 1)
+        sequence.state = begin(slot, sampling.seed if seeded else None)
+        if self._language.eos is not None and not sampling.ignore_eos:
+            shortest, longest = self.options.min_output_tokens, self.options.max_output_tokens
+            sequence.natural_end = natural_length(sequence.state, shortest, longest) - 1
+        else:
+            sequence.natural_end = NEVER
+
+    def _choose(self, sequence: Sequence) -> tuple[int, Logprobs | None]:
+        """Raises ProcessorError."""
+        if sequence.position >= sequence.natural_end and self._language.eos is not None:
+            favoured = self._language.eos
+        else:
+            favoured = self._language.word(sequence.state)
+        if sequence.sampler is None:
+            return favoured, None
+        return sequence.sampler.choose(sequence.state, favoured)
+
+
+def failed(sequence: Sequence, error: ProcessorError) -> Delta:
+    return Delta(sequence.id, (), Ending.FAILED, error=error)
+
+
+def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
+    """What decode must be told beside the pages; nothing that it could continue from."""
+    landed = kv_pb2.KvLanded(
+        room=sequence.request.room,
+        prompt_tokens=len(sequence.request.token_ids),
+        first_token=sequence.first_token,
+        checksum=sequence.checksum,
+    )
+    if sequence.first_logprobs is not None:
+        landed.first_logprob = sequence.first_logprobs.chosen[0]
+        for alternatives in sequence.first_logprobs.top:
+            landed.top_token_id.extend(token for token, _ in alternatives)
+            landed.top_logprob.extend(logprob for _, logprob in alternatives)
+    return landed
+
+
+def _logprobs_of(sequence: Sequence, landed: kv_pb2.KvLanded) -> Logprobs | None:
+    if not sequence.request.sampling.HasField("logprobs"):
+        return None
+    top = list(zip(landed.top_token_id, landed.top_logprob, strict=True))
+    return Logprobs(chosen=(landed.first_logprob,), top=(top,) if top else ())

@@ -1,0 +1,207 @@
+"""The passing of time: prompts are prefilled one after the other, running sequences step together.
+
+Both wait on an event while there is nothing to do; an idle engine has no timer at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from tandem.engine.base import Delta
+from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
+from tandem.engine.sim.mailbox import Mailbox
+from tandem.engine.sim.model import SimModel
+from tandem.engine.sim.sequence import Sequence, Stage
+from tandem.errors import ProcessorError
+
+_MAX_BEHIND_SECONDS = 0.05
+"""A schedule that is later than this is not made up for: the machine was too slow, or asleep."""
+_PROMPTS_A_TURN = 16
+
+
+class Troubles:
+    """The faults that hit computing, and the switches as they are set now."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self._active = faults.active()
+        self._relieved = asyncio.Event()
+
+    def set(self, faults: Faults) -> None:
+        """Also ends a stall that lasts for ever."""
+        self.faults = faults
+        self._active = faults.active()
+        self._relieved.set()
+
+    def chosen(self, index: int) -> frozenset[Fault]:
+        """What request `index`, counted from 1, will suffer."""
+        seed = self.faults.seed
+        return frozenset(
+            fault
+            for fault, selector in self._active
+            if selector.hits(index, salt=f"{seed}:{fault.value}")
+        )
+
+    async def strike(self, sequences: Iterable[Sequence]) -> None:
+        """Stall, once for each sequence that shall."""
+        for sequence in sequences:
+            if Fault.STALL in sequence.faults:
+                sequence.faults -= {Fault.STALL}
+                await self._stall()
+                return
+
+    def slowness(self, sequences: Iterable[Sequence]) -> float:
+        """Seconds that this computation takes longer."""
+        if any(Fault.SLOW in sequence.faults for sequence in sequences):
+            return self.faults.slow_ms / 1000
+        return 0.0
+
+    def crash(self, sequences: Iterable[Sequence], at: str) -> None:
+        if self.faults.crash_at == at and any(Fault.CRASH in each.faults for each in sequences):
+            os._exit(CRASH_STATUS)
+
+    async def _stall(self) -> None:
+        self._relieved.clear()
+        try:
+            async with asyncio.timeout(self.faults.stall_seconds or None):
+                await self._relieved.wait()
+        except TimeoutError:
+            return
+
+
+class PrefillRunner:
+    """Prompts in the order they came, one at a time, as a GPU that is busy with each."""
+
+    def __init__(
+        self,
+        model: SimModel,
+        troubles: Troubles,
+        *,
+        computed: Callable[[Sequence], None],
+        failed: Callable[[Sequence, ProcessorError], None],
+    ) -> None:
+        self._model = model
+        self._troubles = troubles
+        self._computed = computed
+        self._failed = failed
+        self._queue: deque[Sequence] = deque()
+        self._turn = 0
+        self._ready = asyncio.Event()
+
+    def add(self, sequence: Sequence) -> None:
+        self._queue.append(sequence)
+        self._ready.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            clock = time.monotonic()
+            while self._queue:
+                await self._give_way()
+                sequence = self._queue.popleft()
+                if sequence.stage is Stage.PREFILL:
+                    clock = await self._take_time(sequence, clock)
+                if sequence.stage is Stage.PREFILL:  # it may have ended meanwhile
+                    self._compute(sequence)
+
+    async def _give_way(self) -> None:
+        """Prompts that take no time are computed some together, so that they are answered together,
+        and the loop still turns.
+        """
+        self._turn = (self._turn + 1) % _PROMPTS_A_TURN
+        if self._turn == 0:
+            await asyncio.sleep(0)
+
+    async def _take_time(self, sequence: Sequence, clock: float) -> float:
+        """Until `clock` plus the prompt's time; returns when that was to be."""
+        alone = (sequence,)
+        self._troubles.crash(alone, "prefill")
+        if Fault.STALL in sequence.faults:
+            await self._troubles.strike(alone)
+            clock = time.monotonic()
+        options = self._model.options
+        tokens = len(sequence.request.token_ids)
+        took = (options.prefill_base_ms + options.prefill_ms_per_token * tokens) / 1000
+        took += self._troubles.slowness(alone)
+        return await _sleep_until(clock + took) if took else clock
+
+    def _compute(self, sequence: Sequence) -> None:
+        try:
+            self._model.prefill(sequence)
+        except ProcessorError as error:
+            self._failed(sequence, error)
+        else:
+            self._computed(sequence)
+
+
+class DecodeRunner:
+    """All running sequences step together, at times that do not drift."""
+
+    def __init__(
+        self,
+        model: SimModel,
+        troubles: Troubles,
+        mailbox: Mailbox,
+        *,
+        ended: Callable[[list[Sequence]], None],
+    ) -> None:
+        self._model = model
+        self._troubles = troubles
+        self._mailbox = mailbox
+        self._ended = ended
+        self._running: dict[int, Sequence] = {}
+        self._ready = asyncio.Event()
+
+    def add(self, sequence: Sequence) -> None:
+        self._running[sequence.id] = sequence
+        self._ready.set()
+
+    def remove(self, sequence: Sequence) -> None:
+        self._running.pop(sequence.id, None)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def run(self) -> None:
+        while True:
+            await self._ready.wait()
+            clock = time.monotonic()
+            while self._running:
+                clock = await self._take_time(clock)
+                await self._mailbox.drained()
+                deltas = self._step()
+                if deltas:
+                    self._mailbox.put(deltas)
+            self._ready.clear()
+
+    async def _take_time(self, clock: float) -> float:
+        options = self._model.options
+        took = (options.step_ms + options.step_ms_per_sequence * len(self._running)) / 1000
+        faulty = [each for each in self._running.values() if each.faults]
+        if faulty:
+            if any(Fault.STALL in each.faults for each in faulty):
+                await self._troubles.strike(faulty)
+                clock = time.monotonic()
+            took += self._troubles.slowness(faulty)
+            self._troubles.crash(faulty, "decode")
+        return await _sleep_until(clock + took)
+
+    def _step(self) -> list[Delta]:
+        deltas, ended = self._model.step(self._running.values())
+        if ended:
+            for sequence in ended:
+                del self._running[sequence.id]
+            self._ended(ended)
+        return deltas
+
+
+async def _sleep_until(moment: float) -> float:
+    """Sleep, at least for one turn of the loop. Returns the moment, or now if that is long past."""
+    now = time.monotonic()
+    await asyncio.sleep(max(0.0, moment - now))
+    return moment if now - moment < _MAX_BEHIND_SECONDS else now

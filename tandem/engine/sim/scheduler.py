@@ -1,0 +1,242 @@
+"""What happens to each request of a sim engine, from its submission to its one end.
+
+Computing is model.py's, time is runners.py's, and the hand-over is tandem.kv_transfer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from tandem.engine.base import Delta, Ending, KvTransfer, Role
+from tandem.engine.sim.faults import Fault
+from tandem.engine.sim.handover import Handover
+from tandem.engine.sim.kv_pool import KvPool
+from tandem.engine.sim.mailbox import Mailbox
+from tandem.engine.sim.model import SimModel
+from tandem.engine.sim.options import SimOptions
+from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles
+from tandem.engine.sim.sequence import Sequence, Stage
+from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
+from tandem.kv_transfer.tasks import Tasks
+from tandem.v1 import common_pb2, kv_pb2
+
+PHASES = {
+    Role.PREFILL: common_pb2.PHASE_PREFILL,
+    Role.DECODE: common_pb2.PHASE_DECODE,
+    Role.AGGREGATED: common_pb2.PHASE_UNSPECIFIED,
+}
+_OFFERED_SECONDS = 0.02  # by then an offer is on its way
+
+
+class Scheduler:
+    """All open sequences of one engine."""
+
+    def __init__(
+        self,
+        role: Role,
+        options: SimOptions,
+        *,
+        max_sequences: int,
+        pool: KvPool,
+        model: SimModel,
+        handover: Handover,
+        troubles: Troubles,
+        mailbox: Mailbox,
+    ) -> None:
+        self._role = role
+        self._phase = PHASES[role]
+        self._options = options
+        self._max_sequences = max_sequences
+        self._pool = pool
+        self._model = model
+        self._handover = handover
+        self._troubles = troubles
+        self._mailbox = mailbox
+        self._prefilling = PrefillRunner(
+            model, troubles, computed=self._computed, failed=self._end_failed
+        )
+        self._decoding = DecodeRunner(model, troubles, mailbox, ended=self._forget_all)
+        self._sequences: dict[int, Sequence] = {}
+        self._rooms: dict[int, Sequence] = {}
+        self._queue: deque[Sequence] = deque()
+        self._admitted = 0
+        self._closed = False
+
+    def start(self, tasks: Tasks) -> None:
+        tasks.start(self._prefilling.run(), name="sim prefill")
+        tasks.start(self._decoding.run(), name="sim decode")
+
+    def is_open(self, request_id: int, room: int) -> bool:
+        return request_id in self._sequences or room in self._rooms
+
+    def add(self, sequence: Sequence) -> None:
+        self._sequences[sequence.id] = sequence
+        if sequence.request.room:
+            self._rooms[sequence.request.room] = sequence
+        loop = asyncio.get_running_loop()
+        sequence.deadline = loop.call_later(sequence.request.timeout_seconds, self._late, sequence)
+        self._queue.append(sequence)
+        self.admit()
+
+    def cancel(self, request_id: int) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._give_up(sequence, CancelledError("cancelled", phase=self._phase))
+
+    def admit(self) -> None:
+        """First come, first served: who does not fit holds up those behind."""
+        while self._queue and self._admitted < self._max_sequences and not self._closed:
+            sequence = self._queue[0]
+            pages = self._pool.allocate(sequence.total_pages)
+            if pages is None:
+                return
+            self._queue.popleft()
+            self._admitted += 1
+            sequence.pages = pages
+            if self._role is Role.DECODE:
+                self._expect(sequence)
+            else:
+                sequence.stage = Stage.PREFILL
+                self._prefilling.add(sequence)
+
+    def _computed(self, sequence: Sequence) -> None:
+        """The prompt's KV and the first token are there."""
+        if self._role is Role.AGGREGATED:
+            self._begin_decode(sequence, None)
+            return
+        faults = sequence.faults
+        if Fault.CORRUPT in faults:
+            self._pool.damage(sequence.pages, 0)
+        if Fault.DROP in faults:
+            self._lose_patience(sequence, self._options.handover_timeout_seconds)
+        elif Fault.DELAY in faults:
+            delay = self._troubles.faults.delay_ms / 1000
+            loop = asyncio.get_running_loop()
+            sequence.patience = loop.call_later(delay, self._export, sequence)
+        else:
+            self._export(sequence)
+
+    def _export(self, sequence: Sequence) -> None:
+        sequence.stage = Stage.TRANSFER
+        self._handover.export(
+            sequence,
+            settle=lambda error: self._handed_over(sequence, error),
+            on_write=lambda: self._troubles.crash((sequence,), "transfer"),
+        )
+
+    def _handed_over(self, sequence: Sequence, error: TandemError | None) -> None:
+        if error is not None:
+            self._end_failed(sequence, sequence.given_up or error)
+            return
+        token, logprobs = sequence.first_token, sequence.first_logprobs
+        self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs)
+
+    def _expect(self, sequence: Sequence) -> None:
+        sequence.stage = Stage.TRANSFER
+        self._pool.clear(sequence.pages[: sequence.prompt_pages])
+        self._lose_patience(sequence, self._options.handover_timeout_seconds)
+        self._handover.expect(sequence, settle=lambda result: self._arrived(sequence, result))
+        if Fault.CRASH in sequence.faults:
+            # Once the offer is on its way.
+            loop = asyncio.get_running_loop()
+            loop.call_later(_OFFERED_SECONDS, self._troubles.crash, (sequence,), "transfer")
+
+    def _arrived(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+        if isinstance(result, TandemError):
+            # The receiver frees the prompt's pages, when no write can touch them any more.
+            sequence.pages = sequence.pages[sequence.prompt_pages :]
+            self._end_failed(sequence, sequence.given_up or result)
+            return
+        try:
+            self._model.receive(sequence, result)
+        except KvTransferError as error:
+            self._end_failed(sequence, error)
+            return
+        transport = self._handover.transport
+        self._begin_decode(sequence, KvTransfer(result.bytes, result.seconds, transport))
+
+    def _begin_decode(self, sequence: Sequence, kv: KvTransfer | None) -> None:
+        """The first token goes out at once, whatever the step's time."""
+        if sequence.patience is not None:
+            sequence.patience.cancel()
+            sequence.patience = None
+        sequence.stage = Stage.DECODE
+        end = self._model.ending_of_first(sequence)
+        if end is not None:
+            self._forget(sequence)
+        delta = Delta(sequence.id, (sequence.first_token,), end, sequence.first_logprobs, kv=kv)
+        self._mailbox.put([delta])
+        if end is None:
+            self._decoding.add(sequence)
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def _late(self, sequence: Sequence) -> None:
+        self._give_up(sequence, DeadlineError("the request's time ran out", phase=self._phase))
+
+    def _lose_patience(self, sequence: Sequence, seconds: float) -> None:
+        error = KvTransferError("the hand-over did not happen in time", phase=self._phase)
+        loop = asyncio.get_running_loop()
+        sequence.patience = loop.call_later(seconds, self._give_up, sequence, error)
+
+    def _give_up(self, sequence: Sequence, reason: TandemError) -> None:
+        """End it now, or when its transfer has settled."""
+        if sequence.given_up is not None:
+            return
+        sequence.given_up = reason
+        room = sequence.request.room
+        if sequence.stage is not Stage.TRANSFER:
+            self._end_failed(sequence, reason)
+        elif self._role is Role.DECODE:
+            self._handover.receiver.abort(room, reason)
+        else:
+            self._handover.sender.withdraw(room, reason)
+
+    def _end_failed(self, sequence: Sequence, error: TandemError) -> None:
+        if self._role is Role.PREFILL and sequence.stage is not Stage.TRANSFER:
+            # Decode waits for this room: it should not wait in vain.
+            self._handover.sender.withdraw(sequence.request.room, error)
+        if isinstance(error, CancelledError) and sequence.given_up is error:
+            self._end(sequence, Ending.CANCELLED)
+        else:
+            retryable = isinstance(error, KvTransferError | EngineError)
+            self._end(sequence, Ending.FAILED, error=error, retryable=retryable)
+
+    def _end(self, sequence: Sequence, end: Ending, **rest: Any) -> None:
+        self._forget(sequence)
+        self._mailbox.put([Delta(sequence.id, rest.pop("token_ids", ()), end, **rest)])
+
+    def _forget_all(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Free all it holds."""
+        if sequence.stage is Stage.QUEUED:
+            self._queue.remove(sequence)
+        else:
+            self._admitted -= 1
+        if sequence.stage is Stage.DECODE:
+            self._decoding.remove(sequence)
+        sequence.stage = Stage.ENDED
+        sequence.stop_timers()
+        del self._sequences[sequence.id]
+        self._rooms.pop(sequence.request.room, None)
+        pages, sequence.pages = sequence.pages, []
+        self._pool.release(pages)
+        self.admit()
+
+    def close(self) -> None:
+        """Cancel what is still open. The hand-over is closed before."""
+        self._closed = True
+        for sequence in list(self._sequences.values()):
+            self._end(sequence, Ending.CANCELLED)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._sequences)

@@ -1,0 +1,157 @@
+"""The stream from one decode engine, as prefill serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from tandem.errors import KvTransferError, TandemError
+from tandem.kv_transfer.nixl import Memory, Peer, Write
+from tandem.v1 import kv_pb2, kv_pb2_grpc
+from tandem.wire.outbox import Outbox
+
+log = logging.getLogger(__name__)
+_HELLO_SECONDS = 10.0
+
+
+class Rooms(Protocol):
+    """What a link tells of: the sender."""
+
+    memory: Memory
+    hello: kv_pb2.KvMemory
+
+    def add_link(self, link: SenderLink) -> None: ...
+    def drop_link(self, link: SenderLink) -> None: ...
+    def on_offer(self, link: SenderLink, offer: kv_pb2.KvOffer) -> None: ...
+    def on_abort(self, link: SenderLink, room: int) -> None: ...
+
+
+class SenderLink:
+    """Answers of one stream, collected into one message a write, and the way into its memory."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._outbox = Outbox(self._take)
+        self._hello: kv_pb2.KvMemory | None = rooms.hello
+        self._landed: list[kv_pb2.KvLanded] = []
+        self._failed: list[kv_pb2.KvFailed] = []
+        self._aborted: list[int] = []
+        self._peer: Peer | None = None
+        self._serving: asyncio.Task[Any] | None = None
+        self.moving = 0
+        """Writes under way: while there are any, decode progresses its end."""
+
+    async def serve(
+        self,
+        offers: AsyncIterator[kv_pb2.KvOffers],
+        context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
+    ) -> None:
+        """Until the stream ends. Nothing is written to the peer's memory afterwards."""
+        self._serving = asyncio.current_task()
+        try:
+            first = await asyncio.wait_for(anext(offers), _HELLO_SECONDS)
+            self._peer = self._greet(first.hello)
+        except (StopAsyncIteration, TimeoutError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stream brought no hello")
+        except KvTransferError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message)
+        self._rooms.add_link(self)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._write_answers(context))
+                self._on_offers(first)
+                async for message in offers:
+                    self._on_offers(message)
+                self._outbox.close()
+        finally:
+            self._rooms.drop_link(self)
+
+    def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> Write:
+        """Raises KvTransferError."""
+        if self._peer is None:
+            raise KvTransferError("the decode engine is gone")
+        return self._peer.write(pages, remote_pages)
+
+    def land(self, landed: kv_pb2.KvLanded) -> None:
+        self._landed.append(landed)
+        self._outbox.notify()
+
+    def fail(self, room: int, error: TandemError) -> None:
+        self._failed.append(kv_pb2.KvFailed(room=room, error=error.to_proto()))
+        self._outbox.notify()
+
+    def confirm_abort(self, room: int) -> None:
+        self._aborted.append(room)
+        self._outbox.notify()
+
+    def notify(self) -> None:
+        """`moving` has changed."""
+        self._outbox.notify()
+
+    def cut(self) -> None:
+        """End the stream from this side."""
+        if self._serving is not None:
+            self._serving.cancel()
+
+    def disconnect(self) -> None:
+        """Close NIXL's connection, so that what was not yet written never will be."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            try:
+                peer.close()
+            except KvTransferError as error:
+                log.warning("hand-over peer not closed", extra={"reason": error.message})
+
+    def _greet(self, hello: kv_pb2.KvMemory) -> Peer:
+        own = self._rooms.hello
+        if (own.page_bytes, own.token_bytes) != (hello.page_bytes, hello.token_bytes):
+            raise KvTransferError(
+                f"KV pages of {hello.page_bytes} bytes do not fit pages of {own.page_bytes}"
+            )
+        self._outbox.notify()
+        return self._rooms.memory.connect(hello)
+
+    def _on_offers(self, message: kv_pb2.KvOffers) -> None:
+        for offer in message.offers:
+            self._rooms.on_offer(self, offer)
+        for room in message.abort:
+            self._rooms.on_abort(self, room)
+
+    async def _write_answers(
+        self, context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers]
+    ) -> None:
+        async for message in self._outbox.messages():
+            await context.write(message)
+
+    def _take(self) -> kv_pb2.KvAnswers:
+        landed, self._landed = self._landed, []
+        failed, self._failed = self._failed, []
+        aborted, self._aborted = self._aborted, []
+        hello, self._hello = self._hello, None
+        return kv_pb2.KvAnswers(
+            hello=hello,
+            landed=landed,
+            failed=failed,
+            aborted=aborted,
+            moving=self.moving > 0,
+        )
+
+
+class Servicer(kv_pb2_grpc.KvTransferServicer):
+    """Each stream is a link of its own."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    # grpc.aio also takes a coroutine that writes to the context, which the stubs do not say.
+    async def Exchange(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[kv_pb2.KvOffers],
+        context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
+    ) -> None:
+        await SenderLink(self._rooms).serve(request_iterator, context)
