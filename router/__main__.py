@@ -1,0 +1,30 @@
+"""`python -m router`: the router as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from router import config as settings
+from router import server
+from tandem import logs, process
+from tandem.errors import ConfigError
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    try:
+        config = settings.read()
+    except ConfigError as error:
+        sys.stderr.write(f"tandem router: {error}\n")
+        return 2
+    logs.configure("router", format=config.log_format, level=config.log_level)
+
+    async def serve(stop: asyncio.Event) -> None:
+        await server.serve(config, stop)
+
+    return process.run("router", serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Whether a request may enter: refused at once, as a whole, or not at all."""
+
+from __future__ import annotations
+
+from router.core.events import Submit
+from router.core.state import State
+from tandem.errors import (
+    ContextLengthError,
+    DrainingError,
+    NoPairError,
+    QueueFullError,
+    TandemError,
+    UnknownModelError,
+)
+
+
+def refusal(state: State, submit: Submit) -> TandemError | None:
+    """Why the request is not admitted; None: it is."""
+    if state.draining:
+        return DrainingError("the router is shutting down")
+    models = state.fleet.models
+    model = models.get(submit.model)
+    if model is None and models:
+        return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
+    if model is None or not model.pairs():
+        return NoPairError("no matching prefill and decode workers are ready")
+    context = model.served.context_length
+    if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
+        return ContextLengthError(
+            f"the prompt has {submit.prompt_tokens} tokens and max_tokens is {submit.max_tokens},"
+            f" together more than the context of {context} tokens"
+        )
+    # What starts at once takes no place in the queue; while others wait, nothing does.
+    waiting = len(state.waiting)
+    starts = 0 if state.waiting.head(submit.model) else state.fleet.free_pairs(submit.model)
+    if submit.n > starts + state.bounds.max_queue - waiting:
+        return QueueFullError(f"{waiting} sequences are waiting already; try again later")
+    return None

@@ -1,0 +1,231 @@
+"""The workers, which of them match, and the choice of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from router.core.values import Fingerprint, Phase, Profile, ServedModel
+from router.policies import Policy
+
+if TYPE_CHECKING:
+    from router.core.sequences import Leg
+
+PolicyFactory = Callable[[], Policy]
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A connected worker. A reconnected one is another Worker."""
+
+    key: str
+    listed_as: Phase
+    profile: Profile
+    draining: bool
+    legs: dict[int, Leg] = field(default_factory=dict)
+    """Open legs; a slot is free again only when its leg has closed."""
+    overdue: int = 0
+    """Legs that it has not closed in time after a cancel; each keeps its slot."""
+
+    @property
+    def phase(self) -> Phase:
+        return self.profile.phase
+
+    @property
+    def open_legs(self) -> int:
+        return len(self.legs)
+
+    @property
+    def capacity(self) -> int:
+        return self.profile.max_sequences
+
+    def defect(self) -> str:
+        """Why no pair can ever use it ("phase" or "limits"); empty: a pair can."""
+        if self.phase is not self.listed_as:
+            return "phase"
+        return "" if self.capacity > 0 else "limits"
+
+
+class Pair(NamedTuple):
+    prefill: Worker
+    decode: Worker
+
+
+class Group:
+    """The workers of one fingerprint that take work: any of its prefill with any of its decode."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.prefill: list[Worker] = []
+        self.decode: list[Worker] = []
+        self.policy = policy
+
+    def pairs(self) -> int:
+        return len(self.prefill) * len(self.decode)
+
+    def holds(self, pair: Pair) -> bool:
+        return pair.prefill in self.prefill and pair.decode in self.decode
+
+
+class Model:
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self.policy = policy
+        self.groups: dict[Fingerprint, Group] = {}
+        self.served = ServedModel(name=name)
+        self.pairless_since: float | None = None
+
+    def pairs(self) -> int:
+        return self.served.ready_pairs
+
+
+class Fleet:
+    """Policies are made afresh for each model (prefill) and each fingerprint (decode), so that the
+    traffic of one model does not turn the round of another.
+    """
+
+    def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.models: dict[str, Model] = {}
+        self._prefill_policy = prefill_policy
+        self._decode_policy = decode_policy
+
+    def served(self) -> tuple[ServedModel, ...]:
+        """Every model seen since the start; one without a ready pair is not servable now."""
+        return tuple(self.models[name].served for name in sorted(self.models))
+
+    def regroup(self, now: float) -> None:
+        """Take a change of the workers in. Costs a pass over all of them; changes are rare."""
+        for model in self.models.values():
+            for group in model.groups.values():
+                group.prefill.clear()
+                group.decode.clear()
+        for worker in sorted(self.workers.values(), key=lambda each: each.key):
+            group = self._group(worker.profile.fingerprint)
+            if not (worker.defect() or worker.draining):
+                (group.prefill if worker.phase is Phase.PREFILL else group.decode).append(worker)
+        for model in self.models.values():
+            model.groups = {
+                print_: group
+                for print_, group in model.groups.items()
+                if group.prefill or group.decode
+            }
+            model.served = self._describe(model)
+            if model.pairs():
+                model.pairless_since = None
+            elif model.pairless_since is None:
+                model.pairless_since = now
+
+    def free_pairs(self, name: str) -> int:
+        """Sequences of a model that could start now."""
+        return sum(
+            min(_free_slots(group.prefill), _free_slots(group.decode))
+            for group in self.models[name].groups.values()
+        )
+
+    def has_pair(self, name: str, *, other_than: Pair | None) -> bool:
+        """Whether a pair takes work, busy or not, beside the given one."""
+        return any(
+            group.pairs() > (other_than is not None and group.holds(other_than))
+            for group in self.models[name].groups.values()
+        )
+
+    def pick(self, name: str, *, other_than: Pair | None) -> Pair | None:
+        """A pair with a free slot on both sides, by the policies; None where there is none.
+
+        `other_than` is never picked, and neither of its workers where others are free. Workers that
+        have not closed legs in time come last.
+        """
+        decodes_of: dict[str, tuple[Group, list[Worker]]] = {}
+        prefills: list[Worker] = []
+        for group in self.models[name].groups.values():
+            decodes = [each for each in group.decode if len(each.legs) < each.capacity]
+            if not decodes:
+                continue
+            for worker in group.prefill:
+                if len(worker.legs) < worker.capacity and decodes != _excluded(worker, other_than):
+                    prefills.append(worker)
+                    decodes_of[worker.key] = group, decodes
+        if not prefills:
+            return None
+        if len(decodes_of) > 1:
+            prefills.sort(key=lambda each: each.key)
+        avoided = None if other_than is None else other_than.prefill
+        prefill = self.models[name].policy.choose(_preferred(prefills, avoided))
+        group, decodes = decodes_of[prefill.key]
+        if other_than is not None and prefill is other_than.prefill:
+            decodes = [each for each in decodes if each is not other_than.decode]
+        avoided = None if other_than is None else other_than.decode
+        return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
+
+    def mismatches(self, worker: Worker) -> Iterable[tuple[Worker, str]]:
+        """Workers of the other phase that serve its model and differ from it, with the field."""
+        mine = worker.profile.fingerprint
+        for other in self.workers.values():
+            theirs = other.profile.fingerprint
+            if other.phase is not worker.phase and theirs.model == mine.model:
+                field_name = mine.difference(theirs)
+                if field_name is not None:
+                    yield other, field_name
+
+    def refusal(self, worker: Worker) -> str:
+        """Why no pair uses a worker now, for people; empty: one does."""
+        defect = worker.defect()
+        if defect == "phase":
+            return f"it is a {worker.phase} worker, listed as {worker.listed_as}"
+        if defect == "limits":
+            return "it takes no sequences: max_sequences is 0"
+        if worker.draining:
+            return "it is draining"
+        group = self._group(worker.profile.fingerprint)
+        if group.decode if worker.phase is Phase.PREFILL else group.prefill:
+            return ""
+        other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
+        for other, name in self.mismatches(worker):
+            mine = getattr(worker.profile.fingerprint, name)
+            theirs = getattr(other.profile.fingerprint, name)
+            return f"{name} is {mine!r}, but {theirs!r} on {other_phase} worker {other.key}"
+        return f"no matching {other_phase} worker takes work"
+
+    def _group(self, fingerprint: Fingerprint) -> Group:
+        model = self.models.get(fingerprint.model)
+        if model is None:
+            model = self.models[fingerprint.model] = Model(
+                fingerprint.model, self._prefill_policy()
+            )
+        group = model.groups.get(fingerprint)
+        if group is None:
+            group = model.groups[fingerprint] = Group(self._decode_policy())
+        return group
+
+    def _describe(self, model: Model) -> ServedModel:
+        ready = [group for group in model.groups.values() if group.pairs()]
+        workers = [each for group in ready for each in (*group.prefill, *group.decode)]
+        if not workers:
+            last = model.served
+            return ServedModel(name=model.name, tokenizer_sha256=last.tokenizer_sha256)
+        profiles = [each.profile for each in workers]
+        names = frozenset.intersection(*(each.logits_processors for each in profiles))
+        return ServedModel(
+            name=model.name,
+            tokenizer_sha256=profiles[0].fingerprint.tokenizer_sha256,
+            max_sequences=min(each.max_sequences for each in profiles),
+            context_length=min(each.context_length for each in profiles),
+            vocabulary=min(each.vocabulary for each in profiles),
+            ready_pairs=sum(group.pairs() for group in ready),
+            logits_processors=tuple(sorted(names)),
+        )
+
+
+def _free_slots(workers: list[Worker]) -> int:
+    return sum(each.capacity - len(each.legs) for each in workers)
+
+
+def _excluded(prefill: Worker, pair: Pair | None) -> list[Worker] | None:
+    """The decode workers that must not join `prefill`."""
+    return [pair.decode] if pair is not None and prefill is pair.prefill else None
+
+
+def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
+    sound = [each for each in workers if not each.overdue] or workers
+    return [each for each in sound if each is not avoided] or sound

@@ -1,0 +1,114 @@
+"""What must be true of the core's state after every event.
+
+`check` looks at the state alone. What can be judged only from the order of events and actions (a
+sequence ends once, a leg is released once, a deadline holds) is the Ledger's, in ledger.py. Tests
+run both after every event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from router.core.sequences import Leg, Request, Sequence, Stage
+from router.core.state import State
+
+
+class InvariantError(AssertionError):
+    """The core broke its own rules; the message lists every rule that does not hold."""
+
+
+def check(state: State) -> None:
+    """Raises InvariantError where the state is impossible."""
+    broken = [
+        *_queue(state),
+        *_slots(state),
+        *_rooms(state),
+        *_requests(state),
+        *_timers(state),
+    ]
+    if broken:
+        raise InvariantError("; ".join(broken))
+
+
+def _requests_of(state: State) -> list[Request]:
+    return [each for requests in state.frontends.values() for each in requests.values()]
+
+
+def _sequences_of(state: State) -> list[Sequence]:
+    return [each for request in _requests_of(state) for each in request.sequences]
+
+
+def _queue(state: State) -> Iterator[str]:
+    waiting = list(state.waiting)
+    if len(waiting) != len(state.waiting):
+        yield f"the queue counts {len(state.waiting)} and holds {len(waiting)}"
+    if len(waiting) > state.bounds.max_queue:
+        yield f"{len(waiting)} sequences wait, over the bound of {state.bounds.max_queue}"
+    if any(each.stage is not Stage.QUEUED for each in waiting):
+        yield "something in the queue is not queued"
+    queued = sum(each.stage is Stage.QUEUED for each in _sequences_of(state))
+    if queued != len(waiting):
+        yield f"{queued} sequences are queued, {len(waiting)} are in the queue"
+
+
+def _slots(state: State) -> Iterator[str]:
+    seen: dict[int, Leg] = {}
+    for worker in state.fleet.workers.values():
+        seen.update(worker.legs)
+        if len(worker.legs) > worker.capacity:
+            yield f"{worker.key} has {len(worker.legs)} legs, over its {worker.capacity}"
+        if worker.overdue != sum(leg.overdue for leg in worker.legs.values()):
+            yield f"{worker.key} counts {worker.overdue} overdue legs and has others"
+    if seen != state.legs:
+        yield "the open legs are not those of the workers"
+    for leg in state.legs.values():
+        if leg not in (leg.sequence.prefill, leg.sequence.decode):
+            yield f"leg {leg.number} is open and its sequence does not know it"
+        stage = leg.sequence.stage
+        if (leg.settle_by is None) == (stage in (Stage.ENDED, Stage.RETRYING)):
+            yield f"leg {leg.number} of a sequence that is {stage.value} is cancelled, or is not"
+
+
+def _rooms(state: State) -> Iterator[str]:
+    owners = Counter({leg.sequence.room: 0 for leg in state.legs.values()})
+    for sequence in {leg.sequence for leg in state.legs.values()}:
+        owners[sequence.room] += 1
+    if 0 in owners:
+        yield "an open leg has no room"
+    if any(count > 1 for count in owners.values()):
+        yield "two sequences share a room"
+    if owners.keys() != state.rooms:
+        yield "the rooms in use are not those of the open legs"
+
+
+def _requests(state: State) -> Iterator[str]:
+    open_sequences = 0
+    for request in _requests_of(state):
+        still_open = [each for each in request.sequences if each.stage is not Stage.ENDED]
+        open_sequences += len(still_open)
+        if len(still_open) != request.open or not still_open:
+            yield f"a request counts {request.open} open sequences and has {len(still_open)}"
+        for sequence in still_open:
+            yield from _stage(sequence)
+    if open_sequences != state.open_sequences:
+        yield f"{state.open_sequences} open sequences are counted, {open_sequences} are there"
+
+
+def _stage(sequence: Sequence) -> Iterator[str]:
+    legs = [each for each in (sequence.prefill, sequence.decode) if each is not None]
+    stage = sequence.stage
+    if stage is Stage.QUEUED and legs:
+        yield f"sequence {sequence.number} is queued and has legs"
+    if stage is Stage.RETRYING and not legs:
+        yield f"sequence {sequence.number} waits for legs that are closed"
+    if stage in (Stage.PREFILLING, Stage.DECODING) and sequence.decode is None:
+        yield f"sequence {sequence.number} runs without a decode leg"
+
+
+def _timers(state: State) -> Iterator[str]:
+    if set(state.deadlines) != set(_requests_of(state)):
+        yield "the requests with a deadline are not the open requests"
+    expected = {leg for leg in state.legs.values() if leg.settle_by is not None and not leg.overdue}
+    if set(state.settling) != expected:
+        yield "the legs with a settle time are not the cancelled ones"

@@ -1,0 +1,255 @@
+"""The life of a sequence after its admission: started as a pair of legs, ended exactly once.
+
+The pair is owned: whatever ends the sequence cancels the legs that are still open, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from router.core.actions import Action, CancelLeg, EndSequence, ReleaseLeg, RequestEnded, StartLeg
+from router.core.events import LegClosed
+from router.core.fleet import Pair, Worker
+from router.core.sequences import Leg, Request, Sequence, Stage
+from router.core.state import State
+from router.core.values import Outcome, Phase
+from tandem.errors import HookError, InternalError, TandemError, WorkerError
+
+_ROOM_DRAWS = 16
+_MAX_TIMEOUT_MS = 2**32 - 1
+
+
+class Life:
+    """Acts on a State and notes actions; `now` is the time of the event being handled."""
+
+    def __init__(self, state: State, new_room: Callable[[], int]) -> None:
+        self._state = state
+        self._new_room = new_room
+        self._last_leg = 0
+        self.now = 0.0
+        self.actions: list[Action] = []
+        self.may_start = False
+        """A slot or a place in the queue has become free, or something new waits."""
+
+    def start(self, sequence: Sequence, pair: Pair) -> None:
+        """Both legs at once: decode asks prefill for the KV as soon as it can."""
+        request = sequence.request
+        sequence.stage = Stage.PREFILLING
+        sequence.pair = pair
+        sequence.room = self._fresh_room()
+        sequence.judged = False
+        self._state.rooms.add(sequence.room)
+        if sequence.retries:
+            self._state.counts.retries += 1
+        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+        hold = pair.prefill.profile.has_hook or request.submit.want_report
+        sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
+        sequence.decode = self._open(
+            sequence, pair.decode, kv_peer=pair.prefill.profile.kv_endpoint, held=hold
+        )
+
+    def started(self, leg: Leg) -> None:
+        if leg.phase is Phase.DECODE and leg.sequence.stage is Stage.PREFILLING:
+            leg.sequence.stage = Stage.DECODING
+
+    def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
+        """Prefill's verdict: it ends the request where that worker propagates it (S0-035), and lets
+        decode's output go otherwise.
+        """
+        sequence = leg.sequence
+        running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
+        if leg.phase is not Phase.PREFILL or sequence.judged or not running:
+            return
+        sequence.judged = True
+        if terminate and leg.worker.profile.propagate_terminate:
+            self.end_request(sequence.request, stop_reason=reason)
+        else:
+            self._release(sequence)
+
+    def close(self, leg: Leg, closed: LegClosed) -> None:
+        """The leg's one terminal event, or the loss of its worker."""
+        sequence = leg.sequence
+        self._forget(leg, closed.outcome)
+        if leg.phase is Phase.PREFILL and closed.outcome is Outcome.TERMINATED:
+            self.judge(leg, terminate=True, reason=closed.reason)
+        if sequence.stage is Stage.RETRYING:
+            self._retry_when_settled(sequence)
+        elif sequence.stage is Stage.ENDED:
+            return
+        elif leg.phase is Phase.PREFILL:
+            self._prefill_closed(sequence, leg, closed)
+        else:
+            self._decode_closed(sequence, leg, closed)
+
+    def end_request(
+        self, request: Request, *, error: TandemError | None = None, stop_reason: str = ""
+    ) -> None:
+        for sequence in request.sequences:
+            if sequence.stage is not Stage.ENDED:
+                self.end(sequence, error=error, stop_reason=stop_reason)
+
+    def end(
+        self, sequence: Sequence, *, error: TandemError | None = None, stop_reason: str = ""
+    ) -> None:
+        """End with an error, or by a hook's terminate where there is none."""
+        submit = sequence.request.submit
+        if submit.frontend in self._state.frontends:
+            self.actions.append(EndSequence(submit.frontend, sequence.number, error, stop_reason))
+        self._ended(sequence, Outcome.TERMINATED.value if error is None else error.code)
+
+    def settle_overdue(self, leg: Leg) -> None:
+        """The worker is at fault: its slot stays taken, and nobody waits for it any longer."""
+        leg.overdue = True
+        leg.worker.overdue += 1
+        self._state.counts.settle_overdue += 1
+        sequence = leg.sequence
+        if sequence.stage is Stage.RETRYING:
+            self.end(sequence, error=sequence.failure)
+
+    def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
+        decode = sequence.decode
+        held = decode is not None and decode.held
+        if closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
+            if held and leg.worker.profile.has_hook:
+                error = HookError("the prefill worker gave no verdict of its hook")
+                self._fail(sequence, error, retryable=False)
+            else:
+                self._release(sequence)
+        elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
+            return  # The KV has arrived and the verdict is in: prefill owes nothing more.
+        else:
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable)
+
+    def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
+        if closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable)
+        elif leg.held:
+            error = InternalError("the decode worker ended a leg that it was to hold")
+            self._fail(sequence, error, retryable=False)
+        else:
+            self._ended(sequence, closed.outcome.value)
+            if closed.outcome is Outcome.TERMINATED:
+                self.end_request(sequence.request, stop_reason=closed.reason)
+
+    def _fail(self, sequence: Sequence, error: TandemError, *, retryable: bool) -> None:
+        """Another attempt where nothing was shown and another pair exists; else the error."""
+        model = sequence.request.submit.model
+        if (
+            retryable
+            and sequence.stage is Stage.PREFILLING
+            and sequence.retries < self._state.bounds.max_retries
+            and self._state.fleet.has_pair(model, other_than=sequence.pair)
+        ):
+            sequence.stage = Stage.RETRYING
+            sequence.retries += 1
+            sequence.failure = error
+            self._cancel_legs(sequence, error.code)
+            self._retry_when_settled(sequence)
+        else:
+            self.end(sequence, error=error)
+
+    def _retry_when_settled(self, sequence: Sequence) -> None:
+        """Only when both legs are closed can nothing of the old attempt reach the frontend."""
+        if sequence.prefill is not None or sequence.decode is not None:
+            return
+        if len(self._state.waiting) < self._state.bounds.max_queue:
+            sequence.stage = Stage.QUEUED
+            sequence.queued_at = self.now
+            self._state.waiting.add(sequence, first=True)
+            self.may_start = True
+        else:
+            self.end(sequence, error=sequence.failure)
+
+    def _ended(self, sequence: Sequence, outcome: str) -> None:
+        if sequence.stage is Stage.QUEUED:
+            self._state.waiting.remove(sequence)
+            self.may_start = True
+        sequence.stage = Stage.ENDED
+        self._cancel_legs(sequence, outcome)
+        self._state.open_sequences -= 1
+        request = sequence.request
+        request.open -= 1
+        if request.outcome == Outcome.FINISHED.value:
+            request.outcome = outcome
+        if not request.open:
+            self._request_ended(request)
+
+    def _request_ended(self, request: Request) -> None:
+        submit = request.submit
+        self._state.deadlines.clear(request, request.deadline)
+        if requests := self._state.frontends.get(submit.frontend):
+            requests.pop(submit.first_sequence, None)
+        counts = self._state.counts.requests
+        counts[request.outcome] = counts.get(request.outcome, 0) + 1
+        self.actions.append(
+            RequestEnded(submit.trace_id, request.outcome, self.now - request.arrived)
+        )
+
+    def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
+        submit = sequence.request.submit
+        self._last_leg += 1
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
+        worker.legs[leg.number] = self._state.legs[leg.number] = leg
+        left_ms = int((sequence.request.deadline - self.now) * 1000)
+        self.actions.append(
+            StartLeg(
+                worker=worker.key,
+                leg=leg.number,
+                frontend=submit.frontend,
+                sequence=sequence.number,
+                output_index=sequence.output_index,
+                room=sequence.room,
+                kv_peer=kv_peer,
+                timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
+                task=submit.task,
+                hold_output=held,
+            )
+        )
+        return leg
+
+    def _release(self, sequence: Sequence) -> None:
+        decode = sequence.decode
+        if decode is not None and decode.held:
+            decode.held = False
+            self.actions.append(ReleaseLeg(decode.worker.key, decode.number))
+
+    def _cancel_legs(self, sequence: Sequence, reason: str) -> None:
+        for leg in (sequence.prefill, sequence.decode):
+            if leg is None or leg.settle_by is not None:
+                continue
+            leg.settle_by = self.now + self._state.bounds.settle_seconds
+            self._state.settling.set(leg, leg.settle_by)
+            cancels = self._state.counts.cancels
+            cancels[reason] = cancels.get(reason, 0) + 1
+            self.actions.append(CancelLeg(leg.worker.key, leg.number, reason))
+
+    def _forget(self, leg: Leg, outcome: Outcome) -> None:
+        """The leg is closed: its slot is free, and its room once the other leg is closed too."""
+        sequence, worker = leg.sequence, leg.worker
+        self.may_start = True
+        del worker.legs[leg.number], self._state.legs[leg.number]
+        if leg.settle_by is not None:
+            self._state.settling.clear(leg, leg.settle_by)
+        worker.overdue -= leg.overdue
+        if leg.phase is Phase.PREFILL:
+            sequence.prefill = None
+        else:
+            sequence.decode = None
+        if sequence.prefill is None and sequence.decode is None:
+            self._state.rooms.discard(sequence.room)
+            sequence.room = 0
+        kind = leg.phase, outcome
+        self._state.counts.legs[kind] = self._state.counts.legs.get(kind, 0) + 1
+
+    def _fresh_room(self) -> int:
+        for _ in range(_ROOM_DRAWS):
+            room = self._new_room()
+            if room and room not in self._state.rooms:
+                return room
+        raise RuntimeError("the source of room numbers repeats itself")
+
+
+def _error_of(closed: LegClosed) -> TandemError:
+    if closed.error is not None:
+        return closed.error
+    return WorkerError(f"the worker gave up a leg without a reason ({closed.outcome.value})")

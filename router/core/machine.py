@@ -1,0 +1,239 @@
+"""The router's core: events in, actions out. No sockets, clocks, randomness or asyncio inside.
+
+docs/design/0002-router-core-without-io.md says why, docs/router.md says the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from router.core import admission, events
+from router.core.actions import Action, EndSequence, FleetChanged, PairRejected, RefuseFrontend
+from router.core.actions import SettleOverdue as SettleOverdueAction
+from router.core.events import Event
+from router.core.fleet import Fleet, PolicyFactory, Worker
+from router.core.life import Life
+from router.core.sequences import Leg, Request, Sequence, Stage
+from router.core.state import State
+from router.core.values import Bounds, Outcome, ServedModel
+from tandem.errors import (
+    CancelledError,
+    DeadlineError,
+    DrainingError,
+    NoPairError,
+    TandemError,
+    WorkerLostError,
+)
+
+MAX_N = 65_536
+"""A Submit of more sequences is a broken frontend's: they are numbered one by one."""
+
+
+class Core:
+    """Admission, pairing, and the life of every sequence.
+
+    `new_room` gives non-zero random numbers of at most 63 bits.
+    """
+
+    def __init__(
+        self,
+        *,
+        bounds: Bounds,
+        prefill_policy: PolicyFactory,
+        decode_policy: PolicyFactory,
+        new_room: Callable[[], int],
+    ) -> None:
+        self.state = State(bounds, Fleet(prefill_policy, decode_policy))
+        self._life = Life(self.state, new_room)
+        self._served: tuple[ServedModel, ...] = ()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            events.FrontendUp: self._frontend_up,
+            events.FrontendDown: self._frontend_down,
+            events.Submit: self._submit,
+            events.Cancel: self._cancel,
+            events.WorkerUp: self._worker_up,
+            events.WorkerDown: self._worker_down,
+            events.WorkerDraining: self._worker_draining,
+            events.LegStarted: self._leg_started,
+            events.LegVerdict: self._leg_verdict,
+            events.LegClosed: self._leg_closed,
+            events.Tick: self._tick,
+            events.Drain: self._drain,
+            events.Abandon: self._abandon,
+        }
+
+    def handle(self, now: float, batch: Iterable[Event]) -> list[Action]:
+        """Take in what happened at `now`, in order; returns what is to be done, in order.
+
+        Whatever is due by `now` happens first, so a deadline holds at any event, not at ticks only.
+        """
+        life = self._life
+        life.now, life.actions = now, []
+        self._expire()
+        for event in batch:
+            self._handlers[type(event)](event)
+            if life.may_start:
+                self._start_waiting()
+        return life.actions
+
+    # --- frontends -------------------------------------------------------------------------------
+
+    def _frontend_up(self, event: events.FrontendUp) -> None:
+        self.state.frontends[event.frontend] = {}
+
+    def _frontend_down(self, event: events.FrontendDown) -> None:
+        requests = self.state.frontends.pop(event.frontend, {})
+        for request in requests.values():
+            self._life.end_request(request, error=CancelledError("the frontend went away"))
+
+    def _submit(self, submit: events.Submit) -> None:
+        requests = self.state.frontends.get(submit.frontend)
+        if requests is None:
+            return
+        if not 1 <= submit.n <= MAX_N or submit.first_sequence in requests:
+            self._refuse_frontend(submit)
+            return
+        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
+        error = admission.refusal(self.state, submit)
+        if error is not None:
+            counts = self.state.counts.requests
+            counts[error.code] = counts.get(error.code, 0) + 1
+            self._life.actions += [EndSequence(submit.frontend, each, error) for each in numbers]
+            return
+        now = self._life.now
+        request = Request(submit, now, now + submit.timeout_seconds, submit.n)
+        request.sequences += [Sequence(request, each, i, now) for i, each in enumerate(numbers)]
+        requests[submit.first_sequence] = request
+        self.state.open_sequences += submit.n
+        self.state.deadlines.set(request, request.deadline)
+        for sequence in request.sequences:
+            self.state.waiting.add(sequence)
+        self._life.may_start = True
+
+    def _refuse_frontend(self, submit: events.Submit) -> None:
+        self._frontend_down(events.FrontendDown(submit.frontend))
+        reason = f"sequences {submit.first_sequence} + {submit.n} cannot be: in use, none or many"
+        self._life.actions.append(RefuseFrontend(submit.frontend, reason))
+
+    def _cancel(self, event: events.Cancel) -> None:
+        request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
+        if request is not None:
+            self._life.end_request(request, error=CancelledError("the client cancelled"))
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def _worker_up(self, event: events.WorkerUp) -> None:
+        self._lose(event.worker, "it connected anew")
+        worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
+        self.state.fleet.workers[event.worker] = worker
+        if defect := worker.defect():
+            self._reject(worker, defect)
+        for _, name in self.state.fleet.mismatches(worker):
+            self._reject(worker, name)
+        self._fleet_changed()
+
+    def _reject(self, worker: Worker, reason: str) -> None:
+        counts = self.state.counts.pairs_rejected
+        counts[reason] = counts.get(reason, 0) + 1
+        self._life.actions.append(PairRejected(worker.key, self.state.fleet.refusal(worker)))
+
+    def _worker_down(self, event: events.WorkerDown) -> None:
+        self._lose(event.worker, event.reason)
+
+    def _lose(self, key: str, reason: str) -> None:
+        worker = self.state.fleet.workers.pop(key, None)
+        if worker is None:
+            return
+        self._fleet_changed()  # first, so that retries look at what is left
+        for leg in list(worker.legs.values()):
+            error = WorkerLostError(f"the {leg.phase} worker was lost: {reason}")
+            closed = events.LegClosed(key, leg.number, Outcome.LOST, error=error, retryable=True)
+            self._life.close(leg, closed)
+
+    def _worker_draining(self, event: events.WorkerDraining) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None and worker.draining != event.draining:
+            worker.draining = event.draining
+            self._fleet_changed()
+
+    def _fleet_changed(self) -> None:
+        self.state.fleet.regroup(self._life.now)
+        self._life.may_start = True
+        served = self.state.fleet.served()
+        if served != self._served:
+            self._served = served
+            self._life.actions.append(FleetChanged(served))
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def _leg_of(self, worker: str, number: int) -> Leg | None:
+        """Late events of legs that are closed, or not of this worker, are nothing to act on."""
+        leg = self.state.legs.get(number)
+        return leg if leg is not None and leg.worker.key == worker else None
+
+    def _leg_started(self, event: events.LegStarted) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._life.started(leg)
+
+    def _leg_verdict(self, event: events.LegVerdict) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._life.judge(leg, terminate=event.terminate, reason=event.reason)
+
+    def _leg_closed(self, event: events.LegClosed) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._life.close(leg, event)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _tick(self, _: events.Tick) -> None:
+        wait = self.state.bounds.pair_wait_seconds
+        for name in self.state.waiting.models():
+            since = self.state.fleet.models[name].pairless_since
+            if since is not None and self._life.now - since >= wait:
+                error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
+                self._end_all(self.state.waiting.of(name), error)
+
+    def _expire(self) -> None:
+        for request in self.state.deadlines.due(self._life.now):
+            seconds = request.submit.timeout_seconds
+            stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)
+            error = DeadlineError(f"{seconds:g} seconds were over while it was {stage.value}")
+            self._life.end_request(request, error=error)
+        for leg in self.state.settling.due(self._life.now):
+            self._life.settle_overdue(leg)
+            self._life.actions.append(SettleOverdueAction(leg.worker.key, leg.number))
+
+    def _start_waiting(self) -> None:
+        """Start the heads of the queue as long as there are pairs for them."""
+        self._life.may_start = False
+        fleet, waiting = self.state.fleet, self.state.waiting
+        for name in waiting.models():
+            while sequence := waiting.head(name):
+                pair = fleet.pick(name, other_than=sequence.pair)
+                if pair is not None:
+                    waiting.remove(sequence)
+                    self._life.start(sequence, pair)
+                elif sequence.failure and not fleet.has_pair(name, other_than=sequence.pair):
+                    self._life.end(sequence, error=sequence.failure)  # no other pair is left
+                else:
+                    break
+
+    # --- shutting down ---------------------------------------------------------------------------
+
+    def _drain(self, _: events.Drain) -> None:
+        self.state.draining = True
+
+    def _abandon(self, _: events.Abandon) -> None:
+        self.state.draining = True
+        error = DrainingError("the router is shutting down")
+        for requests in list(self.state.frontends.values()):
+            for request in list(requests.values()):
+                self._life.end_request(request, error=error)
+
+    def _end_all(self, sequences: list[Sequence], error: TandemError) -> None:
+        for sequence in sequences:
+            self._life.end(sequence, error=error)
+
+
+_PROGRESS = {stage: number for number, stage in enumerate(Stage)}

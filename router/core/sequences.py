@@ -1,0 +1,73 @@
+"""A request, its sequences and their legs.
+
+    queued -> prefilling -> decoding -> ended
+                   |                      ^
+                   +-> retrying -> queued |       (and to ended from everywhere)
+
+A leg is open until its worker has closed it or is lost; an ended sequence lives on only as long as
+one of its legs does.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from router.core.events import Submit
+from router.core.fleet import Pair, Worker
+from router.core.values import Phase
+from tandem.errors import TandemError
+
+
+class Stage(enum.Enum):
+    QUEUED = "queued"
+    PREFILLING = "prefilling"
+    """Both legs are started; the KV has not reached decode."""
+    DECODING = "decoding"
+    """Decode has said LegStarted: output may have been shown, so nothing is retried."""
+    RETRYING = "retrying"
+    """An attempt failed; waits until both its legs are closed."""
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    submit: Submit
+    arrived: float
+    deadline: float
+    open: int
+    """Sequences that have not ended."""
+    sequences: list[Sequence] = field(default_factory=list)
+    outcome: str = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    request: Request
+    number: int
+    output_index: int
+    queued_at: float
+    stage: Stage = Stage.QUEUED
+    prefill: Leg | None = None
+    decode: Leg | None = None
+    room: int = 0
+    """0: none."""
+    judged: bool = False
+    """Prefill's verdict of this attempt is known."""
+    retries: int = 0
+    pair: Pair | None = None
+    """The pair of this or the last attempt; a retry takes another."""
+    failure: TandemError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    number: int
+    phase: Phase
+    worker: Worker
+    sequence: Sequence
+    held: bool = False
+    """A decode leg that must not send before it is released."""
+    settle_by: float | None = None
+    """When a cancelled leg is overdue; None: it is not cancelled."""
+    overdue: bool = False

@@ -1,0 +1,34 @@
+"""Everything the core holds. Invariants over it are in invariants.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.core.fleet import Fleet
+from router.core.sequences import Leg, Request
+from router.core.timers import Timers
+from router.core.values import Bounds, Counts
+from router.core.waiting import Waiting
+
+
+@dataclass(slots=True)
+class State:
+    bounds: Bounds
+    fleet: Fleet
+    waiting: Waiting = field(default_factory=Waiting)
+    frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
+    """Open requests of each connected frontend by their first sequence's number."""
+    legs: dict[int, Leg] = field(default_factory=dict)
+    """Open legs, those of ended sequences included."""
+    rooms: set[int] = field(default_factory=set)
+    """Rooms of open legs."""
+    deadlines: Timers[Request] = field(default_factory=Timers)
+    settling: Timers[Leg] = field(default_factory=Timers)
+    counts: Counts = field(default_factory=Counts)
+    open_sequences: int = 0
+    draining: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """No sequence is open, no leg is left."""
+        return not self.open_sequences and not self.legs

@@ -1,0 +1,132 @@
+"""What the router knows of a worker and of its own bounds: plain values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Phase(enum.StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Outcome(enum.StrEnum):
+    """How a leg closed. LOST: its worker's stream broke, so nothing of the leg is left there."""
+
+    FINISHED = "finished"
+    TERMINATED = "terminated"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Fingerprint(NamedTuple):
+    """What two workers must have in common before a pair is made of them: every field, equal.
+
+    One request to a mismatched pair takes a SGLang decode worker down. The fields are those of
+    tandem.v1.Fingerprint.
+    """
+
+    model: str
+    revision: str
+    engine: str
+    engine_version: str
+    dtype: str
+    page_size: int
+    kv_dtype: str
+    kv_layout: str
+    tensor_parallel: int
+    tokenizer_sha256: str
+    protocol_version: int
+
+    def difference(self, other: Fingerprint) -> str | None:
+        """The name of the first field that differs."""
+        for name, mine, theirs in zip(self._fields, self, other, strict=True):
+            if mine != theirs:
+                return name
+        return None
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Profile:
+    """A worker, as it describes itself."""
+
+    name: str
+    phase: Phase
+    fingerprint: Fingerprint
+    max_sequences: int
+    """Legs open at once; never exceeded."""
+    context_length: int
+    """Tokens, prompt and completion together."""
+    vocabulary: int = 0
+    kv_endpoint: str = ""
+    has_hook: bool = False
+    propagate_terminate: bool = False
+    logits_processors: frozenset[str] = frozenset()
+    draining: bool = False
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ServedModel:
+    """What frontends learn of one model: see tandem.v1.ServedModel."""
+
+    name: str
+    tokenizer_sha256: str = ""
+    max_sequences: int = 0
+    context_length: int = 0
+    vocabulary: int = 0
+    ready_pairs: int = 0
+    logits_processors: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Bounds:
+    """The core's limits. Durations are seconds."""
+
+    max_queue: int = 1024
+    """Sequences that wait for a pair; one more is refused at once."""
+    max_retries: int = 1
+    """Further attempts of one sequence, on other pairs, before it has started."""
+    settle_seconds: float = 10.0
+    """A cancelled leg is expected to close within this; later it counts as overdue."""
+    pair_wait_seconds: float = 10.0
+    """How long queued sequences outlive the last pair of their model."""
+
+
+QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(slots=True)
+class Distribution:
+    """A histogram: counts[i] is what was at most bounds[i] and above the one before."""
+
+    bounds: tuple[float, ...] = QUEUE_SECONDS
+    counts: list[int] = field(default_factory=lambda: [0] * (len(QUEUE_SECONDS) + 1))
+    total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        index = 0
+        for bound in self.bounds:
+            if value <= bound:
+                break
+            index += 1
+        self.counts[index] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the core has done since its start, for metrics."""
+
+    requests: dict[str, int] = field(default_factory=dict)
+    """By outcome: finished, terminated, or an error's code."""
+    legs: dict[tuple[Phase, Outcome], int] = field(default_factory=dict)
+    cancels: dict[str, int] = field(default_factory=dict)
+    """Cancelled legs by reason: an outcome or an error's code."""
+    pairs_rejected: dict[str, int] = field(default_factory=dict)
+    """By the first fingerprint field that differs, or "phase" or "limits"."""
+    retries: int = 0
+    settle_overdue: int = 0
+    queue_seconds: Distribution = field(default_factory=Distribution)

@@ -1,0 +1,193 @@
+"""The plain streaming call: one request, checked here, its columns parsed here.
+
+A Generate call is a frontend of its own to the core, so its cancel, its backlog and its end are
+those of any frontend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+
+from google.protobuf.message import DecodeError
+
+from router.core import actions, events
+from tandem import ids
+from tandem.errors import InternalError, InvalidRequestError, SlowClientError, TandemError
+from tandem.v1 import common_pb2, router_pb2
+from tandem.wire import columns
+
+FIRST_SEQUENCE = 1
+"""A call's outputs are numbered from here."""
+_DEFAULTS = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+"""Of fields for which 0 is no value."""
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("temperature", lambda value: value >= 0, "at least 0"),
+    ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    ("top_k", lambda value: value >= 1 or value == -1, "at least 1, or -1"),
+    ("min_p", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    ("frequency_penalty", lambda value: -2 <= value <= 2, "from -2 to 2"),
+    ("presence_penalty", lambda value: -2 <= value <= 2, "from -2 to 2"),
+    ("repetition_penalty", lambda value: 0 < value <= 2, "above 0 and at most 2"),
+)
+
+
+def submit(
+    request: router_pb2.GenerateRequest,
+    *,
+    frontend: int,
+    max_n: int,
+    default_timeout_seconds: float,
+    max_timeout_seconds: float,
+) -> events.Submit:
+    """The request as the core takes it, defaults filled in. Raises InvalidRequestError."""
+    n = request.n or 1
+    if n > max_n:
+        raise InvalidRequestError(f"n must be at most {max_n}", param="n")
+    timeout = request.timeout_ms / 1000 or default_timeout_seconds
+    if timeout > max_timeout_seconds:
+        limit = int(max_timeout_seconds * 1000)
+        raise InvalidRequestError(f"timeout_ms must be at most {limit}", param="timeout_ms")
+    task = _complete(request.task)
+    return events.Submit(
+        frontend=frontend,
+        first_sequence=FIRST_SEQUENCE,
+        n=n,
+        model=task.model,
+        timeout_seconds=timeout,
+        task=task.SerializeToString(),
+        prompt_tokens=len(task.prompt_token_ids),
+        max_tokens=task.sampling.max_tokens,
+        priority=request.priority,
+        want_report=task.want_report,
+        trace_id=task.trace_id,
+    )
+
+
+def _complete(given: common_pb2.Task) -> common_pb2.Task:
+    task = common_pb2.Task()
+    task.CopyFrom(given)
+    if bool(task.prompt_token_ids) == bool(task.prompt_text):
+        raise InvalidRequestError(
+            "give either task.prompt_token_ids or task.prompt_text", param="task.prompt_text"
+        )
+    if task.trace_id and not ids.TRACE_ID.fullmatch(task.trace_id):
+        raise InvalidRequestError("a trace_id is 32 lower-case hex digits", param="task.trace_id")
+    task.trace_id = task.trace_id or ids.new_trace_id()
+    task.streaming = True
+    task.want_text = task.want_text or not task.want_token_ids
+    _complete_sampling(task.sampling)
+    return task
+
+
+def _complete_sampling(sampling: common_pb2.SamplingParams) -> None:
+    if sampling.max_tokens < 1:
+        raise InvalidRequestError("max_tokens must be at least 1", param="task.sampling.max_tokens")
+    for name, value in _DEFAULTS.items():
+        if not getattr(sampling, name):
+            setattr(sampling, name, value)
+    for name, holds, rule in _RANGES:
+        value = getattr(sampling, name)
+        if not math.isfinite(value) or not holds(value):
+            raise InvalidRequestError(f"{name} must be {rule}", param=f"task.sampling.{name}")
+
+
+class Answers:
+    """The sink of one Generate call."""
+
+    def __init__(self, n: int, max_backlog_bytes: int) -> None:
+        self._open = n
+        self._max_backlog = max_backlog_bytes
+        self._backlog = 0
+        self._waiting: list[router_pb2.GenerateResponse] = []
+        self._failure: TandemError | None = None
+        self._changed = asyncio.Event()
+
+    def add_payload(self, payload: bytes) -> None:
+        try:
+            rows = columns.parse(payload)
+            responses = _responses(rows)
+        except (DecodeError, IndexError, ValueError):
+            self.fail(InternalError("a worker sent columns that cannot be read"))
+            return
+        self._open -= len(rows.finish)
+        self._backlog += len(payload)
+        self._waiting += responses
+        if self._backlog > self._max_backlog:
+            self._waiting = []
+            self.fail(SlowClientError("the client does not read its stream"))
+        self._changed.set()
+
+    def add_end(self, action: actions.EndSequence) -> None:
+        if action.error is not None:
+            self.fail(action.error)
+            return
+        finish = common_pb2.Finish(
+            sequence=action.sequence,
+            reason=common_pb2.FINISH_REASON_STOP,
+            stop_reason=action.stop_reason,
+        )
+        index = action.sequence - FIRST_SEQUENCE
+        self._waiting.append(router_pb2.GenerateResponse(output_index=index, finish=finish))
+        self._open -= 1
+        self._changed.set()
+
+    def set_fleet(self, fleet: router_pb2.Fleet) -> None:
+        """Nothing for one request."""
+
+    def fail(self, error: TandemError) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
+
+    def close(self) -> None:
+        """The call ends with its request."""
+
+    async def responses(self) -> AsyncIterator[router_pb2.GenerateResponse]:
+        """What came, until every output has ended. Raises the TandemError that ended one."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            waiting, self._waiting, self._backlog = self._waiting, [], 0
+            for response in waiting:
+                yield response
+            if self._failure is not None:
+                raise self._failure
+            if self._open <= 0 and not self._waiting:
+                return
+
+
+def _responses(rows: common_pb2.TokenColumns) -> list[router_pb2.GenerateResponse]:
+    """One response for each output that the columns speak of; a second report has one of its own.
+
+    Raises ValueError where the columns are not of one length.
+    """
+    answers: dict[int, router_pb2.GenerateResponse] = {}
+    more: list[router_pb2.GenerateResponse] = []
+
+    def answer(sequence: int) -> router_pb2.GenerateResponse:
+        found = answers.get(sequence)
+        if found is None:
+            index = sequence - FIRST_SEQUENCE
+            found = answers[sequence] = router_pb2.GenerateResponse(output_index=index)
+        return found
+
+    taken = 0
+    for sequence, count, text in zip(rows.sequence, rows.token_count, rows.text, strict=True):
+        response = answer(sequence)
+        response.text += text
+        if rows.token_id:
+            response.token_ids.extend(rows.token_id[taken : taken + count])
+            taken += count
+    for logprobs in rows.logprobs:
+        answer(logprobs.sequence).logprobs.MergeFrom(logprobs)
+    for report in rows.report:
+        response = answer(report.sequence)
+        if response.HasField("report"):
+            index = report.sequence - FIRST_SEQUENCE
+            more.append(router_pb2.GenerateResponse(output_index=index, report=report))
+        else:
+            response.report.CopyFrom(report)
+    for finish in rows.finish:
+        answer(finish.sequence).finish.CopyFrom(finish)
+    return [*more, *answers.values()]

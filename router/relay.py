@@ -1,0 +1,158 @@
+"""Joins the core to the streams: gives it events with the time, carries out its actions, and passes
+workers' payloads on to frontends as bytes.
+
+The path of a frame does no work for each token or sequence: an envelope's payload is appended to
+its frontend's draft, and only events reach the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from router import translate
+from router.core import actions, events
+from router.core.machine import Core
+from router.core.values import Phase, Profile
+from router.links import Sink, WorkerLink
+from tandem.errors import InvalidRequestError
+from tandem.v1 import router_pb2, worker_pb2
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+"""How late a deadline may be noticed."""
+_MAX_DESTINATION = 2**32 - 1
+
+
+class Relay:
+    """Single-threaded: every method is called in the event loop."""
+
+    def __init__(self, core: Core, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.core = core
+        self.fleet = router_pb2.Fleet()
+        self.fleet_changed = asyncio.Event()
+        self.idle = asyncio.Event()
+        """Set while the router drains and nothing is open any longer."""
+        self.relayed_bytes = 0
+        self.relayed_frames = 0
+        self._clock = clock
+        self._frontends: dict[int, Sink] = {}
+        self._workers: dict[str, WorkerLink] = {}
+        self._last_frontend = 0
+        self._carry_out: dict[type[Any], Callable[[Any], None]] = {
+            actions.StartLeg: lambda action: self._workers[action.worker].start(action),
+            actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
+            actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
+            actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
+            actions.RequestEnded: _log_end,
+            actions.RefuseFrontend: self._refuse_frontend,
+            actions.FleetChanged: self._set_fleet,
+            actions.PairRejected: _log_rejected,
+            actions.SettleOverdue: _log_overdue,
+        }
+
+    @property
+    def ready(self) -> bool:
+        """A request for some model would find a pair now."""
+        pairs = any(model.ready_pairs for model in self.fleet.models)
+        return pairs and not self.core.state.draining
+
+    def handle(self, *batch: events.Event) -> None:
+        for action in self.core.handle(self._clock(), batch):
+            self._carry_out[type(action)](action)
+        state = self.core.state
+        if state.draining and state.idle:
+            self.idle.set()
+
+    async def keep_time(self) -> None:
+        """Tell the core that time passes, for ever."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.handle(events.Tick())
+
+    # --- frontends -------------------------------------------------------------------------------
+
+    def frontend_up(self, sink: Sink) -> int:
+        """The number of the frontend, which workers know as a destination."""
+        number = self._last_frontend % _MAX_DESTINATION + 1
+        while number in self._frontends:
+            number = number % _MAX_DESTINATION + 1
+        self._last_frontend = number
+        self._frontends[number] = sink
+        self.handle(events.FrontendUp(number))
+        sink.set_fleet(self.fleet)
+        return number
+
+    def frontend_down(self, number: int) -> None:
+        """Cancels all that came by it."""
+        self.handle(events.FrontendDown(number))
+        self._frontends.pop(number, None)
+
+    def close_frontends(self) -> None:
+        """Let every frontend have what is there for it, and end its stream."""
+        for sink in self._frontends.values():
+            sink.close()
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def worker_up(
+        self, address: str, link: WorkerLink, *, listed_as: Phase, profile: Profile
+    ) -> None:
+        self._workers[address] = link
+        self.handle(events.WorkerUp(worker=address, listed_as=listed_as, profile=profile))
+
+    def worker_down(self, address: str, reason: str) -> None:
+        self.handle(events.WorkerDown(address, reason))
+        del self._workers[address]
+
+    def worker_draining(self, address: str, draining: bool) -> None:
+        self.handle(events.WorkerDraining(address, draining))
+
+    def frame(self, address: str, frame: worker_pb2.WorkerFrame) -> None:
+        """What a worker's sequences did in one step: payloads first, events after them."""
+        self.relayed_frames += 1
+        for envelope in frame.envelopes:
+            sink = self._frontends.get(envelope.destination)
+            if sink is not None:
+                payload = envelope.payload
+                self.relayed_bytes += len(payload)
+                sink.add_payload(payload)
+        if frame.events:
+            self.handle(*translate.leg_events(address, frame.events))
+
+    # --- actions ---------------------------------------------------------------------------------
+
+    def _refuse_frontend(self, action: actions.RefuseFrontend) -> None:
+        log.warning("frontend refused", extra={"reason": action.reason})
+        self._frontends[action.frontend].fail(InvalidRequestError(action.reason))
+
+    def _set_fleet(self, action: actions.FleetChanged) -> None:
+        self.fleet = translate.fleet(action.models)
+        for sink in self._frontends.values():
+            sink.set_fleet(self.fleet)
+        self.fleet_changed.set()
+
+
+def _log_end(action: actions.RequestEnded) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        fields = {
+            "trace_id": action.trace_id,
+            "outcome": action.outcome,
+            "seconds": round(action.seconds, 6),
+        }
+        log.debug("request ended", extra=fields)
+
+
+def _log_rejected(action: actions.PairRejected) -> None:
+    log.warning("pair refused", extra={"worker": action.worker, "reason": action.reason})
+
+
+def _log_overdue(action: actions.SettleOverdue) -> None:
+    log.warning(
+        "a cancelled leg is overdue; its slot stays taken",
+        extra={"worker": action.worker, "leg": action.leg},
+    )

@@ -1,0 +1,131 @@
+"""The router as a whole: built from its settings, run, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from router import metrics
+from router.config import RouterConfig
+from router.core import events
+from router.core.machine import Core
+from router.core.values import Bounds
+from router.discovery import Discovery, StaticDiscovery
+from router.policies import POLICIES
+from router.relay import Relay
+from router.servicer import RouterServicer
+from router.workers import Workers
+from tandem import ids
+from tandem.errors import StartError
+from tandem.metrics import serve as serve_metrics
+from tandem.v1 import router_pb2_grpc
+from tandem.wire.grpc import Server
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_SECONDS = 1.0
+"""For errors to reach frontends and cancels to reach workers, once the drain is over."""
+
+
+@dataclass(slots=True, frozen=True)
+class RunningRouter:
+    port: int
+    relay: Relay
+    server: Server
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what is new, let what is open finish for so long, then end it with an error."""
+        relay = self.relay
+        relay.handle(events.Drain())
+        relay.fleet_changed.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(relay.idle.wait(), seconds)
+        if not relay.idle.is_set():
+            open_sequences = relay.core.state.open_sequences
+            log.warning("drain ran out of time", extra={"count": open_sequences})
+            relay.handle(events.Abandon())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(relay.idle.wait(), LAST_WORDS_SECONDS)
+        relay.close_frontends()
+
+
+def build_core(config: RouterConfig) -> Core:
+    return Core(
+        bounds=Bounds(
+            max_queue=config.max_queue,
+            max_retries=config.max_retries,
+            settle_seconds=config.settle_seconds,
+            pair_wait_seconds=config.pair_wait_seconds,
+        ),
+        prefill_policy=POLICIES[config.prefill_policy],
+        decode_policy=POLICIES[config.decode_policy],
+        new_room=ids.new_room,
+    )
+
+
+@asynccontextmanager
+async def running(
+    config: RouterConfig, *, discovery: Discovery | None = None, with_metrics: bool = False
+) -> AsyncIterator[RunningRouter]:
+    """A router that serves within the block. Raises StartError where an address is taken."""
+    relay = Relay(build_core(config))
+    workers = Workers(
+        discovery or StaticDiscovery(prefill=config.prefill, decode=config.decode),
+        relay,
+        silence_seconds=config.worker_silence_seconds,
+        max_backlog_bytes=config.max_backlog_bytes,
+    )
+    server = Server()
+    servicer = RouterServicer(config, relay, workers)
+    server.add(
+        lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),
+        "tandem.v1.Router",
+    )
+    try:
+        port = await server.start(config.listen)
+    except (OSError, RuntimeError) as error:
+        raise StartError(f"cannot listen on {config.listen}: {error}") from error
+    if with_metrics:
+        _serve_metrics(relay, config.metrics_listen)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(relay.keep_time()),
+            group.create_task(workers.run()),
+            group.create_task(_keep_health(relay, server)),
+        ]
+        try:
+            yield RunningRouter(port, relay, server)
+        finally:
+            await server.stop(LAST_WORDS_SECONDS)
+            for task in tasks:
+                task.cancel()
+
+
+async def serve(config: RouterConfig, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain."""
+    async with running(config, with_metrics=True) as router:
+        log.info("router is listening", extra={"address": config.listen})
+        await stop.wait()
+        log.info("router is draining")
+        await router.drain(config.drain_seconds)
+
+
+def _serve_metrics(relay: Relay, address: str) -> None:
+    try:
+        serve_metrics(metrics.new_registry(relay), address)
+    except OSError as error:
+        raise StartError(f"cannot listen on {address}: {error}") from error
+
+
+async def _keep_health(relay: Relay, server: Server) -> None:
+    """grpc.health.v1 says SERVING while a pair is ready and the router does not drain."""
+    serving: bool | None = None
+    while True:
+        if relay.ready is not serving:
+            serving = relay.ready
+            await server.set_serving(serving)
+        await relay.fleet_changed.wait()
+        relay.fleet_changed.clear()

@@ -1,0 +1,120 @@
+"""The router's gRPC service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc.aio
+
+from router import generate, translate
+from router.config import RouterConfig
+from router.core import events
+from router.links import FrontendLink
+from router.relay import Relay
+from router.workers import Workers
+from tandem.errors import TandemError
+from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
+
+CODE_METADATA = "tandem-code"
+"""Trailing metadata of a failed call: the `code` of the error, a class of tandem/errors.py."""
+PARAM_METADATA = "tandem-param"
+PHASE_METADATA = "tandem-phase"
+
+FrontendContext = grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage]
+
+
+class RouterServicer(router_pb2_grpc.RouterServicer):
+    def __init__(self, config: RouterConfig, relay: Relay, workers: Workers) -> None:
+        self._config = config
+        self._relay = relay
+        self._workers = workers
+
+    async def Connect(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext
+    ) -> None:
+        link = FrontendLink(self._config.max_backlog_bytes)
+        number = self._relay.frontend_up(link)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = (
+                    group.create_task(self._read(request_iterator, number, link)),
+                    group.create_task(self._write(context, link)),
+                )
+                await link.over.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._relay.frontend_down(number)
+        if link.failure is not None:
+            await _abort(context, link.failure)
+
+    async def _read(
+        self,
+        messages: AsyncIterator[router_pb2.FrontendMessage],
+        number: int,
+        link: FrontendLink,
+    ) -> None:
+        limit = self._config.max_timeout_seconds
+        async for message in messages:
+            batch: list[events.Event] = [
+                translate.submit(number, each, max_timeout_seconds=limit) for each in message.submit
+            ]
+            batch += [events.Cancel(number, first) for first in message.cancel]
+            self._relay.handle(*batch)
+        link.over.set()
+
+    async def _write(self, context: FrontendContext, link: FrontendLink) -> None:
+        async for message in link.outbox.messages():
+            await context.write(message)
+        link.over.set()
+
+    async def Generate(
+        self,
+        request: router_pb2.GenerateRequest,
+        context: grpc.aio.ServicerContext[router_pb2.GenerateRequest, router_pb2.GenerateResponse],
+    ) -> AsyncIterator[router_pb2.GenerateResponse]:
+        config = self._config
+        answers = generate.Answers(request.n or 1, config.max_backlog_bytes)
+        number = self._relay.frontend_up(answers)
+        try:
+            submit = generate.submit(
+                request,
+                frontend=number,
+                max_n=config.max_n,
+                default_timeout_seconds=config.default_timeout_seconds,
+                max_timeout_seconds=config.max_timeout_seconds,
+            )
+            self._relay.handle(submit)
+            async for response in answers.responses():
+                yield response
+        except TandemError as error:
+            await _abort(context, error)
+        finally:
+            self._relay.frontend_down(number)
+
+    async def Describe(
+        self,
+        request: router_pb2.DescribeRouterRequest,
+        context: grpc.aio.ServicerContext[
+            router_pb2.DescribeRouterRequest, router_pb2.RouterDescription
+        ],
+    ) -> router_pb2.RouterDescription:
+        state = self._relay.core.state
+        return router_pb2.RouterDescription(
+            models=self._relay.fleet.models,
+            workers=self._workers.statuses(),
+            queued=len(state.waiting),
+            open_sequences=state.open_sequences,
+        )
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:
+    """End the call with the error's status; its code travels beside it."""
+    trailing = [(CODE_METADATA, error.code)]
+    if error.param:
+        trailing.append((PARAM_METADATA, error.param))
+    if error.phase:
+        trailing.append((PHASE_METADATA, common_pb2.Phase.Name(error.phase)))
+    await context.abort(error.grpc_status, f"{error.code}: {error.message}", tuple(trailing))

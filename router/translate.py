@@ -1,0 +1,139 @@
+"""Between the wire's messages and the core's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from router.core import actions, events
+from router.core.values import Fingerprint, Outcome, Phase, Profile, ServedModel
+from tandem.errors import InternalError, from_proto
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+
+_PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
+_OUTCOMES = {
+    worker_pb2.LegClosed.OUTCOME_FINISHED: Outcome.FINISHED,
+    worker_pb2.LegClosed.OUTCOME_TERMINATED: Outcome.TERMINATED,
+    worker_pb2.LegClosed.OUTCOME_CANCELLED: Outcome.CANCELLED,
+    worker_pb2.LegClosed.OUTCOME_FAILED: Outcome.FAILED,
+}
+
+
+def profile(description: worker_pb2.WorkerDescription) -> Profile:
+    """Raises ValueError where the worker names no phase."""
+    phase = _PHASES.get(description.phase)
+    if phase is None:
+        raise ValueError("the worker names no phase")
+    limits = description.limits
+    return Profile(
+        name=description.name,
+        phase=phase,
+        fingerprint=Fingerprint(
+            *(getattr(description.fingerprint, name) for name in Fingerprint._fields)
+        ),
+        max_sequences=limits.max_sequences,
+        context_length=limits.context_length,
+        vocabulary=limits.vocabulary,
+        kv_endpoint=description.kv_endpoint,
+        has_hook=description.has_hook,
+        propagate_terminate=description.propagate_terminate,
+        logits_processors=frozenset(description.logits_processors),
+        draining=description.load.draining,
+    )
+
+
+def submit(
+    frontend: int, message: router_pb2.Submit, *, max_timeout_seconds: float
+) -> events.Submit:
+    return events.Submit(
+        frontend=frontend,
+        first_sequence=message.first_sequence,
+        n=message.n,
+        model=message.model,
+        timeout_seconds=min(message.timeout_ms / 1000, max_timeout_seconds),
+        task=message.task,
+        prompt_tokens=message.prompt_tokens,
+        max_tokens=message.max_tokens,
+        priority=message.priority,
+        want_report=message.want_report,
+        trace_id=message.trace_id,
+    )
+
+
+def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
+    """A worker's events in order; kinds that a newer worker may add are left out."""
+    known: list[events.Event] = []
+    for message in messages:
+        convert = _LEG_EVENTS.get(message.WhichOneof("event") or "")
+        if convert is not None:
+            known.append(convert(worker, message))
+    return known
+
+
+def _started(worker: str, message: worker_pb2.LegEvent) -> events.Event:
+    return events.LegStarted(worker, message.leg)
+
+
+def _verdict(worker: str, message: worker_pb2.LegEvent) -> events.Event:
+    return events.LegVerdict(worker, message.leg, message.verdict.terminate, message.verdict.reason)
+
+
+def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
+    closed = message.closed
+    outcome = _OUTCOMES.get(closed.outcome)
+    if outcome is None:
+        error = InternalError("the worker closed a leg without saying how")
+        return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
+    return events.LegClosed(
+        worker,
+        message.leg,
+        outcome,
+        reason=closed.reason,
+        error=from_proto(closed.error) if closed.HasField("error") else None,
+        retryable=closed.retryable,
+    )
+
+
+_LEG_EVENTS: dict[str, Callable[[str, worker_pb2.LegEvent], events.Event]] = {
+    "started": _started,
+    "verdict": _verdict,
+    "closed": _closed,
+}
+
+
+def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
+    return worker_pb2.StartLeg(
+        leg=action.leg,
+        destination=action.frontend,
+        sequence=action.sequence,
+        output_index=action.output_index,
+        room=action.room,
+        kv_peer=action.kv_peer,
+        timeout_ms=action.timeout_ms,
+        task=action.task,
+        hold_output=action.hold_output,
+    )
+
+
+def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
+    error = None if action.error is None else action.error.to_proto()
+    return router_pb2.SequenceEnd(
+        sequence=action.sequence, error=error, stop_reason=action.stop_reason
+    )
+
+
+def fleet(models: Iterable[ServedModel]) -> router_pb2.Fleet:
+    return router_pb2.Fleet(models=[_served(model) for model in models])
+
+
+def _served(model: ServedModel) -> router_pb2.ServedModel:
+    return router_pb2.ServedModel(
+        name=model.name,
+        tokenizer_sha256=model.tokenizer_sha256,
+        limits=worker_pb2.Limits(
+            max_sequences=model.max_sequences,
+            context_length=model.context_length,
+            vocabulary=model.vocabulary,
+        ),
+        ready_pairs=model.ready_pairs,
+        logits_processors=model.logits_processors,
+    )

@@ -1,0 +1,339 @@
+"""The router's timers, settings, drafts and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+import sys
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from router import metrics
+from router.config import RouterConfig, read
+from router.core import actions, events
+from router.core.machine import Core
+from router.core.timers import Timers
+from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.generate import Answers, submit
+from router.links import MESSAGE_BYTES, FrontendLink, WorkerLink
+from router.relay import Relay
+from router.server import build_core
+from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
+from tandem.v1 import common_pb2, router_pb2
+
+
+def test_timers_give_each_item_once_and_never_early_or_late() -> None:
+    draw = random.Random(1)
+    timers: Timers[int] = Timers()
+    times = {item: draw.uniform(0, 20) for item in range(500)}
+    for item, at in times.items():
+        timers.set(item, at)
+    cleared = set(draw.sample(sorted(times), 200))
+    for item in cleared:
+        timers.clear(item, times[item])
+    now, given = 0.0, []
+    while now < 21:
+        now += draw.uniform(0, 0.3)
+        due = timers.due(now)
+        assert all(times[item] <= now for item in due)
+        given += due
+        assert not [each for each in timers if times[each] <= now]
+    assert sorted(given) == sorted(times.keys() - cleared)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"max_queue": 0}, "max_queue"),
+        ({"settle_seconds": 0.0}, "settle_seconds"),
+        ({"drain_seconds": -1.0}, "drain_seconds"),
+        ({"default_timeout_seconds": 7200.0}, "default_timeout_seconds"),
+        ({"prefill": ("a:1",), "decode": ("a:1",)}, "a:1"),
+    ],
+)
+def test_settings_that_cannot_serve_are_refused_by_name(
+    settings: dict[str, Any], names: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(names)):
+        RouterConfig(**settings)
+
+
+def test_worker_addresses_come_as_lists_from_a_flag() -> None:
+    config = read(["--prefill=a:1,b:2", "--decode", "c:3"])
+    assert (config.prefill, config.decode) == (("a:1", "b:2"), ("c:3",))
+
+
+# --- drafts ----------------------------------------------------------------------------------
+
+
+def _start(leg: int, size: int = 1) -> actions.StartLeg:
+    return actions.StartLeg(
+        worker="w",
+        leg=leg,
+        frontend=1,
+        sequence=1,
+        output_index=0,
+        room=1,
+        kv_peer="",
+        timeout_ms=1,
+        task=b"x" * size,
+        hold_output=False,
+    )
+
+
+async def test_commands_of_one_moment_leave_as_one_message() -> None:
+    link = WorkerLink(max_backlog_bytes=1_000_000)
+    link.start(_start(1))
+    link.start(_start(2))
+    link.release(actions.ReleaseLeg("w", 3))
+    link.cancel(actions.CancelLeg("w", 4, "cancelled"))
+    command = await anext(link.outbox.messages())
+    assert [each.leg for each in command.start] == [1, 2]
+    assert (list(command.release), [each.leg for each in command.cancel]) == ([3], [4])
+
+
+async def test_a_start_never_leaves_after_its_cancel() -> None:
+    link = WorkerLink(max_backlog_bytes=10 * MESSAGE_BYTES)
+    for leg in range(5):
+        link.start(_start(leg, MESSAGE_BYTES // 2))
+    link.cancel(actions.CancelLeg("w", 4, "cancelled"))
+    messages = link.outbox.messages()
+    seen: list[int] = []
+    while True:
+        command = await anext(messages)
+        assert command.ByteSize() < 2 * MESSAGE_BYTES
+        seen += [each.leg for each in command.start]
+        if command.cancel:
+            break
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_a_worker_that_reads_no_commands_is_noticed() -> None:
+    link = WorkerLink(max_backlog_bytes=1_000)
+    link.start(_start(1, 900))
+    assert link.overflow.is_set()
+
+
+async def test_a_frontend_s_backlog_is_dropped_past_its_bound() -> None:
+    link = FrontendLink(max_backlog_bytes=1_000)
+    link.add_payload(b"x" * 1_000)
+    assert link.failure is None
+    link.add_payload(b"x")
+    assert isinstance(link.failure, SlowClientError)
+    assert link.over.is_set()
+
+
+async def test_joined_payloads_are_the_bytes_that_came() -> None:
+    link = FrontendLink(max_backlog_bytes=1_000)
+    link.add_payload(b"\x00one")
+    link.add_payload(b"two\xff")
+    message = await anext(link.outbox.messages())
+    assert message.payload == b"\x00onetwo\xff"
+
+
+# --- Generate's checks -----------------------------------------------------------------------
+
+
+def _generate(**fields: Any) -> events.Submit:
+    sampling = common_pb2.SamplingParams(**{"max_tokens": 4, **fields.pop("sampling", {})})
+    timeout_ms, n = fields.pop("timeout_ms", 0), fields.pop("n", 0)
+    task = common_pb2.Task(**{"model": "m", "prompt_text": "p", "sampling": sampling, **fields})
+    request = router_pb2.GenerateRequest(task=task, n=n, timeout_ms=timeout_ms)
+    return submit(
+        request, frontend=1, max_n=8, default_timeout_seconds=60.0, max_timeout_seconds=100.0
+    )
+
+
+def test_generate_fills_in_what_was_not_given() -> None:
+    made = _generate(sampling={"temperature": 0.5})
+    assert (made.n, made.timeout_seconds, made.max_tokens) == (1, 60.0, 4)
+    sampling = common_pb2.Task.FromString(made.task).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 1.0, -1)
+    assert sampling.repetition_penalty == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 9}, "n"),
+        ({"timeout_ms": 100_001}, "timeout_ms"),
+        ({"prompt_text": ""}, "task.prompt_text"),
+        ({"prompt_token_ids": [1]}, "task.prompt_text"),
+        ({"trace_id": "XYZ"}, "task.trace_id"),
+        ({"sampling": {"max_tokens": 0}}, "task.sampling.max_tokens"),
+        ({"sampling": {"temperature": float("nan")}}, "task.sampling.temperature"),
+        ({"sampling": {"top_p": 1.5}}, "task.sampling.top_p"),
+        ({"sampling": {"top_k": -2}}, "task.sampling.top_k"),
+        ({"sampling": {"min_p": 1.0}}, "task.sampling.min_p"),
+        ({"sampling": {"presence_penalty": 3.0}}, "task.sampling.presence_penalty"),
+    ],
+)
+def test_generate_refuses_what_cannot_be_and_names_the_field(
+    fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        _generate(**fields)
+    assert caught.value.param == param
+
+
+async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
+    answers = Answers(1, 1_000_000)
+    columns = common_pb2.TokenColumns(
+        sequence=[1],
+        token_count=[2],
+        text=["hi"],
+        token_id=[5, 6],
+        report=[
+            common_pb2.PhaseReport(sequence=1, phase=common_pb2.PHASE_PREFILL),
+            common_pb2.PhaseReport(sequence=1, phase=common_pb2.PHASE_DECODE),
+        ],
+        finish=[common_pb2.Finish(sequence=1)],
+    )
+    answers.add_payload(columns.SerializeToString())
+    got = [each async for each in answers.responses()]
+    assert [each.report.phase for each in got] == [
+        common_pb2.PHASE_DECODE,
+        common_pb2.PHASE_PREFILL,
+    ]
+    assert list(got[1].token_ids) == [5, 6]
+    assert got[1].HasField("finish")
+
+
+async def test_a_slow_generate_client_is_failed_at_its_bound() -> None:
+    answers = Answers(1, 10)
+    answers.add_payload(
+        common_pb2.TokenColumns(sequence=[1], token_count=[1], text=["x" * 20]).SerializeToString()
+    )
+    with pytest.raises(SlowClientError):
+        await anext(answers.responses())
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+
+def _relay() -> Relay:
+    return Relay(build_core(RouterConfig()))
+
+
+def _series(relay: Relay) -> dict[str, float]:
+    text = generate_latest(metrics.new_registry(relay)).decode()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tandem_router")]
+    return {name: float(value) for name, value in lines}
+
+
+async def test_every_series_is_there_at_zero_from_the_start() -> None:
+    series = _series(_relay())
+    for name in (
+        'tandem_router_requests_total{outcome="finished"}',
+        'tandem_router_requests_total{outcome="queue_full"}',
+        'tandem_router_requests_total{outcome="kv_transfer_failed"}',
+        'tandem_router_cancels_total{reason="deadline_exceeded"}',
+        'tandem_router_pair_rejected_total{reason="page_size"}',
+        'tandem_router_routable_workers{phase="prefill"}',
+        'tandem_router_routable_workers{phase="decode"}',
+        'tandem_router_legs_total{outcome="lost",phase="decode"}',
+        "tandem_router_queue_length",
+        "tandem_router_queue_seconds_count",
+        "tandem_router_open_sequences",
+        "tandem_router_retries_total",
+        "tandem_router_settle_overdue_total",
+        "tandem_router_relayed_bytes_total",
+        "tandem_router_relayed_frames_total",
+    ):
+        assert series.get(name, series.get(_swapped(name))) == 0, name
+
+
+def _swapped(name: str) -> str:
+    """The labels in the order in which they were declared."""
+    return re.sub(r"\{(\w+=\"\w+\"),(\w+=\"\w+\")\}", r"{\2,\1}", name)
+
+
+async def test_metrics_follow_a_request() -> None:
+    relay = _relay()
+    core = relay.core
+    _request_with_nobody_to_relay_to(core)
+    series = _series(relay)
+    assert series['tandem_router_routable_workers{phase="prefill"}'] == 1
+    assert series['tandem_router_worker_open_legs{phase="decode",worker="decode"}'] == 1 or (
+        series['tandem_router_worker_open_legs{worker="decode",phase="decode"}'] == 1
+    )
+    assert series["tandem_router_open_sequences"] == 1
+    assert series["tandem_router_queue_seconds_count"] == 1
+    core.handle(1.0, [events.Cancel(1, 1)])
+    series = _series(relay)
+    assert series['tandem_router_requests_total{outcome="cancelled"}'] == 1
+    assert series['tandem_router_cancels_total{reason="cancelled"}'] == 2
+
+
+def _request_with_nobody_to_relay_to(core: Core) -> None:
+    fingerprint = Fingerprint("m", "", "", "", "", 1, "", "", 1, "", 1)
+    batch: list[events.Event] = [events.FrontendUp(1)]
+    for phase in Phase:
+        profile = Profile(
+            name="w", phase=phase, fingerprint=fingerprint, max_sequences=1, context_length=9
+        )
+        batch.append(events.WorkerUp(worker=phase.value, listed_as=phase, profile=profile))
+    batch.append(
+        events.Submit(frontend=1, first_sequence=1, n=1, model="m", timeout_seconds=5.0, task=b"")
+    )
+    core.handle(0.0, batch)
+
+
+# --- the process -----------------------------------------------------------------------------
+
+
+async def test_the_process_serves_metrics_and_ends_on_sigterm() -> None:
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        grpc_port, metrics_port = one.getsockname()[1], two.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "router",
+        f"--listen=127.0.0.1:{grpc_port}",
+        f"--metrics-listen=127.0.0.1:{metrics_port}",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            while b"listening" not in await process.stderr.readline():
+                pass
+            url = f"http://127.0.0.1:{metrics_port}/metrics"
+            body = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read())
+            assert b"tandem_router_queue_length 0.0" in body
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_taken_address_ends_the_process_with_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "router",
+            f"--listen=127.0.0.1:{taken.getsockname()[1]}",
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 2
+    assert b"tandem router: cannot listen on" in said
+
+
+def test_the_bounds_of_the_core_are_those_of_the_settings() -> None:
+    core = build_core(RouterConfig(max_queue=3, settle_seconds=1.5, max_retries=0))
+    assert core.state.bounds == Bounds(
+        max_queue=3, max_retries=0, settle_seconds=1.5, pair_wait_seconds=10.0
+    )

@@ -1,0 +1,559 @@
+"""The rules of the router's core, one by one, with exact events and actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, TypeVar
+
+import pytest
+
+from router.core import actions, events
+from router.core.actions import Action
+from router.core.invariants import InvariantError, check
+from router.core.ledger import Ledger
+from router.core.machine import MAX_N, Core
+from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
+from router.policies import LeastLoaded
+from tandem.errors import EngineError, HookError
+from tandem.v1 import common_pb2
+
+FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
+A = TypeVar("A")
+
+
+class Bench:
+    """A core with its checks, and shorthands for what goes in and comes out."""
+
+    def __init__(self, prefill: int = 1, decode: int = 1, **bounds: Any) -> None:
+        self.now = 0.0
+        self.core = Core(
+            bounds=Bounds(**bounds),
+            prefill_policy=LeastLoaded,
+            decode_policy=LeastLoaded,
+            new_room=itertools.count(1000).__next__,
+        )
+        self.ledger = Ledger(self.core.state.bounds)
+        self.done: list[Action] = []
+        self.feed(events.FrontendUp(1))
+        for index in range(prefill):
+            self.worker(Phase.PREFILL, index)
+        for index in range(decode):
+            self.worker(Phase.DECODE, index)
+
+    def feed(self, *batch: events.Event, after: float = 0.0) -> list[Action]:
+        """Returns only what this called for."""
+        self.now += after
+        self.done = []
+        for each in ((), *((event,) for event in batch)):
+            done = self.core.handle(self.now, each)
+            self.ledger.observe(self.now, each, done)
+            check(self.core.state)
+            self.done += done
+        return self.done
+
+    def worker(self, phase: Phase, index: int = 0, **profile: Any) -> str:
+        key = f"{phase.value}-{index}"
+        fields: dict[str, Any] = {
+            "name": key,
+            "phase": phase,
+            "fingerprint": FINGERPRINT,
+            "max_sequences": 2,
+            "context_length": 100,
+            "kv_endpoint": f"kv-{index}",
+            **profile,
+        }
+        self.feed(events.WorkerUp(worker=key, listed_as=phase, profile=Profile(**fields)))
+        return key
+
+    def submit(self, first: int = 1, **fields: Any) -> list[Action]:
+        given = {"n": 1, "model": "tiny", "timeout_seconds": 60.0, "task": b"t", **fields}
+        return self.feed(events.Submit(frontend=1, first_sequence=first, **given))
+
+    def of(self, kind: type[A]) -> list[A]:
+        return [action for action in self.done if isinstance(action, kind)]
+
+    def legs(self) -> tuple[actions.StartLeg, actions.StartLeg]:
+        """The two legs that the last event started."""
+        prefill, decode = self.of(actions.StartLeg)
+        return prefill, decode
+
+    def close(
+        self, leg: actions.StartLeg, outcome: Outcome = Outcome.FINISHED, **how: Any
+    ) -> list[Action]:
+        return self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how))
+
+    def ends(self) -> list[tuple[int, str]]:
+        """What the frontend was told: (sequence, error's code or stop_reason)."""
+        return [
+            (each.sequence, each.stop_reason if each.error is None else each.error.code)
+            for each in self.of(actions.EndSequence)
+        ]
+
+    def cancelled(self) -> list[int]:
+        return [each.leg for each in self.of(actions.CancelLeg)]
+
+    def at_rest(self) -> bool:
+        state = self.core.state
+        return state.idle and not (state.rooms or len(state.waiting) or list(state.deadlines))
+
+
+def test_the_fingerprint_has_every_field_of_the_wire_s() -> None:
+    assert list(Fingerprint._fields) == list(common_pb2.Fingerprint.DESCRIPTOR.fields_by_name)
+
+
+# --- admission -------------------------------------------------------------------------------
+
+
+def test_before_any_worker_was_seen_a_request_is_refused_for_want_of_a_pair() -> None:
+    bench = Bench(prefill=0, decode=0)
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+
+
+def test_an_unknown_model_is_refused() -> None:
+    bench = Bench()
+    bench.submit(model="other")
+    assert bench.ends() == [(1, "model_not_found")]
+
+
+def test_a_known_model_without_a_pair_is_refused_as_unavailable_not_as_unknown() -> None:
+    bench = Bench()
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+
+
+def test_a_prompt_beyond_the_context_is_refused_where_its_length_is_known() -> None:
+    bench = Bench()
+    bench.submit(1, prompt_tokens=90, max_tokens=11)
+    assert bench.ends() == [(1, "context_length_exceeded")]
+    bench.submit(2, prompt_tokens=90, max_tokens=10)
+    assert len(bench.of(actions.StartLeg)) == 2
+
+
+def test_a_request_is_admitted_or_refused_as_a_whole() -> None:
+    bench = Bench(max_queue=1)
+    bench.submit(1, n=4)
+    assert bench.ends() == [(number, "queue_full") for number in (1, 2, 3, 4)]
+    bench.submit(5, n=3)
+    assert len(bench.of(actions.StartLeg)) == 4, "two run, one waits"
+    bench.submit(8)
+    assert bench.ends() == [(8, "queue_full")]
+
+
+def test_each_sequence_of_a_request_has_its_own_legs_and_room() -> None:
+    bench = Bench(prefill=2, decode=2)
+    starts = [each for each in bench.submit(n=3) if isinstance(each, actions.StartLeg)]
+    assert [each.output_index for each in starts] == [0, 0, 1, 1, 2, 2]
+    assert len({each.leg for each in starts}) == 6
+    assert len({each.room for each in starts}) == 3
+    assert {each.worker for each in starts} == {"prefill-0", "prefill-1", "decode-0", "decode-1"}
+
+
+def test_the_higher_priority_starts_first_and_equals_in_their_order() -> None:
+    bench = Bench(max_queue=9)
+    bench.submit(1, n=2)
+    first = bench.of(actions.StartLeg)
+    for number, priority in ((3, 0), (4, 5), (5, 0), (6, 5)):
+        bench.submit(number, priority=priority)
+    order = []
+    running = [first[:2], first[2:]]
+    for _ in range(4):
+        prefill, decode = running.pop(0)
+        bench.close(prefill)
+        bench.close(decode)
+        running.append(bench.of(actions.StartLeg))
+        order.append(running[-1][0].sequence)
+    assert order == [4, 6, 3, 5]
+
+
+@pytest.mark.parametrize(("first", "n"), [(1, 1), (7, 0), (7, MAX_N + 1)])
+def test_a_frontend_that_numbers_wrongly_is_dropped_with_all_it_asked_for(
+    first: int, n: int
+) -> None:
+    bench = Bench()
+    bench.submit(1)
+    # Not through the ledger: its books cannot hold two sequences of one number.
+    done = bench.core.handle(
+        bench.now,
+        [
+            events.Submit(
+                frontend=1, first_sequence=first, n=n, model="tiny", timeout_seconds=1, task=b""
+            )
+        ],
+    )
+    assert [type(each) for each in done if not isinstance(each, actions.RequestEnded)] == [
+        actions.CancelLeg,
+        actions.CancelLeg,
+        actions.RefuseFrontend,
+    ]
+    assert bench.core.state.frontends == {}
+
+
+# --- slots and pairs -------------------------------------------------------------------------
+
+
+def test_a_slot_is_free_only_when_its_leg_has_closed() -> None:
+    bench = Bench()
+    bench.submit(1, n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.submit(3)
+    bench.feed(events.Cancel(1, 1))
+    assert bench.ends() == [(1, "cancelled"), (2, "cancelled")]
+    assert not bench.of(actions.StartLeg)
+    bench.close(starts[0], Outcome.CANCELLED)
+    assert not bench.of(actions.StartLeg), "decode has no free slot yet"
+    bench.close(starts[1], Outcome.CANCELLED)
+    assert bench.legs()[0].sequence == 3
+
+
+def test_workers_that_differ_in_any_field_are_never_paired() -> None:
+    for name in Fingerprint._fields[1:]:
+        bench = Bench(decode=0)
+        value = FINGERPRINT._asdict()[name]
+        other = FINGERPRINT._replace(**{name: value + "x" if isinstance(value, str) else value + 1})
+        bench.worker(Phase.DECODE, fingerprint=other)
+        bench.submit()
+        assert bench.ends() == [(1, "no_pair")]
+        assert bench.core.state.counts.pairs_rejected == {name: 1}
+        worker = bench.core.state.fleet.workers["decode-0"]
+        assert bench.core.state.fleet.refusal(worker).startswith(f"{name} is ")
+
+
+def test_a_worker_listed_under_the_wrong_phase_is_not_used() -> None:
+    bench = Bench(decode=0)
+    profile = bench.core.state.fleet.workers["prefill-0"].profile
+    bench.feed(events.WorkerUp(worker="decode-0", listed_as=Phase.DECODE, profile=profile))
+    assert [each.reason for each in bench.of(actions.PairRejected)] == [
+        "it is a prefill worker, listed as decode"
+    ]
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+
+
+def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
+    bench = Bench(prefill=2)
+    bench.feed(events.WorkerDraining("prefill-0", True))
+    bench.submit()
+    prefill, decode = bench.legs()
+    assert prefill.worker == "prefill-1"
+    bench.feed(events.WorkerDraining("prefill-1", True))
+    bench.close(prefill)
+    bench.close(decode)
+    assert bench.ends() == []
+    bench.submit(2)
+    assert bench.ends() == [(2, "no_pair")]
+
+
+def test_the_fleet_tells_the_smallest_limits_and_what_both_phases_know() -> None:
+    bench = Bench(decode=0)
+    bench.worker(Phase.PREFILL, 1, context_length=80, logits_processors=frozenset({"a", "b"}))
+    bench.worker(Phase.PREFILL, 0, logits_processors=frozenset({"a", "c"}), vocabulary=9)
+    bench.worker(Phase.DECODE, 0, max_sequences=1, logits_processors=frozenset({"a", "b", "c"}))
+    (changed,) = bench.of(actions.FleetChanged)
+    (model,) = changed.models
+    assert (model.ready_pairs, model.context_length, model.max_sequences) == (2, 80, 1)
+    assert model.logits_processors == ("a",)
+
+
+def test_a_change_that_frontends_cannot_see_is_not_announced() -> None:
+    bench = Bench()
+    profile = bench.core.state.fleet.workers["decode-0"].profile
+    changed = dataclasses.replace(profile, name="other")
+    bench.feed(events.WorkerUp(worker="decode-0", listed_as=Phase.DECODE, profile=changed))
+    announced = [each.models[0].ready_pairs for each in bench.of(actions.FleetChanged)]
+    assert announced == [0, 1], "the old connection is gone before the new one is there"
+    bench.feed(events.WorkerDraining("decode-0", False))
+    assert bench.done == []
+
+
+# --- the ends of a sequence ------------------------------------------------------------------
+
+
+def test_a_finished_decode_ends_the_sequence_and_cancels_a_prefill_that_is_still_open() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.close(decode)
+    assert bench.ends() == [], "its Finish was in the payload"
+    assert bench.cancelled() == [prefill.leg]
+    bench.close(prefill)
+    assert bench.at_rest()
+
+
+@pytest.mark.promise("S0-029")
+def test_a_terminated_decode_ends_its_siblings_with_the_reason_of_the_hook() -> None:
+    bench = Bench()
+    bench.submit(n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.close(starts[1], Outcome.TERMINATED, reason="guard")
+    assert bench.ends() == [(2, "guard")]
+    assert bench.cancelled() == [starts[0].leg, starts[2].leg, starts[3].leg]
+    assert bench.core.state.counts.requests == {"terminated": 1}
+
+
+@pytest.mark.promise("S0-036")
+def test_a_terminate_in_decode_cancels_the_prefill_leg_at_once() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(decode, Outcome.TERMINATED, reason="guard")
+    assert bench.cancelled() == [prefill.leg]
+
+
+@pytest.mark.promise("S0-035")
+def test_a_terminate_in_prefill_ends_the_request_only_where_that_worker_propagates_it() -> None:
+    for propagate in (True, False):
+        bench = Bench(prefill=0)
+        bench.worker(Phase.PREFILL, has_hook=True, propagate_terminate=propagate)
+        bench.submit(n=2)
+        starts = bench.of(actions.StartLeg)
+        bench.feed(events.LegVerdict("prefill-0", starts[0].leg, True, "guard"))
+        released = [each.leg for each in bench.of(actions.ReleaseLeg)]
+        if propagate:
+            assert bench.ends() == [(1, "guard"), (2, "guard")]
+            assert len(bench.cancelled()) == 4
+            assert released == []
+        else:
+            assert bench.ends() == []
+            assert released == [starts[1].leg]
+
+
+def test_decode_is_held_for_a_hook_or_a_report_and_released_once() -> None:
+    for has_hook, want_report, held in (
+        (False, False, False),
+        (True, False, True),
+        (False, True, True),
+    ):
+        bench = Bench(prefill=0)
+        bench.worker(Phase.PREFILL, has_hook=has_hook)
+        bench.submit(want_report=want_report)
+        prefill, decode = bench.legs()
+        assert (prefill.hold_output, decode.hold_output) == (False, held)
+        verdict = events.LegVerdict(prefill.worker, prefill.leg, False)
+        bench.feed(verdict)
+        assert len(bench.of(actions.ReleaseLeg)) == held
+        bench.feed(verdict)
+        bench.close(prefill)
+        assert not bench.of(actions.ReleaseLeg)
+
+
+def test_a_prefill_that_ends_without_the_verdict_of_its_hook_fails_closed() -> None:
+    bench = Bench(prefill=0)
+    bench.worker(Phase.PREFILL, has_hook=True)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(prefill)
+    assert bench.ends() == [(1, "hook_failed")]
+    assert bench.cancelled() == [decode.leg]
+    assert not bench.of(actions.ReleaseLeg)
+
+
+def test_a_decode_that_ends_what_it_was_to_hold_fails_closed() -> None:
+    bench = Bench()
+    bench.submit(want_report=True)
+    bench.close(bench.legs()[1])
+    assert bench.ends() == [(1, "internal_error")]
+
+
+@pytest.mark.parametrize("stage", ["queued", "prefilling", "decoding"])
+def test_a_client_can_cancel_at_every_stage(stage: str) -> None:
+    bench = Bench()
+    bench.submit(1, n=2)
+    starts = bench.of(actions.StartLeg)
+    if stage == "queued":
+        bench.submit(3)
+        bench.feed(events.Cancel(1, 3))
+        assert bench.ends() == [(3, "cancelled")]
+        assert bench.cancelled() == []
+        return
+    if stage == "decoding":
+        bench.feed(events.LegStarted("decode-0", starts[1].leg))
+    bench.feed(events.Cancel(1, 1), events.Cancel(1, 1), events.Cancel(1, 99))
+    assert bench.ends() == [(1, "cancelled"), (2, "cancelled")]
+    assert bench.cancelled() == [each.leg for each in starts]
+
+
+def test_a_frontend_that_goes_away_is_told_nothing_and_all_its_legs_are_cancelled() -> None:
+    bench = Bench()
+    bench.submit(1, n=3)
+    starts = bench.of(actions.StartLeg)
+    bench.feed(events.FrontendDown(1))
+    assert bench.ends() == []
+    assert bench.cancelled() == [each.leg for each in starts]
+    for leg in starts:
+        bench.close(leg, Outcome.CANCELLED)
+    assert bench.at_rest()
+
+
+def test_a_deadline_ends_what_is_queued_and_what_runs() -> None:
+    bench = Bench()
+    bench.submit(1, n=2, timeout_seconds=5.0)
+    legs = [each.leg for each in bench.of(actions.StartLeg)]
+    bench.submit(3, timeout_seconds=2.0)
+    bench.feed(events.Tick(), after=1.99)
+    assert bench.ends() == []
+    bench.feed(events.Tick(), after=0.01)
+    assert bench.ends() == [(3, "deadline_exceeded")]
+    bench.feed(events.Tick(), after=3.0)
+    assert bench.ends() == [(1, "deadline_exceeded"), (2, "deadline_exceeded")]
+    assert bench.cancelled() == legs
+
+
+def test_each_attempt_is_told_what_is_left_of_the_deadline() -> None:
+    bench = Bench()
+    bench.submit(1, n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.submit(3, timeout_seconds=10.0)
+    bench.now += 4.0
+    bench.close(starts[0])
+    bench.close(starts[1])
+    assert [each.timeout_ms for each in bench.legs()] == [6_000, 6_000]
+
+
+# --- failures and retries --------------------------------------------------------------------
+
+
+def test_a_retry_takes_another_pair_and_waits_until_both_old_legs_are_closed() -> None:
+    bench = Bench(prefill=2, decode=1)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    assert bench.cancelled() == [decode.leg]
+    assert not bench.of(actions.StartLeg)
+    bench.close(decode, Outcome.CANCELLED)
+    again = bench.legs()
+    assert again[0].worker != prefill.worker
+    assert again[0].room != prefill.room
+    assert bench.core.state.counts.retries == 1
+    bench.close(again[0], Outcome.FAILED, error=EngineError("no"), retryable=True)
+    assert bench.ends() == [(1, "engine_error")], "one retry is the bound"
+
+
+def test_nothing_is_retried_without_another_pair_or_when_it_was_shown_or_must_not_be() -> None:
+    for prefill_workers, shown, retryable in ((1, False, True), (2, True, True), (2, False, False)):
+        bench = Bench(prefill=prefill_workers)
+        bench.submit()
+        _, decode = bench.legs()
+        if shown:
+            bench.feed(events.LegStarted(decode.worker, decode.leg))
+        error = HookError("no")
+        bench.close(decode, Outcome.FAILED, error=error, retryable=retryable)
+        assert bench.ends() == [(1, "hook_failed")]
+
+
+def test_a_lost_worker_closes_its_legs_and_the_rest_is_tried_elsewhere() -> None:
+    bench = Bench(prefill=1, decode=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.WorkerDown(decode.worker, "killed"))
+    assert bench.cancelled() == [prefill.leg]
+    bench.close(prefill, Outcome.CANCELLED)
+    assert bench.legs()[1].worker != decode.worker
+
+
+def test_a_prefill_lost_after_the_hand_over_harms_nothing() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.feed(events.WorkerDown(prefill.worker, "killed"))
+    assert bench.ends() == []
+    bench.close(decode)
+    assert bench.at_rest()
+
+
+def test_a_retry_whose_other_pair_vanishes_ends_with_the_first_error() -> None:
+    bench = Bench(prefill=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.feed(events.WorkerDown("prefill-1", "gone"))
+    bench.close(decode, Outcome.CANCELLED)
+    assert bench.ends() == [(1, "engine_error")]
+
+
+def test_a_leg_that_does_not_settle_keeps_its_slot_and_nobody_waits_for_it() -> None:
+    bench = Bench(prefill=2, settle_seconds=10.0)
+    bench.submit(1)
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.feed(events.Tick(), after=10.0)
+    assert [each.leg for each in bench.of(actions.SettleOverdue)] == [decode.leg]
+    assert bench.ends() == [(1, "engine_error")]
+    assert bench.core.state.counts.settle_overdue == 1
+    bench.submit(2, n=2)
+    assert len(bench.of(actions.StartLeg)) == 2, "one of two decode slots is still taken"
+    bench.close(decode, Outcome.CANCELLED)
+    assert len(bench.of(actions.StartLeg)) == 2
+
+
+def test_a_worker_with_overdue_legs_is_chosen_last() -> None:
+    bench = Bench(decode=2, settle_seconds=1.0)
+    bench.submit(1)
+    prefill, decode = bench.legs()
+    bench.feed(events.Cancel(1, 1))
+    bench.close(prefill, Outcome.CANCELLED)
+    bench.feed(events.Tick(), after=1.0)
+    for number in (2, 3):
+        bench.submit(number)
+        assert bench.legs()[1].worker != decode.worker
+
+
+def test_queued_sequences_outlive_the_last_pair_by_a_bound() -> None:
+    bench = Bench(pair_wait_seconds=5.0)
+    bench.submit(1, n=2)
+    bench.submit(3)
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.feed(events.Tick(), after=4.9)
+    assert bench.ends() == []
+    bench.feed(events.Tick(), after=0.1)
+    assert bench.ends() == [(3, "no_pair")]
+
+
+def test_events_of_another_worker_s_or_a_closed_leg_change_nothing() -> None:
+    bench = Bench(decode=2)
+    bench.submit()
+    _, decode = bench.legs()
+    other = "decode-1" if decode.worker == "decode-0" else "decode-0"
+    bench.feed(events.LegClosed(other, decode.leg, Outcome.FINISHED))
+    assert bench.done == []
+    bench.close(decode)
+    bench.close(decode)
+    assert bench.done == []
+
+
+# --- shutting down, and the checks themselves ------------------------------------------------
+
+
+def test_a_drain_refuses_and_an_abandon_ends_everything() -> None:
+    bench = Bench()
+    bench.submit(1)
+    legs = [each.leg for each in bench.of(actions.StartLeg)]
+    bench.feed(events.Drain())
+    bench.submit(2)
+    assert bench.ends() == [(2, "draining")]
+    bench.feed(events.Abandon())
+    assert bench.ends() == [(1, "draining")]
+    assert bench.cancelled() == legs
+
+
+def test_the_check_names_every_broken_rule() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.core.state.rooms.add(5)
+    bench.core.state.open_sequences += 1
+    with pytest.raises(InvariantError) as caught:
+        check(bench.core.state)
+    assert "rooms in use" in str(caught.value)
+    assert "2 open sequences are counted, 1 are there" in str(caught.value)
+
+
+def test_a_source_of_rooms_that_repeats_itself_is_an_error_not_a_hang() -> None:
+    bench = Bench()
+    bench.core._life._new_room = lambda: 7
+    bench.submit(1)
+    with pytest.raises(RuntimeError, match="repeats itself"):
+        bench.submit(2)
