@@ -45,7 +45,7 @@ class MixesRequestsUp:
 
 class Slow(Good):
     def __call__(self, chunk):
-        until = time.perf_counter() + 0.0015
+        until = time.perf_counter() + 0.0015 * (chunk.text_diff == " END")
         while time.perf_counter() < until:
             pass
         return emit(chunk.text_diff)

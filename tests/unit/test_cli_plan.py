@@ -30,6 +30,8 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
         if flag in ("--listen", "--metrics-listen")
     ]
     assert len(set(listens)) == len(listens) == 2 * 5 + 2 + 1
+    assert by_name["frontend"].metrics == by_name["frontend"].address
+    assert {launch.metrics for launch in launches} <= set(listens)
     router = flags(by_name["router"])
     assert router["--prefill"].split(",") == [launches[0].address, launches[1].address]
     assert len(router["--decode"].split(",")) == 3

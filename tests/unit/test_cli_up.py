@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main, processes, run_state
-from tandem.cli.demo import eos_token_ids
 from tandem.cli.plan import StackOptions
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import Stack, StackError
@@ -84,11 +83,3 @@ def test_a_component_that_ends_fails_the_start_with_the_end_of_its_log(
         assert "ended with status 2" in str(failure.value)
         assert "--no-such-flag" in str(failure.value)
     assert not any(processes.alive(member) for member in members)
-
-
-@pytest.mark.parametrize(("written", "read"), [("7", [7]), ("[7, 8]", [7, 8])])
-def test_the_end_token_is_read_from_the_models_config(
-    tmp_path: Path, written: str, read: list[int]
-) -> None:
-    (tmp_path / "config.json").write_text(f'{{"eos_token_id": {written}}}', encoding="utf-8")
-    assert eos_token_ids(tmp_path) == read

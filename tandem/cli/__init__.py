@@ -1,0 +1,128 @@
+"""The `tandem` command."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from tandem.cli import chat, check_hook, demo, options, up
+from tandem.cli.client import ApiError
+from tandem.cli.console import Console
+from tandem.cli.plan import COMPONENTS
+from tandem.errors import StartError
+
+DISTRIBUTION = "tandem-serving"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit status: 0 done, 1 it failed, 2 it could not start, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments, Console())
+    except ApiError as error:
+        return _complain(error, 1)
+    except StartError as error:
+        return _complain(error, 2)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ntandem: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `tandem ... | head`.
+        sys.stderr.close()
+        return 1
+    return status
+
+
+def _complain(error: Exception, status: int) -> int:
+    sys.stderr.write(f"tandem: {error}\n")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem",
+        description="Serve a language model with prefill and decode on separate workers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tandem {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_up(commands)
+    _add_down(commands)
+    _add_chat(commands)
+    _add_demo(commands)
+    _add_check_hook(commands)
+    _add_config(commands)
+    return parser
+
+
+def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "up", help="Start a frontend, a router and workers on this machine."
+    )
+    options.add_stack(parser)
+    parser.add_argument(
+        "--detach", action="store_true", help="Leave it running; `tandem down` stops it."
+    )
+    parser.set_defaults(run=up.up)
+
+
+def _add_down(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("down", help="Stop what `tandem up` started.")
+    options.add_run_dir(parser)
+    parser.set_defaults(run=up.down)
+
+
+def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("chat", help="Talk to a running frontend.")
+    parser.add_argument(
+        "message", nargs="?", help="What to say; without it, a conversation is held."
+    )
+    parser.add_argument(
+        "--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]"
+    )
+    parser.add_argument("--model", default="", help="[the first one that is served]")
+    parser.add_argument("--max-tokens", type=int, default=256, help="[%(default)s]")
+    parser.set_defaults(run=chat.chat)
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo", help="Start everything, run requests through it, check and show what happened."
+    )
+    options.add_engine(parser)
+    options.add_run_dir(parser)
+    parser.set_defaults(run=demo.demo)
+
+
+def _add_check_hook(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "check-hook", help="Run an output hook against the calls a worker makes."
+    )
+    parser.add_argument("hook", metavar="MODULE:CLASS")
+    parser.set_defaults(run=check_hook.check_hook)
+
+
+def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "config", help="Print a component's settings, and where each comes from."
+    )
+    parser.add_argument("component", choices=COMPONENTS)
+    parser.add_argument(
+        "flags", nargs=argparse.REMAINDER, help="Flags as the component itself takes them."
+    )
+    parser.set_defaults(run=_config)
+
+
+def _config(arguments: argparse.Namespace, console: Console) -> int:
+    command = [sys.executable, "-m", arguments.component, "--print-config", *arguments.flags]
+    return subprocess.run(command, check=False).returncode
+
+
+def _version() -> str:
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

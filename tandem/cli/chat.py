@@ -1,0 +1,65 @@
+"""`tandem chat`: talk to a running frontend from a terminal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tandem.cli.client import ApiError, Client
+from tandem.cli.console import Console
+
+Message = dict[str, str]
+
+
+def chat(arguments: argparse.Namespace, console: Console) -> int:
+    client = Client(arguments.url)
+    model = arguments.model or client.get("/v1/models")["data"][0]["id"]
+    if arguments.message:
+        answer(client, model, [_user(arguments.message)], arguments.max_tokens, console)
+        return 0
+    return _converse(client, model, arguments.max_tokens, console)
+
+
+def answer(
+    client: Client, model: str, messages: list[Message], max_tokens: int, console: Console
+) -> str:
+    """Stream one answer to the terminal and return it. Raises ApiError."""
+    body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": max_tokens}
+    pieces = []
+    try:
+        for event in client.stream("/v1/chat/completions", body):
+            for choice in event["choices"]:
+                if piece := choice["delta"].get("content"):
+                    pieces.append(piece)
+                    console.write(piece)
+    finally:
+        console.write("\n")
+    return "".join(pieces)
+
+
+def _converse(client: Client, model: str, max_tokens: int, console: Console) -> int:
+    console.line(console.dim(f"{model}: type a message; an empty line or Ctrl-D ends."))
+    messages: list[Message] = []
+    while True:
+        try:
+            text = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            console.line()
+            return 0
+        if not text:
+            return 0
+        messages.append(_user(text))
+        try:
+            said = answer(client, model, messages, max_tokens, console)
+        except ApiError as error:
+            console.failed(str(error))
+            messages.pop()
+            continue
+        except KeyboardInterrupt:
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": said})
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}

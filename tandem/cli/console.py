@@ -1,0 +1,89 @@
+"""What the command line shows: plain lines, one live line, tables. Colours and rewriting only on a
+terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from tandem import config
+
+_BOLD, _DIM, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
+_CLEAR = "\r\x1b[2K"
+PLAIN_SECONDS = 10.0
+"""Without a terminal a live line is repeated this often, and whenever what it says changes."""
+
+
+class Console:
+    """Writes to one stream. Not a terminal, or NO_COLOR set: no escape sequence is ever written."""
+
+    def __init__(self, stream: TextIO | None = None, *, terminal: bool | None = None) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        self._terminal = self._stream.isatty() if terminal is None else terminal
+        self._colour = self._terminal and not config.environment().get("NO_COLOR")
+        self._live = ""
+        self._live_at = 0.0
+
+    def line(self, text: str = "") -> None:
+        self.clear()
+        self.write(f"{text}\n")
+
+    def write(self, text: str) -> None:
+        """Text as it is, shown at once: for an answer that streams."""
+        self._stream.write(text)
+        self._stream.flush()
+
+    def live(self, what: str, seconds: float) -> None:
+        """One line that is rewritten while something is awaited."""
+        if self._terminal:
+            self._live = what
+            self.write(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {what}")
+            return
+        now = time.monotonic()
+        if what != self._live or now - self._live_at >= PLAIN_SECONDS:
+            self._live, self._live_at = what, now
+            self.write(f"  {seconds:4.0f} s  {what}\n")
+
+    def clear(self) -> None:
+        """End the live line, leaving nothing of it on a terminal."""
+        if self._terminal and self._live:
+            self.write(_CLEAR)
+        self._live = ""
+
+    def done(self, text: str, seconds: float | None = None) -> None:
+        took = "" if seconds is None else self.dim(f"  {seconds:.1f} s")
+        self.line(f"{self.good('ok')}  {text}{took}")
+
+    def failed(self, text: str) -> None:
+        self.line(f"{self.bad('!!')}  {text}")
+
+    def table(self, rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
+        """Columns as wide as their widest cell."""
+        body = [tuple(row) for row in rows]
+        everything = [tuple(head), *body] if head else body
+        if not everything:
+            return
+        widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
+        for index, row in enumerate(everything):
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            first = self.dim(cells[0])
+            text = "  ".join([first, *cells[1:]]).rstrip()
+            self.line(f"  {self.bold('  '.join(cells).rstrip()) if head and not index else text}")
+
+    def bold(self, text: str) -> str:
+        return self._paint(_BOLD, text)
+
+    def dim(self, text: str) -> str:
+        return self._paint(_DIM, text)
+
+    def good(self, text: str) -> str:
+        return self._paint(_GREEN, text)
+
+    def bad(self, text: str) -> str:
+        return self._paint(_RED, text)
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"{code}{text}{_RESET}" if self._colour else text

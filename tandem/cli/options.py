@@ -1,0 +1,118 @@
+"""The options of the commands that start a stack."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import tandem
+from tandem.cli.plan import StackOptions
+from tandem.errors import ConfigError
+
+MODEL = Path("model") / "tandem-tiny"
+RUN_DIR = Path(".run")
+DEFAULT_PORT = 8000
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=("sim", "sglang"),
+        default="sglang",
+        help="Engine of the workers: real SGLang, or the simulation, which needs no torch. "
+        "[%(default)s]",
+    )
+    parser.add_argument(
+        "--model-path",
+        type=Path,
+        metavar="DIR",
+        help=f"Folder of the model. [{MODEL} of the checkout]",
+    )
+    parser.add_argument(
+        "--engine-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="engine_options",
+        help="An option of the engine; may be given again.",
+    )
+
+
+def add_run_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        default=RUN_DIR,
+        metavar="DIR",
+        help="Where logs and the list of processes are kept. [%(default)s]",
+    )
+
+
+def add_stack(parser: argparse.ArgumentParser) -> None:
+    add_engine(parser)
+    add_run_dir(parser)
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        help="Port of the frontend; 0 picks a free one. [%(default)s]",
+    )
+    for phase in ("prefill", "decode"):
+        parser.add_argument(
+            f"--{phase}",
+            type=_positive,
+            default=1,
+            metavar="N",
+            help=f"How many {phase} workers. [1]",
+        )
+        parser.add_argument(
+            f"--hook-{phase}",
+            default="",
+            metavar="MODULE:CLASS",
+            help=f"Output hook of the {phase} workers.",
+        )
+    parser.add_argument(
+        "--test-logits-processor",
+        action="store_true",
+        help='Force every answer to be "Hello world!": proves the logits path in both phases.',
+    )
+
+
+def stack_options(arguments: argparse.Namespace) -> StackOptions:
+    """Raises ConfigError for what argparse cannot see is wrong."""
+    return StackOptions(
+        engine=arguments.engine,
+        model_path=model_path(arguments.model_path),
+        port=arguments.port,
+        prefill=arguments.prefill,
+        decode=arguments.decode,
+        hook_prefill=arguments.hook_prefill,
+        hook_decode=arguments.hook_decode,
+        test_logits_processor=arguments.test_logits_processor,
+        engine_options=engine_options(arguments.engine_options),
+    )
+
+
+def engine_options(pairs: list[str]) -> tuple[str, ...]:
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals) or "," in value:
+            raise ConfigError(f"--engine-option {pair!r}: write it KEY=VALUE, without a comma")
+    return tuple(pairs)
+
+
+def model_path(given: Path | None) -> Path:
+    """The folder asked for, or the model of the checkout. Raises ConfigError where it holds no
+    model.
+    """
+    path = Path(tandem.__file__).resolve().parent.parent / MODEL if given is None else given
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path} holds no model (no config.json): name one with --model-path")
+    return path.resolve()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number

@@ -1,0 +1,114 @@
+"""Which processes make a stack on this machine, and with which flags. No process is started
+here.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class StackOptions:
+    """What to start. A port of 0 is picked free."""
+
+    model_path: Path
+    engine: str = "sglang"
+    port: int = 0
+    prefill: int = 1
+    decode: int = 1
+    hook_prefill: str = ""
+    hook_decode: str = ""
+    test_logits_processor: bool = False
+    engine_options: tuple[str, ...] = ()
+    """key=value, for the engine of every worker."""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More flags by component ("router") or by one process of it ("decode_worker-1")."""
+
+
+@dataclass(slots=True, frozen=True)
+class Launch:
+    """One process: `python -m module *flags`."""
+
+    name: str
+    module: str
+    address: str
+    metrics: str
+    """Where GET /metrics is answered, "host:port"."""
+    flags: tuple[str, ...]
+
+
+def plan(options: StackOptions) -> list[Launch]:
+    """The processes in the order to start them; stop them in reverse: frontend, router, workers."""
+    workers = [
+        *(f"prefill_worker-{index}" for index in range(options.prefill)),
+        *(f"decode_worker-{index}" for index in range(options.decode)),
+    ]
+    addresses = iter(_free_addresses(2 * len(workers) + 3))
+    launches = [
+        _worker(options, name, address=next(addresses), metrics=next(addresses)) for name in workers
+    ]
+    router = _router(options, launches, address=next(addresses), metrics=next(addresses))
+    spare = next(addresses)
+    frontend = f"{HOST}:{options.port}" if options.port else spare
+    return [*launches, router, _frontend(options, router, address=frontend)]
+
+
+def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> Launch:
+    module = name.partition("-")[0]
+    hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
+    flags = [
+        f"--listen={address}",
+        f"--metrics-listen={metrics}",
+        f"--name={name}",
+        f"--engine={options.engine}",
+        f"--model-path={options.model_path}",
+    ]
+    if options.engine_options:
+        flags.append(f"--engine-options={','.join(options.engine_options)}")
+    if hook:
+        flags.append(f"--hook={hook}")
+    if options.test_logits_processor:
+        flags.append("--test-logits-processor")
+    return Launch(name, module, address, metrics, (*flags, *_more(options, module, name)))
+
+
+def _router(options: StackOptions, workers: list[Launch], *, address: str, metrics: str) -> Launch:
+    def addresses(module: str) -> str:
+        return ",".join(worker.address for worker in workers if worker.module == module)
+
+    flags = (
+        f"--listen={address}",
+        f"--metrics-listen={metrics}",
+        f"--prefill={addresses('prefill_worker')}",
+        f"--decode={addresses('decode_worker')}",
+    )
+    return Launch("router", "router", address, metrics, (*flags, *_more(options, "router")))
+
+
+def _frontend(options: StackOptions, router: Launch, *, address: str) -> Launch:
+    flags = (
+        f"--listen={address}",
+        f"--router={router.address}",
+        f"--model-path={options.model_path}",
+    )
+    return Launch("frontend", "frontend", address, address, (*flags, *_more(options, "frontend")))
+
+
+def _more(options: StackOptions, *names: str) -> tuple[str, ...]:
+    return tuple(flag for name in names for flag in options.flags.get(name, ()))
+
+
+def _free_addresses(count: int) -> list[str]:
+    """Held together while they are picked, so that no two are the same."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]

@@ -1,0 +1,71 @@
+"""What `tandem up` leaves in its run directory so that `tandem down`, in another process, ends
+exactly that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.cli import processes
+from tandem.cli.processes import Identity
+from tandem.cli.stack import Stack
+from tandem.errors import StartError
+
+FILE = "stack.json"
+
+
+@dataclass(slots=True, frozen=True)
+class RunState:
+    """A started stack."""
+
+    url: str
+    engine: str
+    owner: Identity | None
+    """The `tandem up` that waits in the foreground; None when detached."""
+    processes: dict[str, Identity]
+
+    def running(self) -> list[str]:
+        return [name for name, process in self.processes.items() if processes.alive(process)]
+
+
+def of(stack: Stack, *, owner: Identity | None) -> RunState:
+    members = {name: each.identity for name, each in stack.components.items()}
+    return RunState(stack.url, stack.options.engine, owner, members)
+
+
+def write(run_dir: Path, state: RunState) -> None:
+    path = run_dir / FILE
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+    partial.replace(path)
+
+
+def read(run_dir: Path) -> RunState | None:
+    """None where nothing was started. Raises StartError for a file that is not ours."""
+    path = run_dir / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return RunState(
+            url=content["url"],
+            engine=content["engine"],
+            owner=_identity(content["owner"]),
+            processes={
+                name: Identity(each["pid"], each["started"])
+                for name, each in content["processes"].items()
+            },
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartError(f"{path} is damaged ({error!r}): remove it") from error
+
+
+def remove(run_dir: Path) -> None:
+    (run_dir / FILE).unlink(missing_ok=True)
+
+
+def _identity(content: Any) -> Identity | None:
+    return None if content is None else Identity(content["pid"], content["started"])

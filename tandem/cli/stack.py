@@ -1,0 +1,238 @@
+"""A whole stack on this machine: frontend, router, prefill and decode workers as processes of their
+own.
+
+Synchronous, for the command line, tests and benchmarks:
+
+    with Stack(StackOptions(model_path=path, engine="sim"), run_dir=tmp_path) as stack:
+        stack.wait_ready(timeout_seconds=30)
+        client = Client(stack.url)
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tandem import config
+from tandem.cli import processes
+from tandem.cli.client import Client
+from tandem.cli.plan import Launch, StackOptions, plan
+from tandem.errors import StartError
+
+POLL_SECONDS = 0.2
+PROBE_SECONDS = 1.0
+STOP_SECONDS = 40.0
+"""Given to each group of components to drain; a little more than their own bound."""
+UNREADY_STOP_SECONDS = 5.0
+"""Of a stack that never was ready: there is nothing to drain."""
+TAIL_LINES = 25
+
+
+class StackError(StartError):
+    """The stack did not start, or one of its processes ended. The message ends with the tail of its
+    log.
+    """
+
+
+@dataclass(slots=True)
+class Component:
+    """One running process of a stack."""
+
+    launch: Launch
+    process: subprocess.Popen[bytes]
+    identity: processes.Identity
+    log: Path
+    ready: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.launch.name
+
+    @property
+    def address(self) -> str:
+        return self.launch.address
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Stack:
+    """Starts, watches and stops the processes of one stack. As a context manager it starts on entry
+    and stops on exit.
+    """
+
+    def __init__(self, options: StackOptions, *, run_dir: Path) -> None:
+        self.options = options
+        self.run_dir = run_dir
+        self.components: dict[str, Component] = {}
+        self._was_ready = False
+
+    def __enter__(self) -> Stack:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.components['frontend'].address}"
+
+    def start(self) -> None:
+        """Start every process; they come up together and find each other."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        for launch in plan(self.options):
+            self.components[launch.name] = _spawn(launch, self.run_dir)
+
+    def restart(self, name: str) -> Component:
+        """Start a component again that has ended, at the same address."""
+        self.components[name] = _spawn(self.components[name].launch, self.run_dir)
+        return self.components[name]
+
+    def wait_ready(
+        self,
+        *,
+        timeout_seconds: float,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> float:
+        """Wait until the frontend says that a request would succeed now. Returns the seconds it
+        took.
+
+        `progress` is told what is awaited, and for how long. Raises StackError when a process ends
+        or the time is over.
+        """
+        began = time.monotonic()
+        frontend = Client(self.url, timeout_seconds=PROBE_SECONDS)
+        while True:
+            self.check_running()
+            waited = time.monotonic() - began
+            waiting = [each for each in self.components.values() if not self._probe(each, frontend)]
+            if not waiting:
+                self._was_ready = True
+                return waited
+            if waited > timeout_seconds:
+                raise StackError(
+                    f"not ready after {timeout_seconds:.0f} s: {_names(waiting)}\n"
+                    f"{tail(waiting[0].log)}"
+                )
+            if progress is not None:
+                progress(f"waiting for {_names(waiting)}", waited)
+            time.sleep(POLL_SECONDS)
+
+    def check_running(self) -> None:
+        """Raises StackError when a process has ended."""
+        for component in self.components.values():
+            status = component.process.poll()
+            if status is not None:
+                raise StackError(f"{component.name} {_ending(status)}\n{tail(component.log)}")
+
+    def stop(self, *, grace_seconds: float | None = None) -> list[str]:
+        """Frontend, router, workers: each drains, within its bound. Returns the names of those that
+        had to be killed.
+        """
+        if grace_seconds is None:
+            grace_seconds = STOP_SECONDS if self._was_ready else UNREADY_STOP_SECONDS
+        identities = {name: each.identity for name, each in self.components.items()}
+        try:
+            killed = stop_in_order(identities, grace_seconds=grace_seconds)
+        except KeyboardInterrupt:
+            killed = stop_in_order(identities, grace_seconds=0.0)
+        for component in self.components.values():
+            component.process.wait(timeout=processes.KILL_SECONDS)
+        self.components.clear()
+        return killed
+
+    def release(self) -> None:
+        """Leave the processes running, and no longer own them."""
+        for component in self.components.values():
+            # Else Popen would warn when it is collected: the process runs on.
+            component.process.returncode = 0
+        self.components.clear()
+
+    def _probe(self, component: Component, frontend: Client) -> bool:
+        if component.name == "frontend":
+            # Asked each time: it speaks for the whole stack.
+            return frontend.status("/ready") == 200
+        if not component.ready:
+            component.ready = _serving(component.address)
+        return component.ready
+
+
+def stop_in_order(
+    components: Mapping[str, processes.Identity], *, grace_seconds: float
+) -> list[str]:
+    """End the components of a stack: frontend, router, then all workers together. Returns the names
+    of the killed.
+    """
+    groups = [
+        [name for name in components if name == "frontend"],
+        [name for name in components if name == "router"],
+        [name for name in components if name not in ("frontend", "router")],
+    ]
+    killed = []
+    for group in groups:
+        late = processes.end([components[name] for name in group], grace_seconds=grace_seconds)
+        killed += [name for name in group if components[name] in late]
+    return killed
+
+
+def _spawn(launch: Launch, run_dir: Path) -> Component:
+    log = run_dir / f"{launch.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", launch.module, *launch.flags],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=config.environment({"PYTHONUNBUFFERED": "1"}),
+            start_new_session=True,  # Ctrl-C is for us: we stop them in order.
+        )
+    identity = processes.identify(process.pid)
+    if identity is None:
+        process.wait()
+        identity = processes.Identity(process.pid, 0)
+    return Component(launch, process, identity, log)
+
+
+def _serving(address: str) -> bool:
+    with grpc.insecure_channel(address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = health.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_SECONDS)
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _names(components: list[Component]) -> str:
+    return ", ".join(component.name for component in components)
+
+
+def _ending(status: int) -> str:
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def tail(log: Path) -> str:
+    """The end of a log, to be shown below a failure."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    shown = "\n".join(f"    {line}" for line in lines[-TAIL_LINES:]) or "    (it wrote nothing)"
+    return f"  the end of {log}:\n{shown}"

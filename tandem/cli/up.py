@@ -1,0 +1,125 @@
+"""`tandem up` and `tandem down`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tandem.cli import options, processes, run_state
+from tandem.cli.client import Client
+from tandem.cli.console import Console
+from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
+
+START_SECONDS = {"sim": 60.0, "sglang": 600.0}
+
+
+def up(arguments: argparse.Namespace, console: Console) -> int:
+    run_dir: Path = arguments.run_dir
+    present = run_state.read(run_dir)
+    if present is not None and present.running():
+        console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
+        return 0
+    with stopping_on_sigterm(), Stack(options.stack_options(arguments), run_dir=run_dir) as stack:
+        owner = None if arguments.detach else processes.identify(os.getpid())
+        run_state.write(run_dir, run_state.of(stack, owner=owner))
+        try:
+            bring_up(stack, console)
+            show_endpoint(stack, console)
+            if not arguments.detach:
+                _stay(stack, console)
+        except BaseException:
+            run_state.remove(run_dir)
+            raise
+        if arguments.detach:
+            stack.release()
+        else:
+            run_state.remove(run_dir)
+    return 0
+
+
+def bring_up(stack: Stack, console: Console) -> None:
+    """Wait until the stack is ready, showing what is awaited. Raises StackError."""
+    engine = stack.options.engine
+    console.line(f"starting {len(stack.components)} processes with engine {engine}")
+    console.line(console.dim(f"    logs: {stack.run_dir}/<component>.log"))
+    try:
+        seconds = stack.wait_ready(timeout_seconds=START_SECONDS[engine], progress=console.live)
+    finally:
+        console.clear()
+    console.done("ready", seconds)
+    console.table(
+        (component.name, component.address, f"pid {component.pid}")
+        for component in stack.components.values()
+    )
+
+
+def show_endpoint(stack: Stack, console: Console) -> None:
+    model = Client(stack.url).get("/v1/models")["data"][0]["id"]
+    console.line()
+    console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {model}")
+    console.line()
+    console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
+    message = '"messages": [{"role": "user", "content": "Tell me a story."}]'
+    console.line(f"""  -d '{{"model": "{model}", "stream": true, "max_tokens": 64, {message}}}'""")
+    console.line()
+
+
+def _stay(stack: Stack, console: Console) -> None:
+    console.line("Ctrl-C stops it.")
+    try:
+        while True:
+            stack.check_running()
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        console.line()
+        console.line("stopping: frontend, router, then the workers (Ctrl-C again kills them)")
+    began = time.monotonic()
+    report_stopped(stack.stop(), time.monotonic() - began, console)
+
+
+def down(arguments: argparse.Namespace, console: Console) -> int:
+    run_dir: Path = arguments.run_dir
+    state = run_state.read(run_dir)
+    if state is None:
+        console.line(f"nothing is up ({run_dir} holds no {run_state.FILE})")
+        return 0
+    began = time.monotonic()
+    console.live(f"stopping {state.engine} at {state.url}", 0.0)
+    was_up = bool(state.running())
+    if state.owner is not None and processes.send(state.owner, signal.SIGTERM):
+        # The foreground `tandem up` stops its own in order; only what it leaves is ended below.
+        processes.wait_gone([state.owner], 3 * STOP_SECONDS)
+    killed = stop_in_order(state.processes, grace_seconds=STOP_SECONDS)
+    run_state.remove(run_dir)
+    console.clear()
+    if was_up:
+        report_stopped(killed, time.monotonic() - began, console)
+    else:
+        console.line("nothing was running any more")
+    return 0
+
+
+def report_stopped(killed: list[str], seconds: float | None, console: Console) -> None:
+    console.done("stopped", seconds)
+    for name in killed:
+        console.failed(f"{name} did not stop in time and was killed")
+
+
+@contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """SIGTERM stops a foreground command as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
