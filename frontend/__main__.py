@@ -1,0 +1,32 @@
+"""`python -m frontend`: the OpenAI frontend as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+
+from frontend import config as settings
+from frontend import server
+from tandem import logs, process
+from tandem.errors import ConfigError
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    try:
+        config = settings.read()
+    except ConfigError as error:
+        sys.stderr.write(f"tandem frontend: {error}\n")
+        return 2
+    logs.configure("frontend", format=config.log_format, level=config.log_level)
+
+    async def serve(stop: asyncio.Event) -> None:
+        # What is loaded by now lives as long as the process: the collector need not look at it.
+        await server.serve(config, stop, on_started=lambda port: gc.freeze())
+
+    return process.run("frontend", serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""From a decoded request to a Submission: defaults, ranges that depend on the model, and this
+deployment's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frontend.chat_template import ChatTemplate
+from frontend.config import FrontendConfig
+from frontend.limits import Limits
+from frontend.openai.requests import (
+    MAX_LOGIT_BIASES,
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    LogitsProcessorChoice,
+)
+from frontend.submission import Prompt, Submission
+from frontend.tokenizer import Tokenizer
+from tandem.errors import (
+    InvalidRequestError,
+    NoPairError,
+    UnknownModelError,
+    UnsupportedError,
+)
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.v1 import common_pb2, router_pb2
+
+_DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's default for plain completions. A chat may use all that is left of the context."""
+_OFF_TOP_K = -1
+
+
+class Admission:
+    """Checks requests for the one model that this frontend serves. Every failure is a RequestError
+    with `param`.
+    """
+
+    def __init__(
+        self, config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._template = template
+
+    def check_model(self, model: str | None) -> None:
+        """None means the served one. Raises UnknownModelError."""
+        if model is not None and model != self._config.model_name:
+            raise UnknownModelError(f"The model `{model[:100]}` does not exist", param="model")
+
+    async def chat_tokens(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The prompt of a chat. The template writes all special tokens: the tokenizer adds none."""
+        if self._template is None:
+            raise UnsupportedError("The model has no chat template", param="messages")
+        text = self._template.render([message.as_template_input() for message in messages])
+        return await self._tokenizer.encode(text, add_special_tokens=False)
+
+    async def chat(
+        self, request: ChatRequest, served: router_pb2.ServedModel | None, trace_id: str
+    ) -> Submission:
+        limits = self._limits(served)
+        self._check_common(request)
+        top = request.top_logprobs
+        if top is not None and not request.logprobs:
+            raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
+        asked = _same(request.max_completion_tokens, request.max_tokens)
+        token_ids = await self.chat_tokens(request.messages)
+        max_tokens = limits.room(token_ids, asked, limits.context_length, param="messages")
+        return self._submission(
+            request,
+            limits,
+            trace_id,
+            [Prompt(token_ids=token_ids, max_tokens=max_tokens)],
+            (top or 0) if request.logprobs else None,
+        )
+
+    async def completion(
+        self, request: CompletionRequest, served: router_pb2.ServedModel | None, trace_id: str
+    ) -> Submission:
+        limits = self._limits(served)
+        self._check_common(request)
+        if request.echo and request.logprobs is not None:
+            raise UnsupportedError("`echo` is not offered with `logprobs`", param="echo")
+        if request.echo and request.detokenize is False:
+            raise UnsupportedError("`echo` is not offered without text", param="echo")
+        prompts = _prompts(request.prompt)
+        if len(prompts) * (request.n or 1) > self._config.max_choices:
+            raise InvalidRequestError(
+                f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
+                param="prompt" if len(prompts) > 1 else "n",
+            )
+        ready = [await self._prompt(request, limits, prompt) for prompt in prompts]
+        return self._submission(request, limits, trace_id, ready, request.logprobs)
+
+    async def _prompt(
+        self, request: CompletionRequest, limits: Limits, prompt: str | list[int]
+    ) -> Prompt:
+        text = ""
+        if isinstance(prompt, str):
+            token_ids = (
+                await self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
+            )
+            text = prompt
+        else:
+            token_ids = prompt
+            limits.check_token_ids(token_ids, param="prompt")
+            text = self._tokenizer.decode(token_ids) if request.echo else ""
+        max_tokens = limits.room(
+            token_ids, request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
+        )
+        return Prompt(token_ids=token_ids, max_tokens=max_tokens, text=text)
+
+    def _limits(self, served: router_pb2.ServedModel | None) -> Limits:
+        if served is None:
+            raise NoPairError("No workers serve the model now; try again later")
+        return Limits(self._tokenizer, served)
+
+    def _check_common(self, request: GenerationFields) -> None:
+        config = self._config
+        self.check_model(request.model)
+        if (request.n or 1) > min(config.max_n, config.max_choices):
+            limit = min(config.max_n, config.max_choices)
+            raise InvalidRequestError(f"`n` must not exceed {limit}", param="n")
+        if request.stream_options is not None and not request.stream:
+            raise InvalidRequestError("`stream_options` needs `stream`", param="stream_options")
+        if request.timeout is not None and request.timeout > config.request_timeout_seconds:
+            raise InvalidRequestError(
+                f"`timeout` must not exceed {config.request_timeout_seconds:g} seconds",
+                param="timeout",
+            )
+        if request.tandem and request.tandem.report and not config.allow_reports:
+            raise UnsupportedError("This deployment gives no reports", param="tandem.report")
+
+    def _submission(
+        self,
+        request: GenerationFields,
+        limits: Limits,
+        trace_id: str,
+        prompts: Sequence[Prompt],
+        logprobs: int | None,
+    ) -> Submission:
+        limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        return Submission(
+            trace_id=trace_id,
+            model=self._config.model_name,
+            prompts=prompts,
+            n=request.n or 1,
+            sampling=_sampling(request, limits, logprobs),
+            logits=self._logits(request.logits_processors or (), limits),
+            streaming=bool(request.stream),
+            want_token_ids=request.detokenize is False,
+            want_report=bool(request.tandem and request.tandem.report),
+            timeout_seconds=request.timeout or self._config.request_timeout_seconds,
+            priority=request.priority or 0,
+        )
+
+    def _logits(
+        self, choices: Sequence[LogitsProcessorChoice], limits: Limits
+    ) -> LogitsProcessorSpec | None:
+        allowed = set(self._config.client_logits_processors) & limits.logits_processors
+        for position, choice in enumerate(choices):
+            if choice.name not in allowed:
+                raise UnsupportedError(
+                    f"The logits processor `{choice.name}` is not offered",
+                    param=f"logits_processors[{position}].name",
+                )
+        entries = tuple(LogitsProcessorEntry(choice.name, choice.args) for choice in choices)
+        return LogitsProcessorSpec(entries) if entries else None
+
+
+def _sampling(
+    request: GenerationFields, limits: Limits, logprobs: int | None
+) -> common_pb2.SamplingParams:
+    bias = request.logit_bias or {}
+    if len(bias) > MAX_LOGIT_BIASES:
+        raise InvalidRequestError(
+            f"`logit_bias` must not have more than {MAX_LOGIT_BIASES} entries", param="logit_bias"
+        )
+    if bias and min(bias) < 0:
+        raise InvalidRequestError("Token ids must not be negative", param="logit_bias")
+    limits.check_token_ids(tuple(bias), param="logit_bias")
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop
+    return common_pb2.SamplingParams(
+        temperature=_or(request.temperature, 1.0),
+        top_p=_or(request.top_p, 1.0),
+        top_k=request.top_k or _OFF_TOP_K,
+        min_p=_or(request.min_p, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        seed=request.seed,
+        stop=stop,
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=bias,
+        logprobs=logprobs,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _same(first: int | None, second: int | None) -> int | None:
+    if first is not None and second is not None and first != second:
+        raise InvalidRequestError(
+            "`max_tokens` and `max_completion_tokens` differ; give one of them", param="max_tokens"
+        )
+    return second if first is None else first
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """A prompt is a text or token ids; a request has one of them or a list of one kind."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("The prompt must not be empty", param="prompt")
+    texts = [item for item in prompt if isinstance(item, str)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    if len(texts) == len(prompt):
+        return [*texts]
+    if len(lists) == len(prompt):
+        return [*lists]
+    token_ids = [item for item in prompt if isinstance(item, int)]
+    if len(token_ids) == len(prompt):
+        return [token_ids]
+    raise InvalidRequestError(
+        "`prompt` must hold only texts, only token ids, or only lists of token ids", param="prompt"
+    )

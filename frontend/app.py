@@ -1,0 +1,142 @@
+"""The ASGI application: paths to handlers, keys, and failures to OpenAI's error shape."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from frontend import http_errors
+from frontend.config import FrontendConfig
+from frontend.endpoints import MODELS, Endpoints
+from frontend.http import Call, Receive, Scope, Send
+from frontend.http_errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
+from frontend.metrics import Endpoint, Metrics
+from tandem.errors import (
+    AuthenticationError,
+    CancelledError,
+    DrainingError,
+    InternalError,
+    SlowClientError,
+    TandemError,
+    TooLargeError,
+)
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Call], Awaitable[TandemError | None]]
+
+
+class Route(NamedTuple):
+    method: str
+    handler: Handler
+    secured: bool = False
+    """Wants an API key, where the deployment has any."""
+    counted: Endpoint | None = None
+    """The name under which its requests are counted."""
+
+
+class App:
+    """Serves every path of docs/api.md."""
+
+    def __init__(self, config: FrontendConfig, endpoints: Endpoints, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._keys = [key.encode() for key in config.api_keys]
+        get, post = "GET", "POST"
+        self._model = Route(get, endpoints.model, secured=True)
+        self._routes = {
+            "/v1/chat/completions": Route(post, endpoints.chat, True, "chat_completions"),
+            "/v1/completions": Route(post, endpoints.completions, True, "completions"),
+            "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
+            "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
+            "/v1/models": Route(get, endpoints.models, secured=True),
+            "/health": Route(get, endpoints.ready),
+            "/ready": Route(get, endpoints.ready),
+            "/live": Route(get, endpoints.live),
+            "/metrics": Route(get, endpoints.exposition),
+            "/version": Route(get, endpoints.version),
+            "/openapi.json": Route(get, endpoints.openapi),
+            "/docs": Route(get, endpoints.docs),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive, send)
+        try:
+            await self._serve(call)
+        except TandemError as error:
+            await _answer_error(call, error)
+        except Exception:
+            if not call.started:
+                await _answer_error(call, InternalError("The frontend failed; see its log"))
+            raise  # uvicorn logs it
+
+    async def _serve(self, call: Call) -> None:
+        if call.connection.head_too_large:
+            limit = self._config.max_header_bytes
+            raise HeadTooLargeError(f"Request line and headers must not exceed {limit} bytes")
+        route = self._route(call)
+        if route.counted is None:
+            self._authenticate(call, route)
+            await route.handler(call)
+        else:
+            await self._count(call, route, route.counted)
+
+    def _route(self, call: Call) -> Route:
+        path = call.path
+        route = self._routes.get(path)
+        if route is None:
+            if not path.startswith(MODELS):
+                raise NotFoundError(f"There is no {path[:200]}")
+            route = self._model
+        if call.method != route.method:
+            raise MethodNotAllowedError(path[:200], given=call.method, allowed=route.method)
+        return route
+
+    def _authenticate(self, call: Call, route: Route) -> None:
+        """All keys are compared, each in constant time, so that time tells nothing of them."""
+        if not (self._keys and route.secured):
+            return
+        scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not given:
+            raise AuthenticationError("An API key is needed: `Authorization: Bearer KEY`")
+        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
+        if not any(matches):
+            raise AuthenticationError("The API key is wrong")
+
+    async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> None:
+        """Serve a request and count it by how it ended."""
+        error: TandemError | None = InternalError("a fault of ours")
+        try:
+            self._authenticate(call, route)
+            error = await route.handler(call)
+        except TandemError as failure:
+            error = failure
+            raise
+        finally:
+            self._metrics.count_request(endpoint, error)
+            if error is not None:
+                _log(call, error)
+
+
+async def _answer_error(call: Call, error: TandemError) -> None:
+    """Tell the client, unless it has gone. What it may still be sending is not read."""
+    if isinstance(error, CancelledError | SlowClientError):
+        call.connection.abort()
+        return
+    headers: list[tuple[bytes, bytes]] = []
+    if isinstance(error, AuthenticationError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", error.allowed.encode()))
+    if isinstance(error, TooLargeError | HeadTooLargeError | DrainingError):
+        headers.append((b"connection", b"close"))
+    await call.respond(error.http_status, http_errors.body(error), headers=headers)
+
+
+def _log(call: Call, error: TandemError) -> None:
+    level = logging.WARNING if error.http_status >= 500 else logging.DEBUG
+    if log.isEnabledFor(level):
+        extra = {"trace_id": call.trace_id, "code": error.code, "reason": error.message}
+        log.log(level, "request failed", extra=extra)

@@ -1,0 +1,94 @@
+"""The frontend's settings."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tandem.config import REQUIRED, load, setting
+from tandem.errors import ConfigError
+
+_POSITIVE = (
+    "request_timeout_seconds",
+    "receive_timeout_seconds",
+    "client_stall_seconds",
+    "keep_alive_seconds",
+    "max_body_bytes",
+    "max_header_bytes",
+    "max_open_requests",
+    "max_n",
+    "max_choices",
+    "max_backlog_bytes",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontendConfig:
+    """The OpenAI-compatible HTTP server of Tandem."""
+
+    listen: str = setting("127.0.0.1:8000", "Address to serve HTTP on; /metrics is there too.")
+    router: str = setting("127.0.0.1:7000", "Address of the router's gRPC server.")
+    model_path: str = setting(
+        REQUIRED, "Folder with the model's tokenizer.json, tokenizer_config.json and config.json."
+    )
+    served_model_name: str = setting(
+        "", "The `model` that requests name; empty: the name of the model's folder."
+    )
+    api_keys: tuple[str, ...] = setting(
+        (), "Keys that clients may use (`Authorization: Bearer`); empty: no key asked.", secret=True
+    )
+    request_timeout_seconds: float = setting(
+        600.0, "Deadline of a request that names none, and the longest one that it may name."
+    )
+    receive_timeout_seconds: float = setting(
+        30.0, "Time a client has to send a request's head, and again to send its body."
+    )
+    client_stall_seconds: float = setting(
+        30.0, "Time a client may leave its full socket unread before its connection is closed."
+    )
+    keep_alive_seconds: int = setting(
+        75, "Time an idle connection is kept open; longer than that of a load balancer before it."
+    )
+    max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
+    max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")
+    max_open_requests: int = setting(
+        4096, "Requests at the router at once; one more is refused with queue_full (429)."
+    )
+    max_n: int = setting(128, "Largest `n` of a request.")
+    max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
+    max_backlog_bytes: int = setting(
+        256 * 1024,
+        "Output kept for one client that reads too slowly, beside 64 KiB in its socket's buffer;"
+        " past it the request is cancelled, so that a slow client never slows others.",
+    )
+    allow_reports: bool = setting(
+        False, 'Let clients ask for `tandem: {"report": true}`: workers, request ids, KV figures.'
+    )
+    client_logits_processors: tuple[str, ...] = setting(
+        (), "Names of logits processors that clients may use; the workers must know them too."
+    )
+    drain_seconds: float = setting(
+        30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
+    )
+    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value that can never serve."""
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.drain_seconds < 0:
+            raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
+
+    @functools.cached_property
+    def model_name(self) -> str:
+        """What requests call the model."""
+        return self.served_model_name or Path(self.model_path).resolve().name
+
+
+def read(argv: list[str] | None = None) -> FrontendConfig:
+    """The settings of this process; see tandem.config.load."""
+    return load(FrontendConfig, prog="tandem-frontend", argv=argv)

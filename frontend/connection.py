@@ -1,0 +1,195 @@
+"""uvicorn's HTTP/1.1 connection, with bounds on what one client may cost, and with news of its
+going.
+
+uvicorn bounds neither the size of a head nor the time to send one, and closes a connection politely
+even when its peer reads nothing, which then never happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from frontend import http_errors
+from frontend.http_errors import HeadTooLargeError, ReceiveTimeoutError
+from tandem.errors import InvalidRequestError, TandemError
+
+EXTENSION = "tandem.connection"
+"""The key of this object in an ASGI scope's `extensions`."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Bounds:
+    max_header_bytes: int
+    receive_timeout_seconds: float
+    client_stall_seconds: float
+
+
+class Connection(HttpToolsProtocol):
+    """One client connection; serves one request after another."""
+
+    def __init__(self, *, bounds: Bounds, **uvicorn_arguments: Any) -> None:
+        super().__init__(**uvicorn_arguments)
+        self._bounds = bounds
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self.on_writable: Callable[[], object] | None = None
+        """Called when a full socket has room again; for the request being served."""
+        self._on_lost: Callable[[], None] | None = None
+        self._on_stall: Callable[[], None] | None = None
+
+    # --- for the request being served ---
+
+    def watch(self, *, on_lost: Callable[[], None], on_stall: Callable[[], None]) -> None:
+        """Until the response is complete: call `on_lost` when the client goes away, which is also
+        noticed while nothing is written, and `on_stall` when it leaves its socket unread for too
+        long, just before the connection is closed.
+        """
+        self._on_lost, self._on_stall = on_lost, on_stall
+        if self.transport.is_closing():
+            on_lost()
+        elif not self.pipeline:
+            self.flow.resume_reading()  # else the end of the stream is not seen
+
+    @property
+    def writable(self) -> bool:
+        return not self.flow.write_paused
+
+    def write_chunk(self, body: bytes) -> None:
+        """A part of a body whose head was sent without a content-length. Never waits: the caller
+        asks `writable` first. ASGI's `send`, which awaits, costs about as much again as the write
+        itself.
+        """
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+    def abort(self) -> None:
+        """Close without sending what is still buffered."""
+        self.transport.abort()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is None and not self._serving:
+            self._expect_head()
+        super().data_received(data)
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._bounds.max_header_bytes:
+                self._refuse(self._head_too_large())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        super().connection_lost(exc)
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(
+                self._bounds.client_stall_seconds, self._stalled
+            )
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_stall_timer()
+            if self.on_writable is not None:
+                self.on_writable()
+
+    # --- uvicorn's own callbacks ---
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self._on_lost = self._on_stall = self.on_writable = None
+        super().on_response_complete()
+        self._bound_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._bound_closing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(InvalidRequestError(msg))
+
+    # --- inside ---
+
+    @property
+    def _serving(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    @property
+    def head_too_large(self) -> bool:
+        """Whether the request being served came with more headers than allowed, all in one read."""
+        size = sum(len(name) + len(value) for name, value in self.headers)
+        return size + len(self.url) > self._bounds.max_header_bytes
+
+    def _head_too_large(self) -> TandemError:
+        limit = self._bounds.max_header_bytes
+        return HeadTooLargeError(f"Request line and headers must not exceed {limit} bytes")
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(
+            self._bounds.receive_timeout_seconds,
+            self._refuse,
+            ReceiveTimeoutError("The request's head did not arrive in time"),
+        )
+
+    def _refuse(self, error: TandemError) -> None:
+        """Answer below HTTP's request level, and close."""
+        self._stop_head_timer()
+        if self.transport.is_closing():
+            return
+        body = http_errors.body(error)
+        self.transport.write(
+            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%s" % (error.http_status, len(body), body)
+        )
+        self.transport.close()
+        self._bound_closing()
+
+    def _bound_closing(self) -> None:
+        """A closing transport waits for its peer to read what is buffered: not for ever."""
+        if self.transport.is_closing() and self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(
+                self._bounds.client_stall_seconds, self.transport.abort
+            )
+
+    def _stalled(self) -> None:
+        self._stall_timer = None
+        if self._on_stall is not None:
+            self._on_stall()
+        self.transport.abort()
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        self._stop_stall_timer()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

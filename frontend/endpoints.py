@@ -1,0 +1,173 @@
+"""What each path does. Keys, methods and errors are the app's."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import prometheus_client
+
+from frontend import docs_page, openapi
+from frontend.admission import Admission
+from frontend.config import FrontendConfig
+from frontend.generation import Generation
+from frontend.http import Call
+from frontend.metrics import Metrics
+from frontend.openai import answers
+from frontend.openai.decoding import decode
+from frontend.openai.dialects import CHAT, COMPLETION
+from frontend.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from frontend.switchboard import Switchboard
+from frontend.tokenizer import Tokenizer
+from tandem.errors import DrainingError, InvalidRequestError, NoPairError, TandemError
+from tandem.metrics import tandem_version
+
+MODELS = "/v1/models/"
+_HTML = b"text/html; charset=utf-8"
+_CHAT = msgspec.json.Decoder(ChatRequest)
+_COMPLETION = msgspec.json.Decoder(CompletionRequest)
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
+
+
+class Endpoints:
+    """Handlers. Each answers its call, or raises; a failure told within a stream is returned."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        tokenizer: Tokenizer,
+        admission: Admission,
+        switchboard: Switchboard,
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._admission = admission
+        self._switchboard = switchboard
+        self._metrics = metrics
+        self._generation = Generation(
+            switchboard, tokenizer, metrics, backlog_limit=config.max_backlog_bytes
+        )
+        self._created = int(time.time())
+        self.draining = False
+        """Set once, when the process begins to shut down: nothing new is started."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether a request would be served now."""
+        return not self.draining and self._switchboard.ready
+
+    # --- generation ---
+
+    async def chat(self, call: Call) -> TandemError | None:
+        arrived = time.monotonic()
+        self._refuse_while_draining()
+        request = decode(_CHAT, await self._body(call))
+        submission = await self._admission.chat(request, self._switchboard.served, call.trace_id)
+        return await self._generation.run(
+            call,
+            CHAT,
+            submission,
+            include_usage=bool(request.stream_options and request.stream_options.include_usage),
+            echo=False,
+            arrived=arrived,
+        )
+
+    async def completions(self, call: Call) -> TandemError | None:
+        arrived = time.monotonic()
+        self._refuse_while_draining()
+        request = decode(_COMPLETION, await self._body(call))
+        submission = await self._admission.completion(
+            request, self._switchboard.served, call.trace_id
+        )
+        return await self._generation.run(
+            call,
+            COMPLETION,
+            submission,
+            include_usage=bool(request.stream_options and request.stream_options.include_usage),
+            echo=bool(request.echo),
+            arrived=arrived,
+        )
+
+    def _refuse_while_draining(self) -> None:
+        if self.draining:
+            raise DrainingError("The frontend is shutting down; try again elsewhere")
+
+    # --- tokens and models ---
+
+    async def tokenize(self, call: Call) -> None:
+        request = decode(_TOKENIZE, await self._body(call))
+        self._admission.check_model(request.model)
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
+        if request.messages is not None:
+            tokens = await self._admission.chat_tokens(request.messages)
+        else:
+            tokens = await self._tokenizer.encode(
+                request.prompt or "", add_special_tokens=request.add_special_tokens
+            )
+        longest = self._tokenizer.context_length
+        await _json(call, answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest))
+
+    async def detokenize(self, call: Call) -> None:
+        request = decode(_DETOKENIZE, await self._body(call))
+        self._admission.check_model(request.model)
+        if request.tokens and max(request.tokens) >= self._tokenizer.vocabulary:
+            raise InvalidRequestError(
+                f"Token ids must be below {self._tokenizer.vocabulary}", param="tokens"
+            )
+        await _json(call, answers.Text(prompt=self._tokenizer.decode(request.tokens)))
+
+    async def models(self, call: Call) -> None:
+        await _json(call, answers.ModelList(data=[self._served_model()]))
+
+    async def model(self, call: Call) -> None:
+        self._admission.check_model(call.path.removeprefix(MODELS))
+        await _json(call, self._served_model())
+
+    def _served_model(self) -> answers.Model:
+        return answers.Model(
+            id=self._config.model_name,
+            created=self._created,
+            max_model_len=self._tokenizer.context_length,
+        )
+
+    # --- for operators ---
+
+    async def ready(self, call: Call) -> None:
+        self._refuse_while_draining()
+        if not self._switchboard.ready:
+            raise NoPairError("No prefill and decode worker for the model are ready")
+        await _json(call, answers.Status())
+
+    async def live(self, call: Call) -> None:
+        await _json(call, answers.Status())
+
+    async def exposition(self, call: Call) -> None:
+        content_type = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4.encode()
+        await call.respond(200, self._metrics.exposition(), content_type)
+
+    async def version(self, call: Call) -> None:
+        await _json(call, answers.Version(version=tandem_version()))
+
+    async def openapi(self, call: Call) -> None:
+        await call.respond(200, openapi.document())
+
+    async def docs(self, call: Call) -> None:
+        await call.respond(200, docs_page.page(), _HTML)
+
+    async def _body(self, call: Call) -> bytes:
+        return await call.body(
+            limit=self._config.max_body_bytes,
+            timeout_seconds=self._config.receive_timeout_seconds,
+        )
+
+
+async def _json(call: Call, answer: msgspec.Struct) -> None:
+    await call.respond(200, msgspec.json.encode(answer))

@@ -1,0 +1,214 @@
+"""One client request while the router has it: what came for its choices and was not yet taken.
+
+A choice is one output: prompt p of a request with n outputs each has choices p*n .. p*n+n-1, as
+OpenAI numbers them. One code path serves streaming and collected answers: both take the same rows,
+sooner or later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from frontend.metrics import Tally
+from tandem.errors import SlowClientError, TandemError
+from tandem.v1 import common_pb2
+
+Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
+"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
+FinishReason = Literal["stop", "length"]
+
+_ROW_BYTES = 200
+"""What a row costs beside its text: its tuple, and its JSON frame once written."""
+
+
+class Ending(NamedTuple):
+    choice: int
+    reason: FinishReason
+    stop_reason: str | None
+    """The matched stop string, or a hook's reason; None for the end of a sequence."""
+
+
+class Exchange:
+    """Filled by the switchboard, emptied by one handler, both on the event loop.
+
+    A streaming handler sets `pump`, which is called once after each message of the router that
+    brought something, for as long as more is to come; it answers False while its client's socket is
+    full. Rows it leaves are counted, and past `backlog_limit` bytes `abort_client` is called.
+    `release` is called once, as soon as nothing more is wanted from the router: at the last end, or
+    at the first failure.
+    """
+
+    __slots__ = (
+        "_abort_client",
+        "_counted",
+        "_ended",
+        "_inter_token",
+        "_last_at",
+        "_limit",
+        "_release",
+        "_rows",
+        "_streaming",
+        "_tokens",
+        "_touched",
+        "_touched_list",
+        "_waiter",
+        "backlog",
+        "base",
+        "cached_tokens",
+        "error",
+        "first_at",
+        "firsts",
+        "open_choices",
+        "pump",
+        "reports",
+    )
+
+    def __init__(
+        self,
+        *,
+        base: int,
+        prompts: int,
+        n: int,
+        streaming: bool,
+        backlog_limit: int,
+        inter_token: Tally,
+        touched: list[Exchange],
+        release: Callable[[Exchange], None],
+        abort_client: Callable[[], None],
+    ) -> None:
+        self.base = base
+        self.firsts = range(base, base + prompts * n, n)
+        self.open_choices = prompts * n
+        self.cached_tokens = [0] * prompts
+        self.reports: list[common_pb2.PhaseReport] = []
+        self.error: TandemError | None = None
+        self.first_at = 0.0
+        self.backlog = 0
+        self.pump: Callable[[], bool] | None = None
+        self._tokens = [0] * (prompts * n)
+        self._last_at = [0.0] * (prompts * n)
+        self._rows: list[Row] = []
+        self._ended: list[Ending] = []
+        self._counted = 0
+        self._limit = backlog_limit
+        self._streaming = streaming
+        self._waiter: asyncio.Future[None] | None = None
+        self._inter_token = inter_token
+        self._touched = False
+        self._touched_list = touched
+        self._release = release
+        self._abort_client = abort_client
+
+    @property
+    def sequences(self) -> range:
+        return range(self.base, self.base + len(self._tokens))
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated so far, shown or withheld once a choice has finished."""
+        return sum(self._tokens)
+
+    # --- the switchboard's side; `row` and `settle` run once a token ---
+
+    def row(
+        self,
+        sequence: int,
+        count: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[common_pb2.TokenLogprobs],
+        now: float,
+    ) -> None:
+        choice = sequence - self.base
+        if count:
+            self._tokens[choice] += count
+            last = self._last_at[choice]
+            if last:
+                self._inter_token.add((now - last) / count, count)
+            elif not self.first_at:
+                self.first_at = now
+            self._last_at[choice] = now
+        self._rows.append((choice, text, token_ids, logprobs))
+        if not self._touched:
+            self._touched = True
+            self._touched_list.append(self)
+
+    def finish(self, finish: common_pb2.Finish) -> None:
+        choice = finish.sequence - self.base
+        prompt = choice * len(self.cached_tokens) // len(self._tokens)
+        self.cached_tokens[prompt] = max(self.cached_tokens[prompt], finish.cached_tokens)
+        self._tokens[choice] = max(self._tokens[choice], finish.completion_tokens)
+        length = finish.reason == common_pb2.FINISH_REASON_LENGTH
+        self.end(choice, "length" if length else "stop", finish.stop_reason)
+
+    def end(self, choice: int, reason: FinishReason, stop_reason: str) -> None:
+        """A choice has all it will have."""
+        self._ended.append(Ending(choice, reason, stop_reason or None))
+        self.open_choices -= 1
+        if not self._touched:
+            self._touched = True
+            self._touched_list.append(self)
+        if self.open_choices == 0:
+            self._release(self)
+
+    def settle(self) -> None:
+        """The router's message has been handed out: pass on what it brought."""
+        self._touched = False
+        if self.error is not None or not self.open_choices or self.pump is None:
+            self._wake()
+        if self._streaming and self.open_choices and not (self.pump is not None and self.pump()):
+            self._bound_backlog()
+
+    def fail(self, error: TandemError) -> None:
+        """End the whole request; what it still runs is cancelled. The first failure counts."""
+        if self.error is None and self.open_choices:
+            self.error = error
+            self._release(self)
+            self._wake()
+
+    # --- the handler's side ---
+
+    async def started(self) -> None:
+        """Until something may be said to the client: a streaming one's first output, or the end."""
+        while not (self._streaming and (self._rows or self._ended)) and not self._over():
+            await self._wait()
+
+    async def over(self) -> None:
+        """Until the last end, or a failure."""
+        while not self._over():
+            await self._wait()
+
+    def take(self) -> tuple[list[Row], list[Ending]]:
+        """All that came since the last call. A choice's rows come before its end."""
+        rows, self._rows = self._rows, []
+        ended = self._ended
+        if ended:
+            self._ended = []
+        self.backlog = self._counted = 0
+        return rows, ended
+
+    # --- inside ---
+
+    def _over(self) -> bool:
+        return self.error is not None or not self.open_choices
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _bound_backlog(self) -> None:
+        fresh = self._rows[self._counted :]
+        self._counted += len(fresh)
+        self.backlog += sum(len(row[1]) + _ROW_BYTES for row in fresh)
+        if self.backlog > self._limit:
+            self.fail(SlowClientError("The client reads more slowly than tokens come"))
+            self._abort_client()

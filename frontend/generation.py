@@ -1,0 +1,199 @@
+"""Serves one generating request from submission to last byte, as a stream or as one body."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from frontend import http_errors
+from frontend.connection import Connection
+from frontend.exchange import Exchange
+from frontend.http import Call
+from frontend.metrics import Metrics
+from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
+from frontend.openai.dialects import Dialect
+from frontend.openai.writers import BodyWriter, EventWriter
+from frontend.submission import Submission
+from frontend.switchboard import Switchboard
+from frontend.tokenizer import Tokenizer
+from tandem.errors import CancelledError, SlowClientError, TandemError
+from tandem.v1 import common_pb2
+
+log = logging.getLogger(__name__)
+
+
+class Generation:
+    """What every request shares; one object for the process."""
+
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        *,
+        backlog_limit: int,
+    ) -> None:
+        self._switchboard = switchboard
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._backlog_limit = backlog_limit
+
+    async def run(
+        self,
+        call: Call,
+        dialect: Dialect,
+        submission: Submission,
+        *,
+        include_usage: bool,
+        echo: bool,
+        arrived: float,
+    ) -> TandemError | None:
+        """Answer the client. A failure after the first byte is told to it here and returned.
+
+        Raises the failure where nothing has been sent yet.
+        """
+        echoes = [prompt.text for prompt in submission.prompts for _ in range(submission.n)]
+        with self._switchboard.exchange(
+            submission, backlog_limit=self._backlog_limit, abort_client=call.connection.abort
+        ) as exchange:
+            call.connection.watch(
+                on_lost=lambda: exchange.fail(CancelledError("The client went away")),
+                on_stall=lambda: exchange.fail(SlowClientError("The client does not read")),
+            )
+            self._metrics.prompt_tokens.inc(submission.prompt_tokens)
+            try:
+                await exchange.started()
+                if exchange.error is not None:
+                    raise exchange.error
+                ending = _Ending(submission, exchange, arrived)
+                if submission.streaming:
+                    events = EventWriter(
+                        dialect,
+                        self._tokenizer,
+                        trace_id=submission.trace_id,
+                        model=submission.model,
+                        choices=submission.choices,
+                        include_usage=include_usage,
+                        token_ids=submission.want_token_ids,
+                    )
+                    await _stream(call, exchange, events, ending, echoes if echo else [])
+                else:
+                    body = BodyWriter(
+                        dialect,
+                        self._tokenizer,
+                        trace_id=submission.trace_id,
+                        model=submission.model,
+                        choices=submission.choices,
+                        token_ids=submission.want_token_ids,
+                    )
+                    await _collect(call, exchange, body, ending, echoes if echo else [])
+            finally:
+                if exchange.first_at:
+                    self._metrics.ttft_seconds.observe(exchange.first_at - arrived)
+                self._metrics.request_seconds.observe(time.monotonic() - arrived)
+            return exchange.error
+
+
+class _Ending:
+    """What is said of a request as a whole, once it has ended."""
+
+    def __init__(self, submission: Submission, exchange: Exchange, arrived: float) -> None:
+        self._submission, self._exchange, self._arrived = submission, exchange, arrived
+
+    def usage(self) -> Usage:
+        prompt, completion = self._submission.prompt_tokens, self._exchange.completion_tokens
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokensDetails(
+                cached_tokens=sum(self._exchange.cached_tokens)
+            ),
+        )
+
+    def report(self) -> Report | None:
+        if not self._submission.want_report:
+            return None
+        return Report(
+            trace_id=self._submission.trace_id,
+            ttft_seconds=(first_at - self._arrived)
+            if (first_at := self._exchange.first_at)
+            else None,
+            request_seconds=time.monotonic() - self._arrived,
+            phases=[_phase(report, self._exchange.base) for report in self._exchange.reports],
+        )
+
+
+async def _stream(
+    call: Call, exchange: Exchange, events: EventWriter, ending: _Ending, echoes: list[str]
+) -> None:
+    """Rows go from the router's message straight to the socket; this task sleeps until the end."""
+    await call.start_events()
+    live = _Live(exchange, call.connection, events, events.opening(echoes))
+    live.pump()
+    exchange.pump = call.connection.on_writable = live.pump
+    await exchange.over()
+    last = live.take()
+    if exchange.error is not None:
+        last += b"data: " + http_errors.body(exchange.error) + b"\n\n"
+    else:
+        last += events.closing(ending.usage(), ending.report())
+    await call.send(last, more=False)
+
+
+class _Live:
+    """Writes a stream's events as they come."""
+
+    __slots__ = ("_connection", "_events", "_exchange", "_opening")
+
+    def __init__(
+        self, exchange: Exchange, connection: Connection, events: EventWriter, opening: bytes
+    ) -> None:
+        self._exchange, self._connection, self._events = exchange, connection, events
+        self._opening = opening
+
+    def pump(self) -> bool:
+        """Send what there is. False: the client's socket is full, and nothing was taken."""
+        if not self._connection.writable:
+            return False
+        if body := self.take():
+            self._connection.write_chunk(body)
+        return True
+
+    def take(self) -> bytes:
+        """The events of all that has come; a choice's rows before its end."""
+        rows, ended = self._exchange.take()
+        events = self._events
+        if len(rows) == 1 and not ended and not self._opening:
+            return events.row(rows[0])
+        opening, self._opening = self._opening, b""
+        return b"".join((opening, *map(events.row, rows), *map(events.ending, ended)))
+
+
+async def _collect(
+    call: Call, exchange: Exchange, body: BodyWriter, ending: _Ending, echoes: list[str]
+) -> None:
+    rows, ended = exchange.take()
+    body.opening(echoes)
+    for row in rows:
+        body.row(row)
+    for end in ended:
+        body.ending(end)
+    await call.respond(200, body.body(ending.usage(), ending.report()))
+
+
+def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:
+    return PhaseReport(
+        choice=report.sequence - base,
+        phase="prefill" if report.phase == common_pb2.PHASE_PREFILL else "decode",
+        worker=report.worker,
+        request_id=report.request_id,
+        emitted=report.emitted,
+        suppressed=report.suppressed,
+        terminated=report.terminated,
+        hook_seconds=report.hook_seconds,
+        phase_seconds=report.phase_seconds,
+        kv_bytes=report.kv_bytes,
+        kv_seconds=report.kv_seconds,
+        kv_transport=report.kv_transport,
+    )

@@ -1,0 +1,41 @@
+"""What the served model can take: the smallest limits of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frontend.tokenizer import Tokenizer
+from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.v1 import router_pb2
+
+
+class Limits:
+    """What the served model's workers can take; the model's own files where they do not say."""
+
+    def __init__(self, tokenizer: Tokenizer, served: router_pb2.ServedModel) -> None:
+        self.context_length = served.limits.context_length or tokenizer.context_length
+        self.vocabulary = served.limits.vocabulary or tokenizer.vocabulary
+        self.logits_processors = set(served.logits_processors)
+
+    def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
+        if token_ids and max(token_ids) >= self.vocabulary:
+            raise InvalidRequestError(
+                f"Token id {max(token_ids)} is not below the vocabulary's size {self.vocabulary}",
+                param=param,
+            )
+
+    def room(self, prompt: Sequence[int], asked: int | None, default: int, *, param: str) -> int:
+        """How many tokens may follow. Raises ContextLengthError where what was asked for does not
+        fit.
+        """
+        if not prompt:
+            raise InvalidRequestError("The prompt must not be empty", param=param)
+        left = self.context_length - len(prompt)
+        if left < (asked or 1):
+            asked_for = f" and {asked} to generate" if asked else ""
+            raise ContextLengthError(
+                f"The prompt has {len(prompt)} tokens{asked_for}; the model's context holds "
+                f"{self.context_length} together",
+                param=param,
+            )
+        return asked or min(left, default)

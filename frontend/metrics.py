@@ -1,0 +1,140 @@
+"""The frontend's Prometheus metrics. Every series is there, at 0, from the start."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from frontend import http_errors
+from tandem import errors
+from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS, new_registry
+
+Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
+ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")
+SUCCESS = "success"
+
+
+class Tally(Collector):
+    """A histogram for the token path: adding costs a bisection and two additions, without a lock.
+
+    Only the event loop may call `add`.
+    """
+
+    def __init__(
+        self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text = name, text
+        self._bounds = tuple(buckets)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def add(self, value: float, weight: int) -> None:
+        """`weight` observations of `value`."""
+        self._counts[bisect_left(self._bounds, value)] += weight
+        self._sum += value * weight
+
+    def collect(self) -> Iterable[Metric]:
+        total, buckets = 0, []
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((str(bound), float(total)))
+        family = HistogramMetricFamily(self._name, self._text)
+        family.add_metric([], buckets=buckets, sum_value=self._sum)
+        yield family
+
+
+class Metrics:
+    """All series of one frontend process."""
+
+    def __init__(self) -> None:
+        registry = self.registry = new_registry("frontend")
+        requests = Counter(
+            "tandem_frontend_requests",
+            "Requests that ended, by how: success, or the code of their error.",
+            ["endpoint", "outcome"],
+            registry=registry,
+        )
+        self._requests = {
+            (endpoint, outcome): requests.labels(endpoint, outcome)
+            for endpoint in ENDPOINTS
+            for outcome in (SUCCESS, *_OUTCOMES)
+        }
+        self.request_seconds = Histogram(
+            "tandem_frontend_request_seconds",
+            "Time from a generating request's arrival to its end.",
+            buckets=REQUEST_SECONDS,
+            registry=registry,
+        )
+        self.ttft_seconds = Histogram(
+            "tandem_frontend_ttft_seconds",
+            "Time from a generating request's arrival to its first output.",
+            buckets=REQUEST_SECONDS,
+            registry=registry,
+        )
+        self.inter_token_seconds = Tally(
+            "tandem_frontend_itl_seconds",
+            "Time between a choice's tokens, as they come from the router.",
+            STEP_SECONDS,
+            registry,
+        )
+        self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
+        self.completion_tokens = _counter(
+            "completion_tokens", "Tokens received from the router.", registry
+        )
+        self.slow_clients = _counter(
+            "slow_clients", "Requests cancelled because their client did not read.", registry
+        )
+        self.disconnects = _counter(
+            "disconnects", "Requests cancelled because their client went away.", registry
+        )
+
+    def count_request(self, endpoint: Endpoint, error: errors.TandemError | None) -> None:
+        self._requests[endpoint, error.code if error else SUCCESS].inc()
+        if isinstance(error, errors.SlowClientError):
+            self.slow_clients.inc()
+        elif isinstance(error, errors.CancelledError):
+            self.disconnects.inc()
+
+    def watch(
+        self,
+        *,
+        open_requests: Callable[[], float],
+        backlog_bytes: Callable[[], float],
+        ready: Callable[[], float],
+        draining: Callable[[], float],
+    ) -> None:
+        """Gauges that are read when they are asked for."""
+        for name, text, value in (
+            ("open_requests", "Requests at the router now.", open_requests),
+            ("backlog_bytes", "Output that waits for clients to read.", backlog_bytes),
+            ("ready", "1 while a request would be served.", ready),
+            ("draining", "1 while this process shuts down.", draining),
+        ):
+            Gauge(f"tandem_frontend_{name}", text, registry=self.registry).set_function(value)
+
+    def exposition(self) -> bytes:
+        """What `/metrics` answers."""
+        return prometheus_client.generate_latest(self.registry)
+
+
+def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
+    return Counter(f"tandem_frontend_{name}", text, registry=registry)
+
+
+def _codes(base: type[errors.TandemError]) -> list[str]:
+    """The codes of a branch of the error tree, each once."""
+    assert issubclass(http_errors.NotFoundError, errors.TandemError)
+    found = dict.fromkeys([base.code])
+    for child in base.__subclasses__():
+        found |= dict.fromkeys(_codes(child))
+    return list(found)
+
+
+_OUTCOMES = dict.fromkeys((*_codes(errors.TandemError), http_errors.ReceiveTimeoutError.code))

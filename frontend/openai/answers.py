@@ -1,0 +1,161 @@
+"""What clients get back: the shapes of bodies and of stream chunks, as types for the API's
+description.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length"]
+
+
+class PromptTokensDetails(msgspec.Struct, kw_only=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """`completion_tokens` counts what was generated, shown or withheld by a hook."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class PhaseReport(msgspec.Struct, kw_only=True):
+    choice: int
+    phase: Literal["prefill", "decode"]
+    worker: str
+    request_id: int
+    emitted: int
+    suppressed: int
+    terminated: int
+    hook_seconds: float
+    phase_seconds: float
+    kv_bytes: int
+    kv_seconds: float
+    kv_transport: str
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What was done for a request; only where asked for and allowed."""
+
+    trace_id: str
+    ttft_seconds: float | None
+    request_seconds: float
+    phases: list[PhaseReport]
+
+
+class TopLogprob(msgspec.Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    content: list[TokenLogprob]
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    """Parallel lists. `text_offset` counts characters of the tokens' own text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class AssistantMessage(msgspec.Struct, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    tandem: Report | msgspec.UnsetType = msgspec.UNSET
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    tandem: Report | msgspec.UnsetType = msgspec.UNSET
+
+
+class Model(msgspec.Struct, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "tandem"
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Tokens(msgspec.Struct, kw_only=True):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class Text(msgspec.Struct, kw_only=True):
+    prompt: str
+
+
+class Status(msgspec.Struct, kw_only=True):
+    status: Literal["ok"] = "ok"
+
+
+class Version(msgspec.Struct, kw_only=True):
+    version: str
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """Every failure, as a body or, once a stream has begun, as its last event."""
+
+    error: ErrorDetail
+
+
+BODIES: tuple[Any, ...] = (ChatCompletion, Completion, ModelList, Tokens, Text, Status, Version)

@@ -1,0 +1,77 @@
+"""Log-probabilities from token ids to OpenAI's two shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from frontend.openai.answers import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from frontend.tokenizer import Tokenizer
+from tandem.v1 import common_pb2
+
+_LOWEST = -9999.0
+"""Stands for a probability of zero: JSON has no infinity."""
+
+_Candidate = tuple[int, float]
+
+
+def for_chat(tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs]) -> ChatLogprobs:
+    content = []
+    for (token_id, logprob), top in _tokens(entries):
+        piece = tokenizer.token_bytes(token_id)
+        content.append(
+            TokenLogprob(
+                token=_text(piece),
+                logprob=logprob,
+                bytes=list(piece),
+                top_logprobs=[_top(tokenizer, *candidate) for candidate in top],
+            )
+        )
+    return ChatLogprobs(content=content)
+
+
+def for_completion(
+    tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs], offset: int
+) -> CompletionLogprobs:
+    """`offset` is where the first token's text begins; the chosen token is always among the top
+    ones.
+    """
+    answer = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    for chosen, top in _tokens(entries):
+        token = _text(tokenizer.token_bytes(chosen[0]))
+        answer.tokens.append(token)
+        answer.token_logprobs.append(chosen[1])
+        answer.top_logprobs.append(
+            {
+                _text(tokenizer.token_bytes(token_id)): logprob
+                for token_id, logprob in (*top, chosen)
+            }
+        )
+        answer.text_offset.append(offset)
+        offset += len(token)
+    return answer
+
+
+def _tokens(
+    entries: Iterable[common_pb2.TokenLogprobs],
+) -> Iterator[tuple[_Candidate, Sequence[_Candidate]]]:
+    """Each token with its probability, and its alternatives, best first."""
+    for entry in entries:
+        width = entry.top_count
+        top = [
+            (token_id, max(logprob, _LOWEST))
+            for token_id, logprob in zip(entry.top_token_id, entry.top_logprob, strict=True)
+        ]
+        for position, (token_id, logprob) in enumerate(
+            zip(entry.token_id, entry.logprob, strict=True)
+        ):
+            alternatives = top[position * width : (position + 1) * width]
+            yield (token_id, max(logprob, _LOWEST)), alternatives
+
+
+def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
+    piece = tokenizer.token_bytes(token_id)
+    return TopLogprob(token=_text(piece), logprob=logprob, bytes=list(piece))
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode(errors="replace")

@@ -1,0 +1,112 @@
+"""The bodies that clients send. docs/api.md says of each field whether it is offered, and of others
+why they are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MAX_TOP_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
+_MAX_INT32 = 2**31 - 1
+
+TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    include_usage: bool = False
+    """End the stream with a chunk that has no choices and the request's `usage`."""
+
+
+class LogitsProcessorChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    args: dict[str, Any] = {}
+
+
+class TandemOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    report: bool = False
+    """Add what each phase did to the answer. Only where the deployment allows reports."""
+
+
+class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What chat and plain completions have in common. `null` means the default everywhere."""
+
+    model: str
+    n: Annotated[int, Meta(ge=1, le=_MAX_INT32)] | None = None
+    max_tokens: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=_MAX_INT32)] | None = None
+    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    logit_bias: dict[int, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    detokenize: bool | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None
+    tandem: TandemOptions | None = None
+    user: str | None = None
+    """Accepted for compatibility; nothing is done with it."""
+
+
+class TextPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def as_template_input(self) -> dict[str, str]:
+        """What chat templates expect: the text parts joined by line feeds."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
+        message = {"role": self.role, "content": text}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+
+class ChatRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+
+class CompletionRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[str | TokenId | list[TokenId]]
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`prompt` or `messages`, not both."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    model: str | None = None
+    tokens: list[TokenId]

@@ -1,0 +1,194 @@
+"""Rows to answers: as the events of a stream, or collected into one body. Both are given the same
+rows in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from frontend.exchange import Ending, Row
+from frontend.openai.answers import FinishReason, Report, Usage
+from frontend.openai.dialects import Dialect, Logprobs
+from frontend.tokenizer import Tokenizer
+from tandem.errors import InternalError
+from tandem.v1 import common_pb2
+
+_encode = msgspec.json.Encoder().encode
+_DONE = b"data: [DONE]\n\n"
+_ROW_END = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class _Offsets:
+    """Characters of tokens so far, for each choice: where the next log-probabilities begin."""
+
+    def __init__(self, dialect: Dialect, tokenizer: Tokenizer, choices: int) -> None:
+        self._dialect, self._tokenizer = dialect, tokenizer
+        self._characters = [0] * choices
+
+    def convert(self, choice: int, entries: Sequence[common_pb2.TokenLogprobs]) -> Logprobs:
+        start = self._characters[choice]
+        for entry in entries:
+            for token_id in entry.token_id:
+                piece = self._tokenizer.token_bytes(token_id).decode(errors="replace")
+                self._characters[choice] += len(piece)
+        return self._dialect.logprobs(self._tokenizer, entries, start)
+
+
+class EventWriter:
+    """Writes server-sent events: a prefix made once, the text as JSON, and a fixed end."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        tokenizer: Tokenizer,
+        *,
+        trace_id: str,
+        model: str,
+        choices: int,
+        include_usage: bool,
+        token_ids: bool,
+    ) -> None:
+        head = _encode(
+            {
+                "id": dialect.id_prefix + trace_id,
+                "object": dialect.chunk_object,
+                "created": int(time.time()),
+                "model": model,
+            }
+        )
+        self._head = b"data: " + head[:-1]
+        self._nulls = b',"usage":null' if include_usage else b""
+        self._include_usage = include_usage
+        self._dialect = dialect
+        self._offsets = _Offsets(dialect, tokenizer, choices)
+        self._starts = [
+            self._head + self._nulls + b',"choices":[{"index":%d,' % choice
+            for choice in range(choices)
+        ]
+        self._before = [start + dialect.before_text for start in self._starts]
+        self._after = dialect.after_text + _ROW_END
+        self._token_ids = token_ids
+
+    def opening(self, echoes: Sequence[str]) -> bytes:
+        """The events before any output: each choice's role, or the prompt it echoes."""
+        if self._dialect.opening:
+            return b"".join(start + self._dialect.opening + _ROW_END for start in self._starts)
+        return b"".join(
+            before + _encode(text) + self._after
+            for before, text in zip(self._before, echoes, strict=False)
+        )
+
+    def row(self, row: Row) -> bytes:
+        """One row's event; nothing where the row shows nothing, such as half a character."""
+        choice, text, token_ids, logprobs = row
+        if not logprobs and not token_ids:
+            return self._before[choice] + _encode(text) + self._after if text else b""
+        more = b""
+        if token_ids:
+            more += b',"token_ids":' + _encode(list(token_ids))
+        shown = _encode(self._offsets.convert(choice, logprobs)) if logprobs else b"null"
+        return b"".join(
+            (
+                self._before[choice],
+                _encode(text),
+                self._dialect.after_text,
+                more,
+                b',"logprobs":',
+                shown,
+                b',"finish_reason":null}]}\n\n',
+            )
+        )
+
+    def ending(self, ending: Ending) -> bytes:
+        """The event with a choice's finish_reason."""
+        return b"".join(
+            (
+                self._starts[ending.choice],
+                self._dialect.no_text,
+                b',"token_ids":[]' if self._token_ids else b"",
+                b',"logprobs":null,"finish_reason":',
+                _encode(ending.reason),
+                b',"stop_reason":',
+                _encode(ending.stop_reason),
+                b"}]}\n\n",
+            )
+        )
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes:
+        """Usage and report where asked for, then the stream's last line."""
+        if not self._include_usage and report is None:
+            return _DONE
+        last = [self._head, b',"choices":[]']
+        if self._include_usage:
+            last += [b',"usage":', _encode(usage)]
+        if report is not None:
+            last += [b',"tandem":', _encode(report)]
+        return b"".join((*last, b"}\n\n", _DONE))
+
+
+class BodyWriter:
+    """Collects rows and writes them as one JSON body."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        tokenizer: Tokenizer,
+        *,
+        trace_id: str,
+        model: str,
+        choices: int,
+        token_ids: bool,
+    ) -> None:
+        self._dialect = dialect
+        self._offsets = _Offsets(dialect, tokenizer, choices)
+        self._trace_id, self._model = trace_id, model
+        self._texts: list[list[str]] = [[] for _ in range(choices)]
+        self._ids: list[list[int]] = [[] for _ in range(choices)]
+        self._logprobs: list[list[Logprobs]] = [[] for _ in range(choices)]
+        self._endings: list[Ending | None] = [None] * choices
+        self._token_ids = token_ids
+
+    def opening(self, echoes: Sequence[str]) -> None:
+        """What each choice begins with, where its prompt is echoed."""
+        for texts, echo in zip(self._texts, echoes, strict=False):
+            texts.append(echo)
+
+    def row(self, row: Row) -> None:
+        choice, text, token_ids, logprobs = row
+        self._texts[choice].append(text)
+        self._ids[choice].extend(token_ids)
+        if logprobs:
+            self._logprobs[choice].append(self._offsets.convert(choice, logprobs))
+
+    def ending(self, ending: Ending) -> None:
+        self._endings[ending.choice] = ending
+
+    def body(self, usage: Usage, report: Report | None) -> bytes:
+        return _encode(
+            self._dialect.body(
+                id=self._dialect.id_prefix + self._trace_id,
+                created=int(time.time()),
+                model=self._model,
+                choices=[self._choice(choice) for choice in range(len(self._texts))],
+                usage=usage,
+                tandem=report or msgspec.UNSET,
+            )
+        )
+
+    def _choice(self, choice: int) -> object:
+        ending = self._endings[choice]
+        if ending is None:
+            raise InternalError(f"choice {choice} has no end")
+        reason: FinishReason = ending.reason
+        parts = self._logprobs[choice]
+        return self._dialect.choice(
+            text="".join(self._texts[choice]),
+            index=choice,
+            logprobs=self._dialect.join_logprobs(parts) if parts else None,
+            finish_reason=reason,
+            stop_reason=ending.stop_reason,
+            token_ids=self._ids[choice] if self._token_ids else msgspec.UNSET,
+        )

@@ -1,0 +1,98 @@
+"""The OpenAPI 3.1 description, made from the same types that decode and write bodies."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from frontend.openai import answers, requests
+from tandem.metrics import tandem_version
+
+_REF = "#/components/schemas/{name}"
+_JSON = "application/json"
+
+_POSTS: tuple[tuple[str, str, Any, Any], ...] = (
+    (
+        "/v1/chat/completions",
+        "Answer a chat, as one body or as server-sent events",
+        requests.ChatRequest,
+        answers.ChatCompletion,
+    ),
+    (
+        "/v1/completions",
+        "Continue prompts, as one body or as server-sent events",
+        requests.CompletionRequest,
+        answers.Completion,
+    ),
+    ("/tokenize", "Text or a chat to token ids", requests.TokenizeRequest, answers.Tokens),
+    ("/detokenize", "Token ids to text", requests.DetokenizeRequest, answers.Text),
+)
+_GETS: tuple[tuple[str, str, Any], ...] = (
+    ("/v1/models", "The served model, as a list", answers.ModelList),
+    ("/v1/models/{model}", "The served model", answers.Model),
+    ("/health", "Whether a request would be served now (same as /ready)", answers.Status),
+    ("/ready", "Whether a request would be served now", answers.Status),
+    ("/live", "Whether the process runs", answers.Status),
+    ("/version", "Tandem's version", answers.Version),
+    ("/metrics", "Prometheus metrics", str),
+    ("/openapi.json", "This description", dict[str, Any]),
+    ("/docs", "This description as a page", str),
+)
+
+
+@functools.cache
+def document() -> bytes:
+    """The description as JSON."""
+    return msgspec.json.encode(describe())
+
+
+@functools.cache
+def describe() -> dict[str, Any]:
+    types = [kind for _, _, *pair in _POSTS for kind in pair]
+    types += [kind for _, _, kind in _GETS] + [answers.ErrorBody]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schema = dict(zip(map(repr, types), schemas, strict=True))
+    error = schema[repr(answers.ErrorBody)]
+    paths: dict[str, Any] = {}
+    for path, summary, body, answer in _POSTS:
+        operation = _operation(summary, schema[repr(answer)], error, secured=True)
+        operation["requestBody"] = {
+            "required": True,
+            "content": {_JSON: {"schema": schema[repr(body)]}},
+        }
+        if "completions" in path:
+            events = {"schema": {"type": "string", "description": "Chunks; then `[DONE]`."}}
+            operation["responses"]["200"]["content"]["text/event-stream"] = events
+        paths[path] = {"post": operation}
+    for path, summary, answer in _GETS:
+        secured = path.startswith("/v1/")
+        operation = _operation(summary, schema[repr(answer)], error, secured=secured)
+        if path.endswith("{model}"):
+            operation["parameters"] = [
+                {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+            ]
+        paths[path] = {"get": operation}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Tandem", "version": tandem_version()},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(summary: str, answer: Any, error: Any, *, secured: bool) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            "200": {"description": "Success", "content": {_JSON: {"schema": answer}}},
+            "default": {"description": "Failure", "content": {_JSON: {"schema": error}}},
+        },
+    }
+    if secured:
+        operation["security"] = [{"key": []}, {}]
+    return operation

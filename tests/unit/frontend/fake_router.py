@@ -1,0 +1,243 @@
+"""A router for tests of the frontend: a real gRPC server that answers by script, without workers.
+
+A script is a coroutine function that is run for each Submit with a `Reply`, by which it says what a
+router would say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+
+from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
+from tandem.wire.columns import Draft
+from tandem.wire.grpc import Server
+from tandem.wire.outbox import Outbox
+
+WAIT_SECONDS = 10.0
+
+
+class Reply:
+    """Answers one Submit. Frames are sent as they come: `flush` ends one."""
+
+    def __init__(self, stream: Stream, submit: router_pb2.Submit) -> None:
+        self._stream = stream
+        self.submit = submit
+        self.task = common_pb2.Task.FromString(submit.task)
+        self.first = submit.first_sequence
+        self.cancelled = asyncio.Event()
+
+    def text(self, text: str, *, output: int = 0, tokens: int = 1) -> None:
+        self._stream.draft.add(self.first + output, tokens, text)
+        self._stream.outbox.notify()
+
+    def token_ids(self, token_ids: Sequence[int], *, output: int = 0) -> None:
+        self._stream.draft.add(self.first + output, len(token_ids), "", token_ids)
+        self._stream.outbox.notify()
+
+    def logprobs(self, entry: common_pb2.TokenLogprobs, *, output: int = 0) -> None:
+        """Of the row that was or will be added to the same frame."""
+        entry.sequence = self.first + output
+        self._stream.draft.logprobs.append(entry)
+
+    def report(self, report: common_pb2.PhaseReport, *, output: int = 0) -> None:
+        report.sequence = self.first + output
+        self._stream.draft.reports.append(report)
+
+    def finish(
+        self,
+        *,
+        output: int = 0,
+        length: bool = False,
+        stop_reason: str = "",
+        completion_tokens: int = 0,
+        cached_tokens: int = 0,
+    ) -> None:
+        reason = common_pb2.FINISH_REASON_LENGTH if length else common_pb2.FINISH_REASON_STOP
+        self._stream.draft.finishes.append(
+            common_pb2.Finish(
+                sequence=self.first + output,
+                reason=reason,
+                stop_reason=stop_reason,
+                prompt_tokens=len(self.task.prompt_token_ids),
+                completion_tokens=completion_tokens,
+                cached_tokens=cached_tokens,
+            )
+        )
+        self._stream.outbox.notify()
+
+    def end(
+        self, *, output: int = 0, error: common_pb2.Error | None = None, stop_reason: str = ""
+    ) -> None:
+        self._stream.ends.append(
+            router_pb2.SequenceEnd(
+                sequence=self.first + output, error=error, stop_reason=stop_reason
+            )
+        )
+        self._stream.outbox.notify()
+
+    def break_frame(self) -> None:
+        """A row without its text: no frame that a worker may send."""
+        self._stream.draft.sequences.append(self.first)
+        self._stream.outbox.notify()
+
+    async def flush(self) -> None:
+        """Until all said so far has left as its own frame."""
+        await self._stream.flushed()
+
+
+Script = Callable[[Reply], Coroutine[Any, Any, None]]
+
+
+class Stream:
+    """One frontend's stream."""
+
+    def __init__(self, fleet: router_pb2.Fleet) -> None:
+        self.draft = Draft()
+        self.ends: list[router_pb2.SequenceEnd] = []
+        self.fleet: router_pb2.Fleet | None = fleet
+        self.outbox = Outbox(self._take)
+        self._taken = asyncio.Event()
+        self.outbox.notify()
+
+    async def flushed(self) -> None:
+        while self.draft.sequences or self.draft.finishes or self.ends:
+            self._taken.clear()
+            self.outbox.notify()
+            await asyncio.wait_for(self._taken.wait(), WAIT_SECONDS)
+
+    def _take(self) -> router_pb2.RouterMessage | None:
+        message = router_pb2.RouterMessage(payload=self.draft.serialize(), ends=self.ends)
+        if self.fleet is not None:
+            message.fleet.CopyFrom(self.fleet)
+        self.draft, self.ends, self.fleet = Draft(), [], None
+        self._taken.set()
+        return message
+
+
+class FakeRouter(router_pb2_grpc.RouterServicer):
+    """Servicer and its record of what frontends said."""
+
+    def __init__(self, script: Script, fleet: router_pb2.Fleet) -> None:
+        self.script = script
+        self.fleet = fleet
+        self.replies: dict[int, Reply] = {}
+        self.cancels: list[int] = []
+        self.streams: list[Stream] = []
+        self._changed = asyncio.Event()
+        self._drop = asyncio.Event()
+        self._scripts: set[asyncio.Task[None]] = set()
+        self.address = ""
+        self._server: Server | None = None
+
+    async def Connect(
+        self,
+        request_iterator: AsyncIterator[router_pb2.FrontendMessage],
+        context: grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage],
+    ) -> None:
+        stream = Stream(self.fleet)
+        self.streams.append(stream)
+        self._drop.clear()
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(self._listen(request_iterator, stream, group))
+            dropping = group.create_task(self._end_on_drop(stream))
+            async for message in stream.outbox.messages():
+                await context.write(message)
+            for task in (listening, dropping, *self._scripts):
+                task.cancel()
+
+    async def _listen(
+        self,
+        requests: AsyncIterator[router_pb2.FrontendMessage],
+        stream: Stream,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        async for message in requests:
+            for submit in message.submit:
+                reply = Reply(stream, submit)
+                self.replies[submit.first_sequence] = reply
+                task = group.create_task(self.script(reply))
+                self._scripts.add(task)
+                task.add_done_callback(self._scripts.discard)
+            for first in message.cancel:
+                self.cancels.append(first)
+                if first in self.replies:
+                    self.replies[first].cancelled.set()
+            self._changed.set()
+        stream.outbox.close()
+
+    async def _end_on_drop(self, stream: Stream) -> None:
+        await self._drop.wait()
+        stream.outbox.close()
+
+    async def stop_serving(self) -> None:
+        """Be gone for good."""
+        self.drop()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    def drop(self) -> None:
+        """End every stream, as a router that goes away does."""
+        self._drop.set()
+
+    def change_fleet(self, fleet: router_pb2.Fleet) -> None:
+        self.fleet = fleet
+        for stream in self.streams:
+            stream.fleet = fleet
+            stream.outbox.notify()
+
+    async def until(self, condition: Callable[[FakeRouter], bool]) -> None:
+        """Wait for something that a frontend says."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not condition(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def fleet(
+    *,
+    model: str,
+    tokenizer_sha256: str,
+    ready_pairs: int = 1,
+    context_length: int = 4096,
+    vocabulary: int = 2048,
+    logits_processors: Sequence[str] = (),
+) -> router_pb2.Fleet:
+    limits = worker_pb2.Limits(
+        max_sequences=256, context_length=context_length, vocabulary=vocabulary
+    )
+    return router_pb2.Fleet(
+        models=[
+            router_pb2.ServedModel(
+                name=model,
+                tokenizer_sha256=tokenizer_sha256,
+                limits=limits,
+                ready_pairs=ready_pairs,
+                logits_processors=logits_processors,
+            )
+        ]
+    )
+
+
+@asynccontextmanager
+async def running(script: Script, fleet: router_pb2.Fleet) -> AsyncIterator[FakeRouter]:
+    """A fake router on a free port; `address` says which."""
+    router = FakeRouter(script, fleet)
+    server = Server()
+    server.add(
+        lambda grpc_server: router_pb2_grpc.add_RouterServicer_to_server(router, grpc_server),
+        "tandem.v1.Router",
+    )
+    router._server = server
+    port = await server.start("127.0.0.1:0")
+    await server.set_serving(True)
+    router.address = f"127.0.0.1:{port}"
+    try:
+        yield router
+    finally:
+        router.drop()
+        await server.stop(0.5)

@@ -1,0 +1,181 @@
+"""What the frontend's tests hold in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fake_router
+import httpx
+from openai import AsyncOpenAI
+
+from frontend import server
+from frontend.config import FrontendConfig
+from tandem.engine import model_files
+from tandem.v1 import router_pb2
+
+T = TypeVar("T")
+MODEL = "tandem-tiny"
+PATIENCE = 10.0
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
+COMPLETION = {"model": MODEL, "prompt": "Hello"}
+
+
+@dataclass
+class Harness:
+    router: fake_router.FakeRouter
+    stop: asyncio.Event
+    served: asyncio.Task[None]
+    port: int
+    http: httpx.AsyncClient
+    openai: AsyncOpenAI
+    tokenizer_sha256: str
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json=CHAT | fields)
+
+    async def complete(self, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/completions", json=COMPLETION | fields)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+
+    async def raw(self, sent: bytes, *, until_closed: bool = False) -> bytes:
+        """Send bytes; what comes back, up to a body's first brace or the connection's end."""
+        reader, writer = await self.connect()
+        writer.write(sent)
+        reading = reader.read() if until_closed else reader.readuntil(b"}")
+        answer = await asyncio.wait_for(reading, PATIENCE)
+        writer.close()
+        return answer
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a series' samples that have these labels."""
+        text = (await self.http.get("/metrics")).text
+        found = [
+            float(match[2])
+            for match in re.finditer(rf"^{name}(\{{.*\}})? (\S+)$", text, re.MULTILINE)
+            if all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items())
+        ]
+        assert found, f"there is no {name} with {labels}"
+        return sum(found)
+
+    async def until(self, path: str, status: int) -> httpx.Response:
+        """Wait until `path` answers with `status`."""
+
+        async def look() -> httpx.Response | None:
+            response = await self.http.get(path)
+            return response if response.status_code == status else None
+
+        return await _poll(look)
+
+    async def until_metric(self, name: str, value: float, **labels: str) -> None:
+        async def look() -> bool:
+            return await self.metric(name, **labels) == value
+
+        await _poll(look)
+
+    def fleet(self, **changes: Any) -> router_pb2.Fleet:
+        return fake_router.fleet(
+            **{"model": MODEL, "tokenizer_sha256": self.tokenizer_sha256} | changes
+        )
+
+
+async def _poll(look: Callable[[], Awaitable[T | None]]) -> T:
+    """Ask over HTTP, which has no events to wait for, until the answer is truthy."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if found := await look():
+                return found
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(
+    model_path: Path, script: fake_router.Script, settings: Mapping[str, Any]
+) -> AsyncIterator[Harness]:
+    sha256 = model_files.tokenizer_sha256(model_path)
+    fleet = fake_router.fleet(
+        model=MODEL, tokenizer_sha256=sha256, logits_processors=("forced_sequence", "other")
+    )
+    async with fake_router.running(script, fleet) as router:
+        stop = asyncio.Event()
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        config = FrontendConfig(
+            **{
+                "listen": "127.0.0.1:0",
+                "router": router.address,
+                "model_path": str(model_path),
+                "drain_seconds": 0.2,
+            }
+            | dict(settings)
+        )
+        served = asyncio.create_task(server.serve(config, stop, on_started=port.set_result))
+        url = f"http://127.0.0.1:{await asyncio.wait_for(port, PATIENCE)}"
+        key = config.api_keys[0] if config.api_keys else "none"
+        headers = {"authorization": f"Bearer {key}"}
+        async with (
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as http,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as openai,
+        ):
+            harness = Harness(router, stop, served, port.result(), http, openai, sha256)
+            await harness.until("/ready", 200)
+            yield harness
+            if not stop.is_set():
+                await harness.until_metric("tandem_frontend_open_requests", 0)
+                assert await harness.metric("tandem_frontend_backlog_bytes") == 0
+        stop.set()
+        await asyncio.wait_for(served, PATIENCE)
+        mine = [task for task in asyncio.all_tasks() if "frontend" in repr(task.get_coro())]
+        assert [task for task in mine if "pytest" not in repr(task)] == []
+
+
+def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
+    """Status, code and param of an answer that must be an error of OpenAI's shape."""
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return response.status_code, error["code"], error["param"]
+
+
+def events(body: str) -> list[dict[str, Any]]:
+    """The JSON events of a stream that ended with [DONE]."""
+    lines = [line for line in body.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def stream_text(chunks: list[dict[str, Any]], choice: int = 0) -> str:
+    """A choice's text, from chunks of either endpoint."""
+    mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice]
+    return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in mine)
+
+
+def request_bytes(body: bytes, *, path: str = "/v1/chat/completions", head: bytes = b"") -> bytes:
+    return b"POST %b HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n%b\r\n%b" % (
+        path.encode(),
+        len(body),
+        head,
+        body,
+    )
+
+
+async def say_hello(reply: fake_router.Reply) -> None:
+    """Three rows and an end for each output."""
+    for output in range(reply.submit.n):
+        for text in ("Hel", "lo", "!"):
+            reply.text(text, output=output)
+            await reply.flush()
+        reply.finish(output=output, completion_tokens=3)
+    await reply.flush()
+
+
+async def say_nothing(reply: fake_router.Reply) -> None:
+    """Takes the request and waits for its cancellation."""
+    await reply.cancelled.wait()

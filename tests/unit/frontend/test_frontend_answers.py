@@ -1,0 +1,472 @@
+"""What clients of the OpenAI API get for good requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import CHAT, COMPLETION, MODEL, Harness, events, say_hello, stream_text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tandem.v1 import common_pb2
+
+Start = Callable[..., Awaitable[Harness]]
+
+
+async def test_the_openai_client_gets_a_chat_answer(start: Start) -> None:
+    frontend = await start(say_hello)
+    answer = await frontend.openai.chat.completions.create(**CHAT)
+    assert answer.object == "chat.completion"
+    assert answer.choices[0].message.content == "Hello!"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens == 3
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 3
+
+
+async def test_the_openai_client_streams_a_chat_with_role_first_and_usage_last(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    stream = await frontend.openai.chat.completions.create(
+        **CHAT, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Hello!"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 3
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_the_openai_client_gets_and_streams_completions(start: Start) -> None:
+    frontend = await start(say_hello)
+    answer = await frontend.openai.completions.create(**COMPLETION)
+    assert (answer.object, answer.choices[0].text) == ("text_completion", "Hello!")
+    stream = await frontend.openai.completions.create(**COMPLETION, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello!"
+
+
+async def test_the_openai_client_lists_the_model(start: Start) -> None:
+    frontend = await start(say_hello)
+    assert [model.id async for model in await frontend.openai.models.list()] == [MODEL]
+    assert (await frontend.openai.models.retrieve(MODEL)).id == MODEL
+
+
+async def test_choices_of_many_prompts_are_numbered_prompt_by_prompt(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        for output in range(reply.submit.n):
+            reply.text(f"{reply.task.prompt_token_ids[0]}.{output}", output=output)
+            reply.finish(output=output)
+
+    frontend = await start(script)
+    fields = {"prompt": [[11], [22, 23]], "n": 2}
+    body = (await frontend.complete(**fields)).json()
+    expected = ["11.0", "11.1", "22.0", "22.1"]
+    assert [c["text"] for c in body["choices"]] == expected
+    assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"]["prompt_tokens"] == 3
+    chunks = events((await frontend.complete(**fields, stream=True)).text)
+    assert [stream_text(chunks, choice) for choice in range(4)] == expected
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.text(max_size=5), st.booleans()), min_size=1, max_size=12
+)
+
+
+@given(rows=ROWS)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_streaming_and_collected_answers_hold_the_same_text(
+    rows: list[tuple[int, str, bool]], writers: Callable[[list[tuple[int, str, bool]]], Any]
+) -> None:
+    streamed, collected = writers(rows)
+    assert streamed == collected
+    assert collected == ["".join(t for c, t, _ in rows if c == choice) for choice in (0, 1)]
+
+
+@pytest.fixture
+def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
+    """Gives the same rows, cut into batches at random, to both kinds of writer."""
+    from frontend.exchange import Ending
+    from frontend.openai import answers
+    from frontend.openai.dialects import CHAT as DIALECT
+    from frontend.openai.writers import BodyWriter, EventWriter
+    from frontend.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(model_path)
+    usage = answers.Usage(
+        prompt_tokens=1,
+        completion_tokens=1,
+        total_tokens=2,
+        prompt_tokens_details=answers.PromptTokensDetails(cached_tokens=0),
+    )
+
+    def both(rows: list[tuple[int, str, bool]]) -> tuple[list[str], list[str]]:
+        common = {"trace_id": "0" * 32, "model": MODEL, "choices": 2, "token_ids": False}
+        event_writer = EventWriter(DIALECT, tokenizer, include_usage=False, **common)
+        body_writer = BodyWriter(DIALECT, tokenizer, **common)
+        stream = event_writer.opening([])
+        for choice, text, _ in rows:
+            row = (choice, text, (), ())
+            stream += event_writer.row(row)
+            body_writer.row(row)
+        for choice in (0, 1):
+            stream += event_writer.ending(Ending(choice, "stop", None))
+            body_writer.ending(Ending(choice, "stop", None))
+        chunks = events((stream + event_writer.closing(usage, None)).decode())
+        body = json.loads(body_writer.body(usage, None))
+        texts = [choice["message"]["content"] for choice in body["choices"]]
+        return [stream_text(chunks, choice) for choice in (0, 1)], texts
+
+    return both
+
+
+@pytest.mark.promise("S0-012")
+async def test_rows_split_over_frames_at_will_give_the_same_answer_both_ways(start: Start) -> None:
+    rows = [(0, "a", True), (1, "ü", False), (1, "", True), (0, "\n\n", False), (1, "🎉", True)]
+
+    async def script(reply: Reply) -> None:
+        for output, text, flush in rows:
+            reply.text(text, output=output)
+            if flush:
+                await reply.flush()
+        reply.finish(output=1, length=True)
+        await reply.flush()
+        reply.finish(output=0, stop_reason="END")
+
+    frontend = await start(script)
+    collected = (await frontend.chat(n=2)).json()["choices"]
+    chunks = events((await frontend.chat(n=2, stream=True)).text)
+    assert [c["message"]["content"] for c in collected] == ["a\n\n", "ü🎉"]
+    assert [stream_text(chunks, choice) for choice in (0, 1)] == ["a\n\n", "ü🎉"]
+    ends = {c["index"]: c for chunk in chunks for c in chunk["choices"] if c["finish_reason"]}
+    for choice in collected:
+        assert choice["finish_reason"] == ends[choice["index"]]["finish_reason"]
+        assert choice["stop_reason"] == ends[choice["index"]]["stop_reason"]
+    assert (collected[0]["stop_reason"], collected[1]["finish_reason"]) == ("END", "length")
+
+
+@pytest.mark.promise("S0-029")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(
+    start: Start, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("kept", output=1)
+        await reply.flush()
+        reply.finish(output=0, stop_reason="forbidden", completion_tokens=2)
+        reply.end(output=1, stop_reason="forbidden")
+
+    frontend = await start(script)
+    response = await frontend.chat(n=2, stream=stream)
+    if stream:
+        chunks = events(response.text)
+        found = {c["index"]: c for e in chunks for c in e["choices"] if c["finish_reason"]}
+        assert stream_text(chunks, 1) == "kept"
+    else:
+        found = dict(enumerate(response.json()["choices"]))
+        assert response.json()["usage"]["completion_tokens"] == 3
+        assert found[1]["message"]["content"] == "kept"
+    assert [found[i]["finish_reason"] for i in (0, 1)] == ["stop", "stop"]
+    assert [found[i]["stop_reason"] for i in (0, 1)] == ["forbidden", "forbidden"]
+
+
+@pytest.mark.promise("S0-024")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_detokenising_token_ids_come_instead_of_text(
+    start: Start, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        assert reply.task.want_token_ids
+        assert not reply.task.want_text
+        reply.token_ids([5, 6], output=1)
+        reply.token_ids([7], output=0)
+        await reply.flush()
+        reply.token_ids([8], output=0)
+        reply.finish(output=0, completion_tokens=2)
+        reply.finish(output=1, completion_tokens=2)
+
+    frontend = await start(script)
+    response = await frontend.complete(prompt=[1, 2], n=2, detokenize=False, stream=stream)
+    if stream:
+        found: dict[int, list[int]] = {0: [], 1: []}
+        for chunk in events(response.text):
+            for choice in chunk["choices"]:
+                assert choice["text"] == ""
+                found[choice["index"]] += choice["token_ids"]
+        assert found == {0: [7, 8], 1: [5, 6]}
+    else:
+        choices = response.json()["choices"]
+        assert [(c["text"], c["token_ids"]) for c in choices] == [("", [7, 8]), ("", [5, 6])]
+
+
+async def test_rows_of_a_request_that_has_gone_do_not_shift_the_token_ids_of_others(
+    start: Start,
+) -> None:
+    gone = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        if not gone.is_set():
+            gone.set()
+            await reply.cancelled.wait()
+            stale.append(reply)
+            return
+        stale[0].token_ids([900, 901])
+        reply.token_ids([7])
+        reply.finish()
+
+    stale: list[Reply] = []
+    frontend = await start(script)
+    leaving = asyncio.create_task(frontend.complete(detokenize=False))
+    await asyncio.wait_for(gone.wait(), 10)
+    leaving.cancel()
+    await frontend.router.until(lambda router: bool(router.cancels))
+    answer = (await frontend.complete(detokenize=False)).json()
+    assert answer["choices"][0]["token_ids"] == [7]
+
+
+def _entry(*tokens: int) -> common_pb2.TokenLogprobs:
+    return common_pb2.TokenLogprobs(
+        token_id=tokens,
+        logprob=[-0.5] * len(tokens),
+        top_count=2,
+        top_token_id=[t for token in tokens for t in (token, 4)],
+        top_logprob=[v for _ in tokens for v in (-0.5, float("-inf"))],
+    )
+
+
+async def _logprobs_script(reply: Reply) -> None:
+    reply.text("Hi", tokens=2)
+    reply.logprobs(_entry(40, 41))
+    await reply.flush()
+    reply.text("", tokens=0)
+    reply.text("!")
+    reply.logprobs(_entry(4))
+    reply.finish(completion_tokens=3)
+
+
+async def test_chat_logprobs_name_tokens_with_their_bytes(start: Start) -> None:
+    frontend = await start(_logprobs_script)
+    fields = {"logprobs": True, "top_logprobs": 2}
+    content = (await frontend.chat(**fields)).json()["choices"][0]["logprobs"]["content"]
+    chunks = events((await frontend.chat(**fields, stream=True)).text)
+    streamed = [
+        token
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if choice["logprobs"]
+        for token in choice["logprobs"]["content"]
+    ]
+    assert content == streamed
+    assert len(content) == 3
+    assert bytes(content[2]["bytes"]).decode() == content[2]["token"] == "!"
+    assert [top["logprob"] for top in content[0]["top_logprobs"]] == [-0.5, -9999.0]
+    sampling = next(iter(frontend.router.replies.values())).task.sampling
+    assert sampling.logprobs == 2
+
+
+async def test_completion_logprobs_are_parallel_lists(start: Start) -> None:
+    frontend = await start(_logprobs_script)
+    answer = await frontend.openai.completions.create(**COMPLETION, logprobs=2)
+    found = answer.choices[0].logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == 3
+    assert found.text_offset == [0, len(found.tokens[0]), len("".join(found.tokens[:2]))]
+    assert set(found.top_logprobs[0]) == {found.tokens[0], "!"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_echo_begins_each_choice_with_its_prompt(start: Start, stream: bool) -> None:
+    frontend = await start(say_hello)
+    response = await frontend.complete(prompt=["One ", "Two "], n=2, echo=True, stream=stream)
+    if stream:
+        chunks = events(response.text)
+        texts = [stream_text(chunks, choice) for choice in range(4)]
+    else:
+        texts = [choice["text"] for choice in response.json()["choices"]]
+    assert texts == ["One Hello!", "One Hello!", "Two Hello!", "Two Hello!"]
+
+
+async def test_every_sampling_field_reaches_the_workers(start: Start) -> None:
+    frontend = await start(say_hello, client_logits_processors=("forced_sequence",))
+    response = await frontend.chat(
+        max_completion_tokens=9,
+        temperature=0,
+        top_p=0.5,
+        top_k=3,
+        min_p=0.25,
+        seed=2**63 - 1,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        repetition_penalty=1.5,
+        logit_bias={"7": -100},
+        stop=["a", "b"],
+        stop_token_ids=[5],
+        ignore_eos=True,
+        priority=3,
+        timeout=12.5,
+        user="someone",
+        logits_processors=[{"name": "forced_sequence", "args": {"token_ids": [1]}}],
+    )
+    assert response.status_code == 200, response.text
+    (reply,) = frontend.router.replies.values()
+    assert reply.task.sampling == common_pb2.SamplingParams(
+        max_tokens=9,
+        temperature=0,
+        top_p=0.5,
+        top_k=3,
+        min_p=0.25,
+        seed=2**63 - 1,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        repetition_penalty=1.5,
+        logit_bias={7: -100},
+        stop=["a", "b"],
+        stop_token_ids=[5],
+        ignore_eos=True,
+    )
+    assert (reply.submit.priority, reply.submit.timeout_ms) == (3, 12500)
+    assert reply.submit.max_tokens == 9
+    (processor,) = reply.task.logits.processors
+    assert json.loads(processor.args_json) == {"token_ids": [1]}
+
+
+async def test_defaults_are_openais_and_a_chat_may_fill_the_context(start: Start) -> None:
+    frontend = await start(say_hello)
+    await frontend.chat()
+    await frontend.complete()
+    chat, completion = frontend.router.replies.values()
+    prompt = len(chat.task.prompt_token_ids)
+    assert chat.submit.prompt_tokens == prompt
+    assert chat.task.sampling == common_pb2.SamplingParams(
+        max_tokens=4096 - prompt, temperature=1, top_p=1, top_k=-1, repetition_penalty=1
+    )
+    assert completion.task.sampling.max_tokens == 16
+    assert completion.submit.timeout_ms == 600_000
+
+
+async def test_text_parts_of_a_message_are_joined(start: Start) -> None:
+    frontend = await start(say_hello)
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    await frontend.chat(messages=[{"role": "user", "content": parts}])
+    await frontend.chat(messages=[{"role": "user", "content": "one\ntwo"}])
+    first, second = frontend.router.replies.values()
+    assert list(first.task.prompt_token_ids) == list(second.task.prompt_token_ids)
+
+
+async def test_tokens_and_text_convert_both_ways(start: Start) -> None:
+    frontend = await start(say_hello)
+    text = "Grüße, 世界 🎉 <|im_end|>"
+    tokens = (await frontend.http.post("/tokenize", json={"prompt": text})).json()
+    assert tokens["count"] == len(tokens["tokens"])
+    back = await frontend.http.post("/detokenize", json={"tokens": tokens["tokens"]})
+    assert back.json() == {"prompt": text}
+    chat = await frontend.http.post("/tokenize", json={"messages": CHAT["messages"]})
+    await frontend.chat()
+    (reply,) = frontend.router.replies.values()
+    assert chat.json()["tokens"] == list(reply.task.prompt_token_ids)
+
+
+async def test_a_long_prompt_is_encoded_as_a_short_one_is(start: Start) -> None:
+    frontend = await start(say_hello)
+    text = "word " * 10_000
+    answer = (await frontend.http.post("/tokenize", json={"prompt": text})).json()
+    back = await frontend.http.post("/detokenize", json={"tokens": answer["tokens"]})
+    assert back.json()["prompt"] == text
+
+
+async def test_the_trace_id_is_the_clients_or_new_and_is_told(start: Start) -> None:
+    frontend = await start(say_hello)
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+    response = await frontend.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+    assert response.headers["x-tandem-trace-id"] == response.headers["x-request-id"] == trace_id
+    assert response.json()["id"] == f"chatcmpl-{trace_id}"
+    (reply,) = frontend.router.replies.values()
+    assert reply.submit.trace_id == reply.task.trace_id == trace_id
+    fresh = await frontend.chat()
+    assert fresh.headers["x-tandem-trace-id"] != trace_id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_report_tells_what_each_phase_did(start: Start, stream: bool) -> None:
+    async def script(reply: Reply) -> None:
+        assert reply.submit.want_report
+        for phase, number in ((common_pb2.PHASE_PREFILL, 17), (common_pb2.PHASE_DECODE, 4)):
+            reply.report(
+                common_pb2.PhaseReport(phase=phase, worker="w", request_id=number, kv_bytes=9)
+            )
+        await say_hello(reply)
+
+    frontend = await start(script, allow_reports=True)
+    response = await frontend.chat(stream=stream, tandem={"report": True})
+    report = (events(response.text)[-1] if stream else response.json())["tandem"]
+    assert report["trace_id"] == response.headers["x-tandem-trace-id"]
+    found = [(phase["phase"], phase["request_id"]) for phase in report["phases"]]
+    assert found == [("prefill", 17), ("decode", 4)]
+    assert 0 < report["ttft_seconds"] <= report["request_seconds"]
+
+
+async def test_cached_tokens_are_in_the_usage(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        for output in range(2):
+            reply.finish(output=output, completion_tokens=1, cached_tokens=4 + output)
+
+    frontend = await start(script)
+    usage = (await frontend.complete(prompt=["a", "b"], n=2)).json()["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 10}
+    assert usage["completion_tokens"] == 4
+
+
+async def test_the_description_covers_every_path_and_the_page_loads_nothing_else(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    description = (await frontend.http.get("/openapi.json")).json()
+    assert description["openapi"] == "3.1.0"
+    fields = description["components"]["schemas"]["ChatRequest"]["properties"]
+    assert fields["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
+    for path, operations in description["paths"].items():
+        (method,) = operations
+        assert (await frontend.http.request(method, path)).status_code != 405
+    page = (await frontend.http.get("/docs")).text
+    assert "POST /v1/chat/completions" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+async def test_metrics_are_at_zero_from_the_start_and_count_what_happens(start: Start) -> None:
+    frontend = await start(say_hello)
+    requests = "tandem_frontend_requests_total"
+    for outcome in ("success", "queue_full", "hook_failed", "invalid_request"):
+        assert await frontend.metric(requests, outcome=outcome) == 0
+    await frontend.chat(stream=True)
+    await frontend.complete(n=0)
+    assert await frontend.metric(requests, endpoint="chat_completions", outcome="success") == 1
+    assert await frontend.metric(requests, endpoint="completions", outcome="invalid_request") == 1
+    assert await frontend.metric("tandem_frontend_ttft_seconds_count") == 1
+    assert await frontend.metric("tandem_frontend_itl_seconds_count") == 2
+    assert await frontend.metric("tandem_frontend_completion_tokens_total") == 3
+    assert await frontend.metric("tandem_frontend_prompt_tokens_total") > 3
+
+
+@pytest.mark.promise("S0-038")
+async def test_usage_counts_withheld_tokens_alike_in_both_modes(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("shown")
+        await reply.flush()
+        reply.finish(completion_tokens=5)  # four were withheld by a hook
+
+    frontend = await start(script)
+    collected = (await frontend.chat()).json()["usage"]
+    streamed = await frontend.chat(stream=True, stream_options={"include_usage": True})
+    assert events(streamed.text)[-1]["usage"] == collected
+    assert collected["completion_tokens"] == 5

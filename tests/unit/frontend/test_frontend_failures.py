@@ -1,0 +1,385 @@
+"""What clients see when something fails, and that nothing of their requests is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import CHAT, COMPLETION, PATIENCE, Harness, request_bytes, say_hello, say_nothing
+
+from tandem import errors
+
+Start = Callable[..., Awaitable[Harness]]
+Unread = Callable[[int], socket.socket]
+FAILURES = [
+    errors.QueueFullError("full"),
+    errors.NoPairError("none"),
+    errors.DeadlineError("late"),
+    errors.HookError("raised"),
+    errors.ProcessorError("raised"),
+    errors.WorkerLostError("gone"),
+    errors.KvCorruptError("bad"),
+    errors.InternalError("ours"),
+    errors.ContextLengthError("long", param="prompt"),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.code)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_before_the_first_byte_has_its_own_status(
+    start: Start, failure: errors.TandemError, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.end(error=failure.to_proto())
+
+    frontend = await start(script)
+    response = await frontend.chat(stream=stream)
+    assert response.status_code == failure.http_status
+    assert response.json()["error"] == {
+        "message": failure.message,
+        "type": failure.kind,
+        "param": failure.param or None,
+        "code": failure.code,
+    }
+    counted = await frontend.metric("tandem_frontend_requests_total", outcome=failure.code)
+    assert counted == 1
+
+
+async def test_a_failure_after_the_first_byte_is_the_streams_last_event(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("shown")
+        await reply.flush()
+        await go_on.wait()
+        reply.end(error=errors.HookError("raised").to_proto())
+
+    go_on = asyncio.Event()
+    frontend = await start(script)
+    async with frontend.http.stream(
+        "POST", "/v1/chat/completions", json={**CHAT, "stream": True}
+    ) as response:
+        assert response.status_code == 200
+        lines = response.aiter_lines()
+        received = [await anext(lines) for _ in range(3)]
+        assert "shown" in received[2]
+        go_on.set()
+        rest = [line async for line in lines if line]
+    assert len(rest) == 1
+    assert json.loads(rest[0].removeprefix("data: "))["error"]["code"] == "hook_failed"
+
+
+async def test_the_openai_client_raises_what_the_stream_tells(start: Start) -> None:
+    from openai import APIError
+
+    async def script(reply: Reply) -> None:
+        reply.text("shown")
+        await reply.flush()
+        reply.end(error=errors.WorkerLostError("gone").to_proto())
+
+    frontend = await start(script)
+    with pytest.raises(APIError) as caught:
+        async for _ in await frontend.openai.chat.completions.create(**CHAT, stream=True):
+            pass
+    assert caught.value.code == "worker_lost"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_failing_choice_fails_the_request_and_cancels_the_others(
+    start: Start, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        if reply.task.prompt_token_ids[0] == 2:
+            reply.text("fine", output=0)
+            reply.end(output=1, error=errors.EngineError("broke").to_proto())
+        await reply.cancelled.wait()
+
+    frontend = await start(script)
+    response = await frontend.complete(prompt=[[1], [2]], n=2, stream=stream)
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "engine_error"
+    await frontend.router.until(lambda router: len(router.cancels) == 2)
+    assert sorted(frontend.router.cancels) == sorted(frontend.router.replies)
+
+
+@pytest.mark.parametrize("when", ["waiting", "streaming", "collecting"])
+async def test_a_client_that_goes_away_cancels_its_request_at_once(start: Start, when: str) -> None:
+    async def script(reply: Reply) -> None:
+        if when != "waiting":
+            reply.text("shown")
+            await reply.flush()
+        await reply.cancelled.wait()
+
+    frontend = await start(script)
+    body = json.dumps({**COMPLETION, "stream": when == "streaming"}).encode()
+    reader, writer = await frontend.connect()
+    writer.write(request_bytes(body, path="/v1/completions"))
+    if when == "streaming":
+        await asyncio.wait_for(reader.readuntil(b"shown"), PATIENCE)
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    writer.close()
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+    assert frontend.router.cancels == list(frontend.router.replies)
+    await frontend.until_metric("tandem_frontend_disconnects_total", 1)
+
+
+async def test_a_client_that_goes_away_after_a_large_body_is_noticed_too(start: Start) -> None:
+    frontend = await start(say_nothing)
+    body = json.dumps({**COMPLETION, "prompt": "word " * 2000, "user": "u" * 400_000}).encode()
+    _, writer = await frontend.connect()
+    writer.write(request_bytes(body, path="/v1/completions"))
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    writer.close()
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+
+
+async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not_slowed(
+    start: Start, unread_socket: Unread
+) -> None:
+    async def script(reply: Reply) -> None:
+        if reply.task.prompt_token_ids[0] == 2:
+            await say_hello(reply)
+            return
+        while not reply.cancelled.is_set():
+            reply.text("x" * 10_000)
+            await reply.flush()
+
+    frontend = await start(script, max_backlog_bytes=100_000)
+    slow = unread_socket(frontend.port)
+    body = json.dumps({**COMPLETION, "prompt": [1], "stream": True}).encode()
+    slow.sendall(request_bytes(body, path="/v1/completions"))
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    for _ in range(3):
+        assert (await frontend.complete(prompt=[2])).json()["choices"][0]["text"] == "Hello!"
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+    await frontend.until_metric("tandem_frontend_slow_clients_total", 1)
+    await frontend.until_metric("tandem_frontend_open_requests", 0)
+    received = await asyncio.to_thread(_read_to_end, slow)
+    assert not received.endswith(b"0\r\n\r\n")  # cut off, not ended as if all were well
+
+
+async def test_a_client_that_stalls_is_cut_off_after_its_time(
+    start: Start, unread_socket: Unread
+) -> None:
+    async def script(reply: Reply) -> None:
+        for _ in range(400):
+            if reply.cancelled.is_set():
+                return
+            reply.text("x" * 10_000)
+            await reply.flush()
+        await reply.cancelled.wait()
+
+    frontend = await start(script, max_backlog_bytes=1 << 30, client_stall_seconds=0.3)
+    stalled = unread_socket(frontend.port)
+    body = json.dumps({**COMPLETION, "stream": True}).encode()
+    stalled.sendall(request_bytes(body, path="/v1/completions"))
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+    await frontend.until_metric("tandem_frontend_slow_clients_total", 1)
+
+
+async def test_a_slow_reader_within_bounds_gets_everything_in_order(
+    start: Start, unread_socket: Unread
+) -> None:
+    count = 300
+
+    async def script(reply: Reply) -> None:
+        for number in range(count):
+            reply.text(f"<{number}>" + "x" * 3000)
+            await reply.flush()
+        reply.finish()
+
+    frontend = await start(script, max_backlog_bytes=1 << 24)
+    slow = unread_socket(frontend.port)
+    body = json.dumps({**COMPLETION, "stream": True}).encode()
+    slow.sendall(request_bytes(body, path="/v1/completions"))
+    await frontend.until_metric("tandem_frontend_completion_tokens_total", count)
+    received = await asyncio.to_thread(_read_to_end, slow)
+    positions = [received.index(b"<%d>" % number) for number in range(count)]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_router_that_breaks_off_fails_open_requests_and_is_dialled_again(
+    start: Start, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.cancelled.wait()
+
+    frontend = await start(script)
+    waiting = asyncio.create_task(frontend.chat(stream=stream))
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    frontend.router.script = say_hello
+    frontend.router.drop()
+    response = await asyncio.wait_for(waiting, PATIENCE)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "router_lost")
+    await frontend.until("/ready", 200)
+    assert (await frontend.chat()).status_code == 200
+    first, second = frontend.router.replies
+    assert first != second
+
+
+async def test_without_a_router_requests_are_refused_and_the_process_lives(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    await frontend.router.stop_serving()
+    response = await frontend.until("/ready", 503)
+    assert response.json()["error"]["code"] == "no_pair"
+    assert (await frontend.http.get("/live")).status_code == 200
+    assert (await frontend.chat()).status_code == 503
+
+
+@pytest.mark.parametrize(
+    "change", [{"ready_pairs": 0}, {"tokenizer_sha256": "00"}, {"model": "another"}]
+)
+async def test_a_fleet_that_cannot_serve_makes_the_frontend_unready(
+    start: Start, change: dict[str, Any]
+) -> None:
+    frontend = await start(say_hello)
+    frontend.router.change_fleet(frontend.fleet(**change))
+    for path in ("/ready", "/health"):
+        assert (await frontend.until(path, 503)).json()["error"]["code"] == "no_pair"
+    assert await frontend.metric("tandem_frontend_ready") == 0
+    frontend.router.change_fleet(frontend.fleet())
+    await frontend.until("/ready", 200)
+
+
+async def test_a_fleet_with_another_tokenizer_is_not_used_and_is_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    frontend = await start(say_hello)
+    frontend.router.change_fleet(frontend.fleet(tokenizer_sha256="00"))
+    await frontend.until("/ready", 503)
+    response = await frontend.chat()
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "no_pair")
+    assert any("another tokenizer" in record.getMessage() for record in caplog.records)
+    assert not frontend.router.replies
+
+
+async def test_too_many_open_requests_are_refused_at_once(start: Start) -> None:
+    frontend = await start(say_nothing, max_open_requests=1)
+    first = asyncio.create_task(frontend.chat())
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    response = await frontend.chat()
+    assert (response.status_code, response.json()["error"]["code"]) == (429, "queue_full")
+    first.cancel()
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+
+
+async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.switchboard._DEADLINE_GRACE_SECONDS", 0.1)
+    frontend = await start(say_nothing)
+    response = await frontend.chat(timeout=0.1)
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+
+
+async def test_draining_refuses_new_requests_and_finishes_open_ones(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("shown")
+        await go_on.wait()
+        reply.finish()
+
+    go_on = asyncio.Event()
+    frontend = await start(script, drain_seconds=PATIENCE)
+    waiting = asyncio.create_task(frontend.chat())
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    frontend.stop.set()
+    response = await frontend.until("/ready", 503)
+    assert response.json()["error"]["code"] == "draining"
+    refused = await frontend.chat()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert (await frontend.http.get("/live")).status_code == 200
+    go_on.set()
+    finished = await asyncio.wait_for(waiting, PATIENCE)
+    assert finished.json()["choices"][0]["message"]["content"] == "shown"
+    await asyncio.wait_for(frontend.served, PATIENCE)
+
+
+async def test_a_drain_that_takes_too_long_ends_streams_with_an_error_event(
+    start: Start,
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("shown")
+        await reply.flush()
+        await reply.cancelled.wait()
+
+    frontend = await start(script, drain_seconds=0.2)
+    async with frontend.http.stream(
+        "POST", "/v1/chat/completions", json={**CHAT, "stream": True}
+    ) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        frontend.stop.set()
+        rest = [line async for line in lines if line]
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "draining"
+    await asyncio.wait_for(frontend.served, PATIENCE)
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+
+
+async def test_a_frame_that_breaks_the_protocol_ends_the_stream_not_the_process(
+    start: Start,
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.break_frame()
+        await reply.cancelled.wait()
+
+    frontend = await start(script)
+    response = await frontend.chat()
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "router_lost")
+    frontend.router.script = say_hello
+    await frontend.until("/ready", 200)
+    assert (await frontend.chat()).status_code == 200
+
+
+async def test_the_clients_socket_sends_small_chunks_without_delay(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from frontend.connection import Connection
+
+    options: list[int] = []
+    made = Connection.connection_made
+
+    def spy(self: Connection, transport: asyncio.Transport) -> None:
+        accepted = transport.get_extra_info("socket")
+        options.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", spy)
+    frontend = await start(say_hello)
+    assert (await frontend.chat(stream=True)).status_code == 200
+    assert set(options) == {1}
+
+
+@pytest.fixture
+def unread_socket() -> Iterator[Unread]:
+    """Client sockets with a small buffer that nobody reads."""
+    opened = []
+
+    def connect(port: int) -> socket.socket:
+        client = socket.socket()
+        opened.append(client)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.settimeout(PATIENCE)
+        return client
+
+    yield connect
+    for client in opened:
+        client.close()
+
+
+def _read_to_end(client: socket.socket) -> bytes:
+    """Up to the end of the response or of the connection."""
+    received = b""
+    try:
+        while not received.endswith(b"0\r\n\r\n") and (part := client.recv(1 << 20)):
+            received += part
+    except ConnectionResetError:
+        return received
+    return received

@@ -1,0 +1,162 @@
+"""The frontend as a process, and what of it no request shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from harness import COMPLETION, PATIENCE, Harness, request_bytes, say_hello
+
+from frontend import server
+from frontend.admission import Admission
+from frontend.config import FrontendConfig
+from frontend.router_link import RouterLink, _Conversation
+from tandem.errors import ConfigError, QueueFullError, RouterLostError
+from tandem.v1 import router_pb2
+
+Start = Callable[..., Awaitable[Harness]]
+ROOT = Path(__file__).parents[3]
+
+
+async def test_sigterm_ends_the_process_in_order(model_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "frontend",
+        *("--listen", "127.0.0.1:0", "--router", "127.0.0.1:1", "--log-format", "json"),
+        *("--model-path", str(model_path)),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while json.loads(await process.stderr.readline())["message"] != "serving":
+            pass
+        process.send_signal(signal.SIGTERM)
+        rest = await process.stderr.read()
+        assert await process.wait() == 0
+    assert b"draining" in rest
+    assert b"Traceback" not in rest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--model-path"),
+        (["--model-path", "/nowhere"], "/nowhere"),
+        (["--model-path", "model/tandem-tiny", "--listen", "nonsense"], "listen must be"),
+        (["--model-path", "model/tandem-tiny", "--max-n", "0"], "max_n must be above 0"),
+    ],
+)
+def test_what_cannot_start_says_why_and_exits_with_2(arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "frontend", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_taken_address_stops_the_start(start: Start, model_path: Path) -> None:
+    frontend = await start(say_hello)
+    config = FrontendConfig(
+        listen=f"127.0.0.1:{frontend.port}", model_path=str(model_path), drain_seconds=0.0
+    )
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await server.serve(config, asyncio.Event())
+
+
+def test_a_negative_drain_is_refused() -> None:
+    with pytest.raises(ConfigError, match="drain_seconds"):
+        FrontendConfig(model_path="x", drain_seconds=-1)
+
+
+async def test_a_fault_of_ours_is_a_500_and_ends_only_its_request(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    frontend = await start(say_hello)
+    with monkeypatch.context() as patch:
+        patch.setattr(Admission, "completion", broken)
+        response = await frontend.complete()
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert "a fault" not in response.text
+    assert any(record.exc_info for record in caplog.records)
+    assert (await frontend.complete()).status_code == 200
+
+
+async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(start: Start) -> None:
+    frontend = await start(say_hello)
+    reader, writer = await frontend.connect()
+    streamed = json.dumps({**COMPLETION, "stream": True}).encode()
+    collected = json.dumps(COMPLETION).encode()
+    writer.write(
+        request_bytes(streamed, path="/v1/completions")
+        + request_bytes(collected, path="/v1/completions", head=b"connection: close\r\n")
+    )
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    writer.close()
+    first, second = answer.split(b"HTTP/1.1 200 OK")[1:]
+    assert b"[DONE]" in first
+    assert b'"text":"Hello!"' in second
+
+
+async def test_without_a_stream_nothing_can_be_submitted() -> None:
+    link = RouterLink("127.0.0.1:1")
+    with pytest.raises(RouterLostError):
+        link.submit([])
+    link.cancel([1])
+    assert not link.connected
+
+
+async def test_a_request_cancelled_before_it_left_is_not_sent_at_all() -> None:
+    conversation = _Conversation()
+    conversation.submit([router_pb2.Submit(first_sequence=1), router_pb2.Submit(first_sequence=2)])
+    conversation.cancel([1])
+    messages = conversation.outbox.messages()
+    sent = await anext(messages)
+    assert [submit.first_sequence for submit in sent.submit] == [2]
+    assert list(sent.cancel) == []
+    conversation.cancel([2])
+    assert list((await anext(messages)).cancel) == [2]
+    await messages.aclose()
+
+
+async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.router_link._MESSAGE_BYTES", 100)
+    conversation = _Conversation()
+    conversation.submit(
+        [router_pb2.Submit(first_sequence=number, task=b"x" * 60) for number in (1, 2, 3)]
+    )
+    messages = conversation.outbox.messages()
+    sizes = [len((await anext(messages)).submit) for _ in range(2)]
+    assert sizes == [2, 1]
+    await messages.aclose()
+
+
+async def test_a_router_that_takes_nothing_is_given_no_more_than_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("frontend.router_link._DRAFT_BYTES", 100)
+    conversation = _Conversation()
+    conversation.submit([router_pb2.Submit(first_sequence=1, task=b"x" * 101)])
+    with pytest.raises(QueueFullError):
+        conversation.submit([router_pb2.Submit(first_sequence=2)])
+    conversation.cancel([1])
+    conversation.submit([router_pb2.Submit(first_sequence=3)])
+    messages = conversation.outbox.messages()
+    assert [s.first_sequence for s in (await anext(messages)).submit] == [3]
+    await messages.aclose()
