@@ -42,7 +42,6 @@ class Tally:
 
     ttft: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
-    events: int = 0
     finished: int = 0
     failed: int = 0
 
@@ -59,11 +58,11 @@ class Connection:
         self._sent_at = 0.0
         self._last = 0.0
         self._tail = b""
-        self._first = True
+        self._waiting = True
 
     def send(self, request: bytes) -> None:
         self._sent_at = time.perf_counter()
-        self._first, self._tail, self.busy = True, b"", True
+        self._waiting, self._tail, self.busy = True, b"", True
         self.socket.sendall(request)
 
     def read(self) -> None:
@@ -74,17 +73,14 @@ class Connection:
             raise ConnectionError("the server closed a keep-alive connection")
         events = data.count(EVENT)
         tally = self.tally
-        if self._first:
-            if not data.startswith(b"HTTP/1.1 200"):
-                tally.failed += 1
-            self._first = events == 0
-            if events:
-                tally.ttft.append(now - self._sent_at)
+        if not self._tail and not data.startswith(b"HTTP/1.1 200"):
+            tally.failed += 1
+        if events and self._waiting:
+            tally.ttft.append(now - self._sent_at)
         elif events:
             tally.gaps.append(now - self._last)
         if events:
-            tally.events += events
-            self._last = now
+            self._waiting, self._last = False, now
         self._tail = (self._tail + data)[-len(END_OF_BODY) :]
         if self._tail == END_OF_BODY:
             tally.finished += 1

@@ -23,17 +23,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import load
 import machine
 
-from tandem.cli.stack import Stack
+from tandem.cli.plan import StackOptions
+from tandem.cli.stack import Component, Stack
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "model" / "tandem-tiny"
 TOKENS = 128
 STREAMS = (1, 8, 64, 256, 1024)
+WORKERS = ("prefill", "decode")
 TARGETS = {
     "us_per_token at 64 streams": 30.0,
     "us_per_token at 256 streams": 20.0,
@@ -57,46 +60,59 @@ class Usage:
 
 
 @contextmanager
-def serving(**options: str | int | float) -> Iterator[Stack]:
-    """A stack with the sim engine and these engine options."""
-    engine_options = {"prefill_base_ms": 0, "prefill_ms_per_token": 0, "step_ms": 10, **options}
-    with Stack(
-        engine="sim",
+def serving(**options: float) -> Iterator[Stack]:
+    """A stack with the sim engine and these engine options, ready to be measured."""
+    engine_options = {"step_ms": 10, **options}
+    limit = (f"--max-sequences={2 * max(STREAMS)}",)
+    stack_options = StackOptions(
         model_path=MODEL,
-        engine_options={key: str(value) for key, value in engine_options.items()},
-    ) as stack:
+        engine="sim",
+        engine_options=tuple(f"{name}={value}" for name, value in engine_options.items()),
+        flags={"prefill_worker": limit, "decode_worker": limit},
+    )
+    with TemporaryDirectory() as run_dir, Stack(stack_options, run_dir=Path(run_dir)) as stack:
+        stack.wait_ready(timeout_seconds=60)
         yield stack
 
 
 def snapshot(stack: Stack) -> dict[str, float]:
-    cpu = {name: machine.cpu_seconds(pid) for name, pid in stack.pids.items()}
-    for name in ("prefill-0", "decode-0"):
-        cpu[f"{name} engine"] = engine_seconds(stack.metrics_addresses[name])
-    return cpu
+    """CPU seconds so far by part, and of the engines inside the workers."""
+    spent = {part_of(each): machine.cpu_seconds(each.pid) for each in stack.components.values()}
+    for part in WORKERS:
+        spent[f"{part} engine"] = engine_seconds(stack.components[f"{part}_worker-0"])
+    return spent
 
 
-def engine_seconds(address: str) -> float:
+def part_of(component: Component) -> str:
+    return component.name.partition("_")[0]
+
+
+def engine_seconds(worker: Component) -> float:
     """The CPU seconds a worker's engine says it used itself."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+    url = f"http://{worker.launch.metrics}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as response:
         text = response.read().decode()
     match = re.search(r"^tandem_worker_engine_cpu_seconds_total(?:\{[^}]*\})? (\S+)$", text, re.M)
     if match is None:
-        raise LookupError(f"{address} exports no engine CPU time")
+        raise LookupError(f"{worker.name} exports no engine CPU time")
     return float(match[1])
 
 
 def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Usage:
     spent = {name: after[name] - before[name] for name in before}
-    engine = {name: spent.pop(f"{name} engine") for name in ("prefill-0", "decode-0")}
-    for name, seconds in engine.items():
-        spent[name] -= seconds
-    parts = {name.removesuffix("-0"): seconds for name, seconds in spent.items()}
+    engine = {part: spent.pop(f"{part} engine") for part in WORKERS}
+    parts = {part: seconds - engine.get(part, 0.0) for part, seconds in spent.items()}
     return Usage(parts, sum(engine.values()))
 
 
 def generate(stack: Stack, *, streams: int, requests: int, tokens: int) -> Mapping[str, Any]:
     """Run the load generator as a process of its own."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "load.py"), "--address", stack.address]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "load.py"),
+        "--address",
+        stack.url.removeprefix("http://"),
+    ]
     for name, value in (("streams", streams), ("requests", requests), ("tokens", tokens)):
         command += [f"--{name}", str(value)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
@@ -160,16 +176,21 @@ def saturation() -> dict[str, Any]:
 
 def idle_stream_memory(count: int = 512) -> float:
     """KiB over all processes for each open stream that waits for its next token."""
-    with serving(step_ms=600_000, max_sequences=2 * count) as stack:
-        body = load.request(stack.address, "tandem-tiny", 4, 48, 0)
-        host, _, port = stack.address.rpartition(":")
+    with serving(step_ms=600_000) as stack:
+        address = stack.url.removeprefix("http://")
+        body = load.request(address, "tandem-tiny", 4, 48, 0)
+        host, _, port = address.rpartition(":")
         warm = [_open(host, int(port), body) for _ in range(count)]
-        before = sum(machine.memory_bytes(pid) for pid in stack.pids.values())
+        before = total_memory(stack)
         streams = [_open(host, int(port), body) for _ in range(count)]
-        after = sum(machine.memory_bytes(pid) for pid in stack.pids.values())
+        after = total_memory(stack)
         for stream in (*warm, *streams):
             stream.close()
     return round((after - before) / count / 1024, 1)
+
+
+def total_memory(stack: Stack) -> int:
+    return sum(machine.memory_bytes(each.pid) for each in stack.components.values())
 
 
 def _open(host: str, port: int, body: bytes) -> socket.socket:

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import MODEL, Served
 from openai import AsyncOpenAI
+from stacks import MODEL, Served
 
 SENTENCES = (
     "Hello world!",

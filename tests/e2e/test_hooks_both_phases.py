@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import switch_hook
-from conftest import MODEL, Served
+from stacks import MODEL, Served
 
 BODY: dict[str, Any] = {
     "model": MODEL,
@@ -118,7 +118,8 @@ def test_terminate_keeps_what_came_before_and_gives_its_reason(served: Served) -
     )
     choice = response.json()["choices"][0]
     calls = [call for call in served.hook_calls(trace_id) if call["phase"] == "decode"]
-    assert len(calls) == 3
+    # The last call only says that it is over.
+    assert [call["aborted"] for call in calls] == [False, False, False, True]
     assert choice["text"] == "".join(call["text_diff"] for call in calls[:2])
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", switch_hook.REASON)
     events = _streamed(served, switch_hook.TERMINATE_THIRD, "decode", max_tokens=200)
@@ -134,8 +135,11 @@ def test_a_failing_hook_fails_its_request_closed(served: Served, behaviour: str)
     events = _streamed(served, behaviour, "decode")
     assert events[-1]["error"]["code"] == "hook_failed"
     shown = [call for call in served.hook_calls(trace_id) if call["phase"] == "decode"]
-    allowed = shown[0]["text_diff"] if behaviour == switch_hook.RAISE_SECOND else ""
-    assert _text(events) == allowed
+    # What came before the failing chunk may have been shown, if it left before the failure.
+    assert _text(events) in (
+        "",
+        shown[0]["text_diff"] if behaviour == switch_hook.RAISE_SECOND else "",
+    )
     assert _post(served, switch_hook.PASS, "both")[1].status_code == 200
 
 

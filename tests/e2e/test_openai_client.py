@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from conftest import MODEL, Served
 from openai import AsyncOpenAI
+from stacks import MODEL, Served
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about the for statement."}]
 PROMPT = "The for statement is used to"

@@ -1,0 +1,343 @@
+"""What clients see when parts fail, and what is left afterwards: a typed error in bounded time, and
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from stacks import MODEL, SIM_READY_SECONDS, Served, options
+
+from tandem.cli.stack import Stack
+
+BODY: dict[str, Any] = {
+    "model": MODEL,
+    "prompt": "The for statement is used to",
+    "max_tokens": 2000,
+    "temperature": 0,
+    "ignore_eos": True,
+    "stream": True,
+}
+FOUND_WITHIN = 10.0
+"""Seconds within which a lost process must have become an error."""
+WORKERS = ("prefill_worker-0", "decode_worker-0")
+
+
+@contextmanager
+def serving(
+    model_path: Path, hook_log: Path, run_dir: Path, *, ready: bool = True, **changes: Any
+) -> Iterator[Served]:
+    """A stack of its own, for tests that break it; without hooks unless they are asked for."""
+    plain = {"hook_prefill": "", "hook_decode": ""} | changes
+    with Stack(options("sim", model_path, **plain), run_dir=run_dir) as stack:
+        if ready:
+            stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        yield Served("sim", stack, hook_log, itertools.count(1).__next__)
+
+
+@pytest.fixture
+def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any]:
+    def start(**changes: Any) -> Any:
+        return serving(model_path, hook_log, tmp_path / "run", **changes)
+
+    return start
+
+
+async def events(client: httpx.AsyncClient, served: Served, **fields: Any) -> AsyncIterator[Any]:
+    """Events of a streamed completion; the body of a refusal is one event with its status."""
+    url = f"{served.url}/v1/completions"
+    async with client.stream("POST", url, json=BODY | fields, timeout=60) as response:
+        if response.status_code != 200:
+            yield {**json.loads(await response.aread()), "status": response.status_code}
+            return
+        async for line in response.aiter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def ask(served: Served, **fields: Any) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = BODY | {"stream": False, "max_tokens": 4} | fields
+        return await client.post(f"{served.url}/v1/completions", json=body)
+
+
+async def until(holds: Callable[[], bool], *, within: float, what: str) -> None:
+    """Wait for what another process does; its metrics are the only sign of it."""
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+def nothing_is_open(served: Served) -> bool:
+    names = [name for name in served.stack.components if "worker" in name]
+    return (
+        all(served.metric(name, "tandem_worker_open_legs") == 0 for name in names)
+        and served.metric("router", "tandem_router_open_sequences") == 0
+        and served.metric("frontend", "tandem_frontend_open_requests") == 0
+    )
+
+
+def kill(served: Served, name: str) -> None:
+    os.kill(served.stack.components[name].pid, signal.SIGKILL)
+
+
+async def first_token(stream: AsyncIterator[Any]) -> None:
+    event = await asyncio.wait_for(anext(stream), 20)
+    assert "choices" in event, event
+
+
+@pytest.mark.parametrize("victim", WORKERS)
+async def test_a_worker_killed_mid_stream_is_an_error_event_and_its_return_heals(
+    serve: Callable[..., Any], victim: str
+) -> None:
+    with serve(engine_options=("step_ms=20",)) as served:
+        async with httpx.AsyncClient() as client:
+            stream = events(client, served)
+            await first_token(stream)
+            kill(served, victim)
+            began = time.monotonic()
+            seen = [event async for event in stream]
+        if victim.startswith("decode"):
+            assert seen[-1]["error"]["code"] in ("worker_lost", "engine_error")
+            assert time.monotonic() - began < FOUND_WITHIN
+        else:  # prefill had done its part
+            assert seen[-1]["choices"][0]["finish_reason"] == "length"
+        refused = await ask(served)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "no_pair"
+        served.stack.components[victim].process.wait(timeout=10)
+        served.stack.restart(victim)
+        served.stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        assert (await ask(served)).status_code == 200
+        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+
+
+async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
+    serve: Callable[..., Any],
+) -> None:
+    with serve(prefill=2, engine_options=("prefill_base_ms=1500",)) as served:
+        asked = asyncio.ensure_future(ask(served))
+        busy: list[str] = []
+
+        def found() -> bool:
+            busy[:] = [
+                name
+                for name in ("prefill_worker-0", "prefill_worker-1")
+                if served.metric(name, "tandem_worker_open_legs") == 1
+            ]
+            return len(busy) == 1
+
+        await until(found, within=5, what="prefill runs")
+        kill(served, busy[0])
+        answer = await asyncio.wait_for(asked, 30)
+        assert answer.status_code == 200, answer.text
+        assert served.metric("router", "tandem_router_retries_total") == 1
+
+
+@pytest.mark.parametrize("victim", WORKERS)
+async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
+    serve: Callable[..., Any], victim: str
+) -> None:
+    with serve(engine_options=("prefill_base_ms=3000",)) as served:
+        asked = asyncio.ensure_future(ask(served))
+        await until(
+            lambda: served.metric(victim, "tandem_worker_open_legs") == 1,
+            within=5,
+            what="the leg is open",
+        )
+        kill(served, victim)
+        began = time.monotonic()
+        answer = await asyncio.wait_for(asked, 30)
+        assert answer.status_code in (502, 503)
+        assert answer.json()["error"]["code"] in ("worker_lost", "no_pair")
+        assert time.monotonic() - began < FOUND_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("phase", "engine_options"),
+    [
+        ("prefill", ("prefill_base_ms=5000",)),
+        ("transfer", ("fault_delay=always", "fault_delay_ms=5000")),
+        ("decode", ("step_ms=20",)),
+    ],
+)
+async def test_a_client_that_goes_away_leaves_nothing_behind(
+    serve: Callable[..., Any], phase: str, engine_options: tuple[str, ...]
+) -> None:
+    with serve(engine_options=engine_options) as served:
+        reader, writer = await asyncio.open_connection(*served.url[7:].split(":"))
+        body = json.dumps(BODY).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        await until(
+            lambda: served.metric("decode_worker-0", "tandem_worker_open_legs") == 1,
+            within=5,
+            what="decode is told",
+        )
+        if phase == "decode":
+            await asyncio.wait_for(reader.readuntil(b"data: "), 10)
+        writer.close()
+        await until(lambda: nothing_is_open(served), within=4, what="both legs are cancelled")
+
+
+async def test_a_client_that_goes_away_while_queued_is_forgotten(
+    serve: Callable[..., Any],
+) -> None:
+    workers = {"prefill_worker": ("--max-sequences=1",), "decode_worker": ("--max-sequences=1",)}
+    with serve(engine_options=("step_ms=20",), flags=workers) as served:
+        async with httpx.AsyncClient() as client:
+            running = events(client, served)
+            await first_token(running)
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(f"{served.url}/v1/completions", json=BODY, timeout=1)
+            await until(
+                lambda: served.metric("router", "tandem_router_queue_length") == 0,
+                within=4,
+                what="the queue is empty",
+            )
+            await first_token(running)
+
+
+async def test_a_deadline_ends_a_request_in_every_phase(serve: Callable[..., Any]) -> None:
+    with serve(engine_options=("step_ms=50", "prefill_ms_per_token=100")) as served:
+        began = time.monotonic()
+        early = await ask(served, timeout=0.3)  # still in prefill
+        assert (early.status_code, early.json()["error"]["code"]) == (504, "deadline_exceeded")
+        assert time.monotonic() - began < 3
+        async with httpx.AsyncClient() as client:
+            late = [event async for event in events(client, served, prompt="x", timeout=1.5)]
+        assert late[-1]["error"]["code"] == "deadline_exceeded"
+        await until(lambda: nothing_is_open(served), within=5, what="all closed")
+
+
+async def test_workers_that_do_not_match_are_never_paired(serve: Callable[..., Any]) -> None:
+    flags = {"decode_worker": ("--engine-options=page_size=16",)}
+    with serve(ready=False, flags=flags) as served:
+        await until(
+            lambda: _rejected(served) > 0, within=SIM_READY_SECONDS, what="the pair is refused"
+        )
+        refused = await ask(served)
+        assert refused.status_code in (404, 503)
+        assert httpx.get(f"{served.url}/ready", timeout=5).status_code == 503
+        served.stack.check_running()
+
+
+def _rejected(served: Served) -> float:
+    try:
+        return served.metric("router", "tandem_router_pair_rejected_total", reason="page_size")
+    except OSError:  # the router is not up yet
+        return 0
+
+
+async def test_a_lost_router_ends_what_is_open_and_its_return_heals(
+    serve: Callable[..., Any],
+) -> None:
+    with serve(engine_options=("step_ms=20",)) as served:
+        async with httpx.AsyncClient() as client:
+            stream = events(client, served)
+            await first_token(stream)
+            kill(served, "router")
+            seen = [event async for event in stream]
+        assert seen[-1]["error"]["code"] == "router_lost"
+        for worker in WORKERS:
+            await until(
+                lambda worker=worker: served.metric(worker, "tandem_worker_open_legs") == 0,
+                within=5,
+                what="workers drop what the router asked for",
+            )
+        served.stack.components["router"].process.wait(timeout=10)
+        served.stack.restart("router")
+        served.stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        assert (await ask(served)).status_code == 200
+
+
+@pytest.mark.parametrize("victim", [*WORKERS, "router", "frontend"])
+async def test_a_component_asked_to_stop_finishes_what_it_has(
+    serve: Callable[..., Any], victim: str
+) -> None:
+    with serve(engine_options=("step_ms=10",)) as served:
+        async with httpx.AsyncClient() as client:
+            stream = events(client, served, max_tokens=150)
+            await first_token(stream)
+            component = served.stack.components[victim]
+            component.process.send_signal(signal.SIGTERM)
+            seen = [event async for event in stream]
+        assert seen[-1]["choices"][0]["finish_reason"] == "length"
+        assert component.process.wait(timeout=15) == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("fault_corrupt=always",),
+        ("fault_withhold=always",),
+        ("fault_drop=always", "handover_timeout_seconds=1"),
+    ],
+)
+async def test_kv_that_does_not_arrive_whole_is_noticed(
+    serve: Callable[..., Any], fault: tuple[str, ...]
+) -> None:
+    with serve(engine_options=fault) as served:
+        answer = await ask(served)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["code"] in ("kv_corrupt", "kv_transfer_failed")
+        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+
+
+@pytest.mark.promise("S0-002")
+def test_a_worker_with_a_bad_hook_path_does_not_start_and_names_it(model_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "decode_worker", "--engine=sim", f"--model-path={model_path}"),
+            *("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", "--hook=no_such.module.Hook"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no_such.module.Hook" in done.stderr
+
+
+async def test_hundreds_of_requests_with_aborts_leave_nothing(sim: Served) -> None:
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=64)) as client:
+
+        async def one(number: int) -> None:
+            stream = events(client, sim, max_tokens=5 + number % 20, n=1 + number % 3)
+            async for _ in stream:
+                if number % 4 == 0:
+                    break
+            await stream.aclose()
+
+        await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(100))), 60)
+        descriptors = _descriptors(sim)
+        await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(300))), 120)
+    await until(lambda: nothing_is_open(sim), within=10, what="all closed")
+    for name in WORKERS:
+        assert sim.metric(name, "tandem_worker_kv_tokens_used") == 0
+    grown = {name: count - descriptors[name] for name, count in _descriptors(sim).items()}
+    assert all(count <= 8 for name, count in grown.items() if name != "frontend"), grown
+
+
+def _descriptors(served: Served) -> dict[str, int]:
+    return {
+        name: len(os.listdir(f"/proc/{component.pid}/fd"))
+        for name, component in served.stack.components.items()
+    }

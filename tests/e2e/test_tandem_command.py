@@ -1,0 +1,108 @@
+"""The `tandem` command as a user runs it: its own process, a whole stack, the sim engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.cli import processes, run_state
+from tandem.cli.client import Client
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS = 90
+
+
+def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tandem.cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "run"
+    assert tandem("down", "--run-dir", str(tmp_path / "run")).returncode == 0
+
+
+def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
+    where = ("--run-dir", str(run_dir))
+    started = tandem("up", "--engine=sim", "--port=0", "--detach", *where)
+    assert started.returncode == 0, started.stderr
+    state = run_state.read(run_dir)
+    assert state is not None
+    assert f"curl -N {state.url}/v1/chat/completions" in started.stdout
+    assert set(state.running()) == {"frontend", "router", "prefill_worker-0", "decode_worker-0"}
+
+    said = tandem("chat", "--url", state.url, "--max-tokens=8", "Hello")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.strip()
+
+    again = tandem("up", "--engine=sim", *where)
+    assert "already up" in again.stdout
+    assert run_state.read(run_dir) == state
+
+    down = tandem("down", *where)
+    assert (down.returncode, "stopped" in down.stdout) == (0, True)
+    assert "killed" not in down.stdout
+    assert state.running() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_foreground_stack_stops_in_order_on_a_signal(run_dir: Path, number: int) -> None:
+    output = run_dir.with_name("up.out")
+    with output.open("wb") as stdout:
+        up = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tandem.cli", "up", "--engine=sim", "--port=0"),
+                f"--run-dir={run_dir}",
+            ],
+            cwd=ROOT,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    until = time.monotonic() + SECONDS
+    while "Ctrl-C stops it." not in output.read_text():
+        assert up.poll() is None, output.read_text()
+        assert time.monotonic() < until, output.read_text()
+        time.sleep(0.05)
+    state = run_state.read(run_dir)
+    assert state is not None
+    assert Client(state.url).status("/ready") == 200
+    up.send_signal(number)
+    assert up.wait(timeout=SECONDS) == 0
+    assert "stopped" in output.read_text()
+    assert "killed" not in output.read_text()
+    assert not any(processes.alive(process) for process in state.processes.values())
+    assert run_state.read(run_dir) is None
+
+
+def test_the_demo_holds_on_the_sim_engine(tmp_path: Path) -> None:
+    shown = tandem("demo", "--engine=sim", "--run-dir", str(tmp_path))
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    for part in ("trace_id", "TTFT", "ITL", "bytes in", "Hello world!", "phrase_guard"):
+        assert part in shown.stdout
+    assert "everything shown held" in shown.stdout
+
+
+def test_a_wrong_hook_path_fails_the_start_and_names_the_path(tmp_path: Path) -> None:
+    failed = tandem(
+        *("up", "--engine=sim", "--port=0", "--hook-decode=no_such_module_here:Hook"),
+        *("--run-dir", str(tmp_path)),
+    )
+    assert failed.returncode == 2
+    assert "decode_worker-0 ended with status 2" in failed.stderr
+    assert "no_such_module_here" in failed.stderr
+    assert run_state.read(tmp_path) is None
