@@ -1,0 +1,97 @@
+"""The settings of a worker, prefill and decode alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tandem.config import REQUIRED, setting
+from tandem.errors import ConfigError
+from tandem.hooks.contract import Phase
+
+_PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
+_WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """A prefill or decode worker of Tandem."""
+
+    listen: str = setting(
+        "",
+        "Address to serve gRPC on; empty: 127.0.0.1:7100 for prefill, 127.0.0.1:7200 for decode.",
+    )
+    metrics_listen: str = setting(
+        "", "Address of /metrics; empty: 127.0.0.1:7101 for prefill, 127.0.0.1:7201 for decode."
+    )
+    advertise_host: str = setting(
+        "",
+        "This machine's name or address as the other workers reach it, for the KV hand-over; empty:"
+        " the host of `listen`. A pod's own IP on Kubernetes.",
+    )
+    name: str = setting(
+        "", "The worker's name, unique in a deployment; empty: hostname-phase-port."
+    )
+    engine: Literal["sim", "sglang"] = setting("sglang", "What computes: sglang, or the simulator.")
+    model_path: Path = setting(REQUIRED, "Folder of the model, in Hugging Face layout.")
+    served_model_name: str = setting(
+        "", "The `model` that requests name; empty: the name of the model's folder."
+    )
+    engine_options: dict[str, Any] = setting(
+        {}, "Options of the engine itself; each engine documents its own and refuses others."
+    )
+    max_sequences: int = setting(
+        256, "Most sequences open at once; routers are told, and one more is refused."
+    )
+    hook: str = setting(
+        "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'
+    )
+    propagate_terminate: bool = setting(
+        False,
+        "Prefill: a terminate by this worker's hook ends the whole request; false: decode goes on,"
+        " and its own hook decides.",
+    )
+    test_logits_processor: bool = setting(
+        False, 'Every answer becomes exactly "Hello world!": proves that logits processors work.'
+    )
+    logits_processors: dict[str, Any] = setting(
+        {}, "More logits processors that requests may name: name=package.module:Class."
+    )
+    drain_seconds: float = setting(
+        300.0,
+        "After SIGTERM, time that open sequences have to finish; then they end with an error.",
+    )
+    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value that can never serve."""
+        if self.max_sequences < 1:
+            raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
+        if self.drain_seconds < 0:
+            raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
+        for name, path in self.logits_processors.items():
+            if not isinstance(path, str):
+                raise ConfigError(f"logits_processors: {name} must be an import path, not {path!r}")
+
+    def model_name(self) -> str:
+        """What requests call the model."""
+        return self.served_model_name or self.model_path.resolve().name
+
+    def address(self, phase: Phase) -> str:
+        """Where gRPC is served, "host:port"."""
+        return self.listen or f"127.0.0.1:{_PORTS[phase]}"
+
+    def metrics_address(self, phase: Phase) -> str:
+        return self.metrics_listen or f"127.0.0.1:{_PORTS[phase] + 1}"
+
+    def host(self, phase: Phase) -> str:
+        """This machine as its peers reach it. Raises ConfigError where `listen` does not say."""
+        host = self.advertise_host or self.address(phase).rpartition(":")[0]
+        if host in _WILDCARDS:
+            raise ConfigError(
+                f"{self.address(phase)} names no address that other workers could reach: "
+                "set advertise_host"
+            )
+        return host

@@ -1,0 +1,179 @@
+"""Token ids to text, a few at a time: the pieces joined are what decoding all ids at once gives."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tokenizers
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Detokenizer(Protocol):
+    """One sequence's. Special tokens are not shown; ids that the tokenizer does not have are
+    skipped.
+    """
+
+    incomplete: bool
+    """Whether the tokens so far end inside a character."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain now. The bytes of an unfinished character wait for the rest."""
+        ...
+
+    def flush(self) -> str:
+        """The rest at the end of the sequence: U+FFFD for a character that was never finished."""
+        ...
+
+
+class ByteTable:
+    """The bytes of every token of a byte-level BPE tokenizer.
+
+    Decoding is then a look-up: 0.1 µs a token, where the tokenizer's own stream takes 0.5.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        special = _special_ids(tokenizer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.pieces: list[bytes] = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, token_id in vocabulary.items():
+            if token_id not in special:
+                self.pieces[token_id] = _bytes_of(token)
+        self.texts: list[str | None] = [_text_or_none(piece) for piece in self.pieces]
+        """None: the token is no whole number of characters."""
+
+
+class ByteDetokenizer:
+    """For byte-level BPE tokenizers."""
+
+    __slots__ = ("_decoder", "_table", "incomplete")
+
+    def __init__(self, table: ByteTable) -> None:
+        self._table = table
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self.incomplete = False
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == 1 and not self.incomplete:
+            token_id = token_ids[0]
+            if token_id < len(self._table.texts):
+                text = self._table.texts[token_id]
+                if text is not None:
+                    return text
+        return self._decode(token_ids)
+
+    def flush(self) -> str:
+        if self._decoder is None or not self.incomplete:
+            return ""
+        self.incomplete = False
+        return self._decoder.decode(b"", final=True)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        pieces = self._table.pieces
+        known = len(pieces)
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = self._decoder.decode(b"".join([pieces[i] for i in token_ids if i < known]))
+        self.incomplete = bool(self._decoder.getstate()[0])
+        return text
+
+
+class StreamTable:
+    """What a StreamDetokenizer must know of the tokenizer beside its own decoding."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        special = _special_ids(tokenizer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.shown = frozenset(vocabulary.values()) - special
+        self.single_bytes = frozenset(
+            token_id for token, token_id in vocabulary.items() if _BYTE_TOKEN.fullmatch(token)
+        )
+
+
+class StreamDetokenizer:
+    """For all other tokenizers, whose text of a token depends on its neighbours.
+
+    Tokens that stand for one byte each ("<0x0A>") are held until another kind follows: whether
+    they are characters is decided for the whole run of them, so a later one can undo what an
+    earlier one seemed to be.
+    """
+
+    __slots__ = ("_held", "_ids", "_sent", "_stream", "_table", "incomplete")
+
+    def __init__(self, table: StreamTable) -> None:
+        self._table = table
+        self._stream = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._held: list[int] = []
+        self._sent = 0
+        self.incomplete = False
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        table = self._table
+        parts = []
+        for token_id in token_ids:
+            if token_id not in table.shown:
+                continue
+            self._ids.append(token_id)
+            self._held.append(token_id)
+            self.incomplete = True
+            if token_id not in table.single_bytes:
+                part = self._stream.step(table.tokenizer, self._held)
+                self._held = []
+                if part is not None:
+                    self.incomplete = False
+                    parts.append(part)
+        text = "".join(parts)
+        self._sent += len(text)
+        return text
+
+    def flush(self) -> str:
+        if not self.incomplete:
+            return ""
+        self.incomplete = False
+        whole: str = self._table.tokenizer.decode(self._ids, skip_special_tokens=True)
+        return whole[self._sent :]
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: every byte has a printable character."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+_BYTE_OF = _byte_of_character()
+
+
+def _bytes_of(token: str) -> bytes:
+    """As the ByteLevel decoder reads it: a token with a character outside the alphabet is plain
+    text.
+    """
+    try:
+        return bytes([_BYTE_OF[character] for character in token])
+    except KeyError:
+        return token.encode()
+
+
+def _special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(token_id for token_id, token in added.items() if token.special)
+
+
+def _text_or_none(piece: bytes) -> str | None:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def is_byte_level(tokenizer_json: dict[str, Any]) -> bool:
+    """Whether each token stands for fixed bytes, whatever its neighbours."""
+    decoder = tokenizer_json.get("decoder") or {}
+    return decoder.get("type") == "ByteLevel"

@@ -1,0 +1,160 @@
+"""From a StartLeg to what the engine and the output pipeline need, or to the error that says why
+not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from tandem.engine.base import EngineRequest, Role
+from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
+from tandem.hooks.runner import HookRunner, SequenceHook
+from tandem.ids import TRACE_ID, counter
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.output import Output
+from tandem.worker.sampling import check as check_sampling
+from tandem.worker.stop_strings import StopStrings
+from tandem.worker.tokenizer import Tokenizer
+
+_SEED_BITS = 64
+
+
+@dataclass(slots=True, frozen=True)
+class Accepted:
+    """A leg that may start."""
+
+    task: common_pb2.Task
+    request: EngineRequest
+    output: Output
+
+
+class Intake:
+    """Reads tasks. Numbers each sequence's request in this process (S0-034)."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        model: str,
+        limits: worker_pb2.Limits,
+        tokenizer: Tokenizer,
+        hook: HookRunner | None,
+        forced: LogitsProcessorEntry | None,
+    ) -> None:
+        """`forced`: a processor that every request gets, after its own."""
+        self._role = role
+        self._model = model
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._hook = hook
+        self._forced = forced
+        self._next_request_id = counter()
+
+    def accept(self, command: worker_pb2.StartLeg) -> Accepted:
+        """Raises RequestError, naming the field."""
+        task = _parse(command.task)
+        self._check_task(task)
+        self._check_command(command)
+        token_ids = self._prompt(task)
+        sampling = task.sampling
+        if sampling.HasField("seed"):
+            sampling.seed = (sampling.seed + command.output_index) % 2**_SEED_BITS
+        request = EngineRequest(
+            request_id=self._next_request_id(),
+            token_ids=token_ids,
+            sampling=sampling,
+            logits=self._logits(task.logits),
+            room=command.room,
+            kv_peer=command.kv_peer,
+            timeout_seconds=command.timeout_ms / 1000,
+            trace_id=task.trace_id,
+        )
+        return Accepted(task, request, self._output(task, command, request.request_id))
+
+    def _check_task(self, task: common_pb2.Task) -> None:
+        if not TRACE_ID.fullmatch(task.trace_id):
+            raise InvalidRequestError("trace_id must be 32 lower-case hex digits", param="trace_id")
+        if task.model != self._model:
+            raise UnknownModelError("this worker serves another model", param="model")
+        check_sampling(task.sampling, vocabulary=self._limits.vocabulary)
+
+    def _check_command(self, command: worker_pb2.StartLeg) -> None:
+        if command.room == 0:
+            raise InvalidRequestError("a leg needs a room", param="room")
+        if self._role is Role.DECODE and not command.kv_peer:
+            raise InvalidRequestError("a decode leg needs its prefill peer", param="kv_peer")
+        if command.timeout_ms == 0:
+            raise InvalidRequestError("a leg needs a deadline", param="timeout_ms")
+
+    def _prompt(self, task: common_pb2.Task) -> list[int]:
+        if bool(task.prompt_token_ids) == bool(task.prompt_text):
+            raise InvalidRequestError(
+                "a prompt is either token ids or a text, and not empty", param="prompt"
+            )
+        if task.prompt_text:
+            token_ids = self._tokenizer.encode(task.prompt_text, special_tokens=True)
+        else:
+            token_ids = list(task.prompt_token_ids)
+            if max(token_ids) >= self._limits.vocabulary:
+                raise InvalidRequestError(
+                    f"token id {max(token_ids)} is outside the vocabulary of "
+                    f"{self._limits.vocabulary}",
+                    param="prompt",
+                )
+        total = len(token_ids) + task.sampling.max_tokens
+        if total > self._limits.context_length:
+            raise ContextLengthError(
+                f"{len(token_ids)} prompt tokens and {task.sampling.max_tokens} to generate are "
+                f"more than the context of {self._limits.context_length} tokens",
+                param="max_tokens",
+            )
+        return token_ids
+
+    def _logits(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
+        try:
+            spec = LogitsProcessorSpec.from_proto(message)
+        except ValueError as error:
+            raise InvalidRequestError(str(error), param="logits_processors") from error
+        gated = for_role(spec, self._role.value)
+        if self._forced is None:
+            return gated
+        entries = () if gated is None else gated.entries
+        return LogitsProcessorSpec((*entries, self._forced))
+
+    def _output(
+        self, task: common_pb2.Task, command: worker_pb2.StartLeg, request_id: int
+    ) -> Output:
+        hook: SequenceHook | None = None
+        if self._hook is not None:
+            hook = self._hook.sequence(
+                request_id=request_id,
+                output_index=command.output_index,
+                streaming=task.streaming,
+                trace_id=task.trace_id,
+            )
+        stop = task.sampling.stop
+        reads_text = task.want_text or hook is not None or bool(stop)
+        return Output(
+            detokenizer=self._tokenizer.detokenizer() if reads_text else None,
+            stops=StopStrings(stop) if stop else None,
+            hook=hook,
+        )
+
+
+def _parse(data: bytes) -> common_pb2.Task:
+    try:
+        return common_pb2.Task.FromString(data)
+    except DecodeError as error:
+        raise InvalidRequestError("the task is no tandem.v1.Task") from error
+
+
+def trace_id_of(task: bytes) -> str | None:
+    """For the log of a refusal: None where the task does not say, or says something else."""
+    try:
+        trace_id = _parse(task).trace_id
+    except InvalidRequestError:
+        return None
+    return trace_id if TRACE_ID.fullmatch(trace_id) else None

@@ -1,0 +1,197 @@
+"""One leg: a sequence's stay in this worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tandem.engine.base import KvTransfer
+from tandem.errors import TandemError
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.columns import Draft
+from tandem.worker.link import ROW_BYTES, RouterLink
+from tandem.worker.output import Output, Piece
+
+Outcome = Literal["finished", "terminated", "cancelled", "failed"]
+Group = tuple[RouterLink, int, int]
+"""The n sequences of one request: link, destination, and the number of its first sequence."""
+_OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
+    "finished": worker_pb2.LegClosed.OUTCOME_FINISHED,
+    "terminated": worker_pb2.LegClosed.OUTCOME_TERMINATED,
+    "cancelled": worker_pb2.LegClosed.OUTCOME_CANCELLED,
+    "failed": worker_pb2.LegClosed.OUTCOME_FAILED,
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Closing:
+    """How a leg ends. It is said once the engine holds nothing for the leg any more."""
+
+    outcome: Outcome
+    reason: str = ""
+    error: TandemError | None = None
+    retryable: bool = False
+
+    def event(self, leg: int) -> worker_pb2.LegEvent:
+        closed = worker_pb2.LegClosed(
+            outcome=_OUTCOMES[self.outcome],
+            reason=self.reason,
+            error=None if self.error is None else self.error.to_proto(),
+            retryable=self.retryable,
+        )
+        return worker_pb2.LegEvent(leg=leg, closed=closed)
+
+
+class Leg:
+    """What a worker knows of a sequence it runs.
+
+    `over`: its output has ended, by itself or from outside, and later deltas are dropped.
+    `muted`: ended by a sibling's terminate; the router's cancel closes it.
+    `settled`: the engine holds nothing for it.
+    `held`: output that waits for the router's release.
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "closing",
+        "deadline",
+        "destination",
+        "engine_cancelled",
+        "group",
+        "held",
+        "kv",
+        "link",
+        "muted",
+        "number",
+        "output",
+        "over",
+        "prompt_tokens",
+        "request_id",
+        "sequence",
+        "settled",
+        "started",
+        "started_at",
+        "trace_id",
+        "want_report",
+        "want_text",
+        "want_token_ids",
+    )
+
+    def __init__(
+        self,
+        *,
+        link: RouterLink,
+        command: worker_pb2.StartLeg,
+        task: common_pb2.Task,
+        request_id: int,
+        prompt_tokens: int,
+        output: Output,
+        now: float,
+    ) -> None:
+        self.link = link
+        self.number = command.leg
+        self.destination = command.destination
+        self.sequence = command.sequence
+        self.group: Group = (link, command.destination, command.sequence - command.output_index)
+        self.request_id = request_id
+        self.trace_id = task.trace_id
+        self.prompt_tokens = prompt_tokens
+        self.output = output
+        self.want_text = task.want_text
+        self.want_token_ids = task.want_token_ids
+        self.want_report = task.want_report
+        self.held: Draft | None = Draft() if command.hold_output else None
+        self.started_at = now
+        self.deadline = now + command.timeout_ms / 1000
+        self.started = False
+        self.muted = False
+        self.over = False
+        self.settled = False
+        self.engine_cancelled = False
+        self.closing: Closing | None = None
+        self.kv: KvTransfer | None = None
+        self.cached_tokens = 0
+
+    def show(self, piece: Piece) -> None:
+        """A row for the client, now or at the release."""
+        draft = self._draft()
+        count = len(piece.token_ids)
+        text = piece.text if self.want_text else ""
+        draft.add(self.sequence, count, text, piece.token_ids if self.want_token_ids else ())
+        size = ROW_BYTES + len(text) + 4 * count
+        if piece.logprobs is not None and count:
+            entry = _logprobs(self.sequence, piece)
+            draft.logprobs.append(entry)
+            size += 8 * len(entry.top_token_id)
+        if self.held is None:
+            self.link.backlog += size
+
+    def finish(self) -> None:
+        """The client's last word of a sequence that did not fail."""
+        end = self.output.end
+        assert end is not None
+        self._draft().finishes.append(
+            common_pb2.Finish(
+                sequence=self.sequence,
+                reason=(
+                    common_pb2.FINISH_REASON_LENGTH
+                    if end.reason == "length"
+                    else common_pb2.FINISH_REASON_STOP
+                ),
+                stop_reason=end.stop_reason,
+                prompt_tokens=self.prompt_tokens,
+                completion_tokens=self.output.completion_tokens,
+                cached_tokens=self.cached_tokens,
+            )
+        )
+
+    def report(self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float) -> None:
+        """What this phase did, where the client asked for it."""
+        if not self.want_report:
+            return
+        report = common_pb2.PhaseReport(
+            sequence=self.sequence,
+            phase=phase,
+            worker=worker,
+            request_id=self.request_id,
+            phase_seconds=now - self.started_at,
+        )
+        if (hook := self.output.hook) is not None:
+            report.emitted, report.suppressed = hook.emitted, hook.suppressed
+            report.terminated, report.hook_seconds = hook.terminated, hook.seconds
+        if self.kv is not None:
+            report.kv_bytes, report.kv_seconds = self.kv.bytes, self.kv.seconds
+            report.kv_transport = self.kv.transport
+        self._draft().reports.append(report)
+
+    def release(self) -> None:
+        """Let go what was held."""
+        held, self.held = self.held, None
+        if held is None:
+            return
+        draft = self.link.draft(self.destination)
+        draft.sequences += held.sequences
+        draft.token_counts += held.token_counts
+        draft.texts += held.texts
+        draft.token_ids += held.token_ids
+        draft.logprobs += held.logprobs
+        draft.finishes += held.finishes
+        draft.reports += held.reports
+        self.link.backlog += sum(map(len, held.texts)) + ROW_BYTES * len(held.texts)
+
+    def _draft(self) -> Draft:
+        return self.link.draft(self.destination) if self.held is None else self.held
+
+
+def _logprobs(sequence: int, piece: Piece) -> common_pb2.TokenLogprobs:
+    logprobs = piece.logprobs
+    assert logprobs is not None
+    entry = common_pb2.TokenLogprobs(
+        sequence=sequence, token_id=piece.token_ids, logprob=logprobs.chosen
+    )
+    entry.top_count = min(map(len, logprobs.top), default=0)
+    for alternatives in logprobs.top:
+        for token_id, logprob in alternatives[: entry.top_count]:
+            entry.top_token_id.append(token_id)
+            entry.top_logprob.append(logprob)
+    return entry

@@ -1,0 +1,167 @@
+"""A worker's metrics. Nothing is observed on the token path: a scrape reads the tallies, so every
+series is there from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tandem.hooks.contract import Phase
+from tandem.hooks.runner import HookRunner
+from tandem.metrics import HOOK_SECONDS
+from tandem.v1 import worker_pb2
+from tandem.worker.tally import Buckets, WorkerTally
+
+T = TypeVar("T")
+SCRAPE_SECONDS = 5.0
+"""For the event loop to answer a scrape; past it the scrape fails, and that is the news."""
+
+
+def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callable[[], T]:
+    """`read` for other threads: it runs on the loop, where what it reads cannot change under it."""
+
+    async def answer() -> T:
+        return read()
+
+    def ask() -> T:
+        return asyncio.run_coroutine_threadsafe(answer(), loop).result(SCRAPE_SECONDS)
+
+    return ask
+
+
+class WorkerCollector(Collector):
+    """Reads one worker, from the thread that serves /metrics."""
+
+    def __init__(
+        self,
+        *,
+        phase: Phase,
+        tally: WorkerTally,
+        hook: HookRunner | None,
+        load: Callable[[], worker_pb2.Load],
+        ready: Callable[[], bool],
+        engine_cpu_seconds: Callable[[], float],
+    ) -> None:
+        self._phase = phase
+        self._tally = tally
+        self._hook = hook
+        self._load = load
+        self._ready = ready
+        self._engine_cpu_seconds = engine_cpu_seconds
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._transfers()
+        if self._hook is not None:
+            yield from self._hooks(self._hook)
+
+    def _gauges(self) -> Iterator[Metric]:
+        load = self._load()
+        yield self._gauge(
+            "tandem_worker_open_legs", "Sequences that are open here.", load.open_legs
+        )
+        yield self._gauge(
+            "tandem_worker_waiting_legs",
+            "Of them, those that wait to enter the engine's running batch.",
+            load.waiting_legs,
+        )
+        yield self._gauge(
+            "tandem_worker_kv_tokens_used", "Tokens of KV cache in use.", load.kv_tokens_used
+        )
+        yield self._gauge(
+            "tandem_worker_kv_tokens_total", "Tokens the KV cache can hold.", load.kv_tokens_total
+        )
+        yield self._gauge(
+            "tandem_worker_draining", "1 while the worker takes nothing new.", load.draining
+        )
+        yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
+
+    def _counters(self) -> Iterator[Metric]:
+        legs = CounterMetricFamily(
+            "tandem_worker_legs", "Sequences that ended here.", labels=("phase", "outcome")
+        )
+        for outcome, count in self._tally.legs.items():
+            legs.add_metric((self._phase, outcome), count)
+        yield legs
+        yield self._counter(
+            "tandem_worker_tokens", "Tokens the engine delivered.", self._tally.tokens
+        )
+        yield self._counter(
+            "tandem_worker_engine_cpu_seconds",
+            "CPU this process spent on what a GPU does in a real engine.",
+            self._engine_cpu_seconds(),
+        )
+        yield _histogram(
+            "tandem_worker_step_seconds",
+            "Time the worker took to turn one engine step into output.",
+            {"phase": self._phase},
+            self._tally.steps,
+        )
+
+    def _transfers(self) -> Iterator[Metric]:
+        seconds = HistogramMetricFamily(
+            "tandem_kv_transfer_seconds",
+            "Time of one hand-over of KV cache.",
+            labels=("phase", "transport"),
+        )
+        size = CounterMetricFamily(
+            "tandem_kv_transfer_bytes",
+            "KV cache handed over, bytes.",
+            labels=("phase", "transport"),
+        )
+        for transport, tally in self._tally.transfers.items():
+            labels = (self._phase, transport)
+            buckets = _cumulative(tally.seconds.bounds, tally.seconds.counts)
+            seconds.add_metric(labels, buckets, tally.seconds.total)
+            size.add_metric(labels, tally.bytes)
+        yield seconds
+        yield size
+
+    def _hooks(self, hook: HookRunner) -> Iterator[Metric]:
+        seconds = HistogramMetricFamily(
+            "tandem_hook_seconds", "Time of one call of a hook.", labels=("phase", "hook")
+        )
+        labels = (self._phase, hook.name)
+        buckets = _cumulative(HOOK_SECONDS, hook.tally.buckets)
+        seconds.add_metric(labels, buckets, hook.tally.seconds)
+        yield seconds
+        verdicts = CounterMetricFamily(
+            "tandem_hook_verdicts",
+            "What hooks decided.",
+            labels=("phase", "hook", "verdict"),
+        )
+        for verdict, count in hook.tally.verdicts.items():
+            verdicts.add_metric((*labels, verdict), count)
+        yield verdicts
+
+    def _gauge(self, name: str, help: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, help, labels=("phase",))
+        family.add_metric((self._phase,), value)
+        return family
+
+    def _counter(self, name: str, help: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, help, labels=("phase",))
+        family.add_metric((self._phase,), value)
+        return family
+
+
+def _histogram(name: str, help: str, labels: dict[str, str], buckets: Buckets) -> Metric:
+    family = HistogramMetricFamily(name, help, labels=tuple(labels))
+    family.add_metric(
+        tuple(labels.values()), _cumulative(buckets.bounds, buckets.counts), buckets.total
+    )
+    return family
+
+
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """As Prometheus wants buckets: each with all that is not above its bound."""
+    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]

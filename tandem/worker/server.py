@@ -1,0 +1,258 @@
+"""A worker process: start, serve until told to stop, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import sys
+import time
+
+from prometheus_client import CollectorRegistry
+
+from tandem import config as settings
+from tandem import logs, metrics, process
+from tandem.engine import factory
+from tandem.engine.base import Engine, EngineDescription, Role
+from tandem.errors import ConfigError, EngineError, StartError, WorkerError
+from tandem.hooks.contract import Phase
+from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.wire.grpc import Server
+from tandem.worker import startup
+from tandem.worker.config import WorkerConfig
+from tandem.worker.intake import Intake
+from tandem.worker.legs import Legs
+from tandem.worker.metrics import WorkerCollector, from_loop
+from tandem.worker.phases import DecodeRules, PrefillRules
+from tandem.worker.servicer import WorkerServicer
+from tandem.worker.tally import WorkerTally
+from tandem.worker.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+_PHASES = {"prefill": common_pb2.PHASE_PREFILL, "decode": common_pb2.PHASE_DECODE}
+TICK_SECONDS = 1.0
+"""How often load is reported and deadlines are looked at."""
+SETTLE_SECONDS = 10.0
+"""For the engine to let go of what the end of the drain cut off; then the process ends anyway."""
+FLUSH_SECONDS = 2.0
+"""For last frames to leave."""
+
+
+def main(phase: Phase, argv: list[str] | None = None) -> int:
+    """The whole life of a worker process. Returns its exit status: 1 when the engine died."""
+    component = f"{phase}_worker"
+    try:
+        config = settings.load(WorkerConfig, prog=f"tandem-{phase}-worker", argv=argv)
+    except ConfigError as error:
+        sys.stderr.write(f"tandem {component}: {error}\n")
+        return 2
+    logs.configure(component, format=config.log_format, level=config.log_level)
+
+    async def serve(stop: asyncio.Event) -> None:
+        worker = Worker(phase, config)
+        try:
+            if await worker.start(stop):
+                await worker.serve(stop)
+        finally:
+            await worker.close()
+
+    try:
+        return process.run(component, serve)
+    except EngineError as error:
+        log.critical("the engine died", extra={"code": error.code, "reason": error.message})
+        return 1
+
+
+class Worker:
+    """One worker. `start`, `serve` and `close` are its life."""
+
+    def __init__(self, phase: Phase, config: WorkerConfig) -> None:
+        """Loads all user code and the model's tokenizer. Raises StartError."""
+        self._phase: Phase = phase
+        self._config = config
+        self._registry = startup.load_registry(config)
+        self._hook = startup.load_runner(phase, config)
+        self._tokenizer = Tokenizer.load(config.model_path)
+        self._tally = WorkerTally()
+        self._engine = self._make_engine()
+        self._server = Server()
+        self._listening = False
+        self._ready = False
+        self.port = 0
+        """Of gRPC, once started."""
+
+    async def start(self, stop: asyncio.Event) -> bool:
+        """Whether it serves: not, where `stop` came first. Raises StartError."""
+        engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
+        process.own_signals(stop)  # engines put in handlers of their own
+        if engine is None:
+            return False
+        self._describe_as(engine)
+        self._make_service(engine)
+        await self._listen()
+        self._ready = True
+        await self._server.set_serving(True)
+        log.info("serving", extra={"worker": self._description.name, "address": str(self.port)})
+        return True
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Until `stop`, and the drain after it. Raises EngineError as soon as the engine dies."""
+        async with asyncio.TaskGroup() as tasks:
+            engine = tasks.create_task(self._follow_engine())
+            ticking = tasks.create_task(self._tick())
+            stopped = tasks.create_task(stop.wait())
+            await asyncio.wait({engine, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not engine.done():
+                await self._drain(engine)
+            for task in (engine, ticking, stopped):
+                task.cancel()
+        self._ready = False
+        if not engine.cancelled():
+            error = engine.result()
+            self._legs.fail_all(error, settled=True)
+            raise error
+
+    async def close(self) -> None:
+        """Send what is left and free everything, in bounded time; also after a failed start."""
+        self._ready = False
+        if self._listening:
+            await self._server.set_serving(False)
+            self._servicer.close()
+            await self._server.stop(FLUSH_SECONDS)
+        await self._engine.close()
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def _make_engine(self) -> Engine:
+        config = self._config
+        return factory.create(
+            config.engine,
+            Role(self._phase),
+            factory.EngineSettings(
+                model_path=config.model_path,
+                model_name=config.model_name(),
+                max_sequences=config.max_sequences,
+                host=config.host(self._phase),
+                options=config.engine_options,
+                registry=self._registry,
+            ),
+        )
+
+    def _describe_as(self, engine: EngineDescription) -> None:
+        config = self._config
+        port = config.address(self._phase).rpartition(":")[2]
+        self._description = worker_pb2.WorkerDescription(
+            name=config.name or f"{socket.gethostname()}-{self._phase}-{port}",
+            instance=secrets.token_hex(8),
+            phase=_PHASES[self._phase],
+            fingerprint=engine.fingerprint,
+            kv_endpoint=engine.kv_endpoint,
+            limits=engine.limits,
+            has_hook=self._hook is not None,
+            propagate_terminate=config.propagate_terminate and self._phase == "prefill",
+            logits_processors=self._registry.names(),
+        )
+
+    def _make_service(self, engine: EngineDescription) -> None:
+        self._legs = Legs(
+            phase=_PHASES[self._phase],
+            worker=self._description.name,
+            rules=PrefillRules() if self._phase == "prefill" else DecodeRules(),
+            intake=Intake(
+                role=Role(self._phase),
+                model=self._config.model_name(),
+                limits=engine.limits,
+                tokenizer=self._tokenizer,
+                hook=self._hook,
+                forced=startup.test_processor(self._config, self._tokenizer, engine),
+            ),
+            engine=self._engine,
+            max_legs=engine.limits.max_sequences,
+            tally=self._tally,
+        )
+        self._servicer = WorkerServicer(
+            legs=self._legs, load=self._load, describe=self._describe_now
+        )
+
+    async def _listen(self) -> None:
+        self._server.add(
+            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(self._servicer, server),
+            "tandem.v1.Worker",
+        )
+        address, metrics_address = (
+            self._config.address(self._phase),
+            self._config.metrics_address(self._phase),
+        )
+        try:
+            self.port = await self._server.start(address)
+            self._listening = True
+            metrics.serve(self._metrics(), metrics_address)
+        except (OSError, RuntimeError, ValueError) as error:
+            wanted = metrics_address if self._listening else address
+            raise StartError(f"cannot listen on {wanted}: {error}") from error
+
+    # --- serving ---------------------------------------------------------------------------------
+
+    async def _follow_engine(self) -> EngineError:
+        """Hand every step to the legs. Returns why there are no more."""
+        try:
+            async for step in self._engine.steps():
+                self._legs.on_step(step)
+        except EngineError as error:
+            return error
+        return EngineError("the engine stopped by itself")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._legs.sweep()
+            self._servicer.report_load()
+
+    async def _drain(self, engine: asyncio.Task[EngineError]) -> None:
+        """Take nothing new, let open legs finish, and fail those that take too long."""
+        began = time.monotonic()
+        log.info("draining", extra={"count": len(self._legs)})
+        self._ready = False
+        self._legs.draining = True
+        await self._server.set_serving(False)
+        self._servicer.report_load()
+        await self._idle_within(self._config.drain_seconds, engine)
+        if len(self._legs) and not engine.done():
+            log.warning("drain time ran out", extra={"count": len(self._legs)})
+            self._legs.fail_all(WorkerError("the worker shut down before the request had ended"))
+            await self._idle_within(SETTLE_SECONDS, engine)
+        log.info("drained", extra={"seconds": round(time.monotonic() - began, 3)})
+
+    async def _idle_within(self, seconds: float, engine: asyncio.Task[EngineError]) -> None:
+        """Until no leg is open, the time is over, or the engine has died."""
+        async with asyncio.TaskGroup() as tasks:
+            idle = tasks.create_task(self._legs.idle.wait())
+            await asyncio.wait({idle, engine}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            idle.cancel()
+
+    def _load(self) -> worker_pb2.Load:
+        load = self._engine.load()
+        load.open_legs = len(self._legs)
+        load.draining = self._legs.draining
+        return load
+
+    def _describe_now(self) -> worker_pb2.WorkerDescription:
+        description = worker_pb2.WorkerDescription()
+        description.CopyFrom(self._description)
+        description.load.CopyFrom(self._load())
+        return description
+
+    def _metrics(self) -> CollectorRegistry:
+        registry = metrics.new_registry(f"{self._phase}_worker")
+        registry.register(
+            WorkerCollector(
+                phase=self._phase,
+                tally=self._tally,
+                hook=self._hook,
+                load=from_loop(asyncio.get_running_loop(), self._load),
+                ready=lambda: self._ready,
+                engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),
+            )
+        )
+        return registry

@@ -1,0 +1,87 @@
+"""What a worker does before it can serve: its hook, its engine, the test switch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from tandem.engine.base import Engine, EngineDescription
+from tandem.errors import StartError
+from tandem.hooks.contract import Phase
+from tandem.hooks.loader import load_hook
+from tandem.hooks.runner import HookRunner
+from tandem.logits.builtin import hello_world
+from tandem.logits.registry import Registry
+from tandem.logits.spec import LogitsProcessorEntry
+from tandem.worker.config import WorkerConfig
+from tandem.worker.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+PROGRESS_SECONDS = 10.0
+
+
+def load_registry(config: WorkerConfig) -> Registry:
+    """The logits processors of this deployment. Raises LoadError."""
+    registry = Registry.builtin()
+    for name, path in config.logits_processors.items():
+        registry.load(name, path)
+    return registry
+
+
+def load_runner(phase: Phase, config: WorkerConfig) -> HookRunner | None:
+    """The one hook instance of this process (S0-001). Raises LoadError."""
+    if not config.hook:
+        return None
+    hook = load_hook(config.hook)
+    log.info("hook loaded", extra={"hook": config.hook, "phase": phase})
+    return HookRunner(hook, name=config.hook, phase=phase, model=config.model_name())
+
+
+def test_processor(
+    config: WorkerConfig, tokenizer: Tokenizer, engine: EngineDescription
+) -> LogitsProcessorEntry | None:
+    """The entry of the test switch, tokenised once (S1-047). Raises StartError."""
+    if not config.test_logits_processor:
+        return None
+    return hello_world(
+        lambda text: tokenizer.encode(text, special_tokens=False), engine.eos_token_ids
+    )
+
+
+async def start_engine(
+    engine: Engine, *, name: str, stop: asyncio.Event
+) -> EngineDescription | None:
+    """Start the engine and log that it is still at it. None where `stop` came first.
+
+    Raises StartError.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(_started_or_error(engine))
+        progress = tasks.create_task(_log_progress(name))
+        stopped = tasks.create_task(stop.wait())
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (starting, progress, stopped):
+            task.cancel()
+    if starting.cancelled():
+        return None
+    result = starting.result()
+    if isinstance(result, StartError):
+        raise result
+    return result
+
+
+async def _started_or_error(engine: Engine) -> EngineDescription | StartError:
+    """As a value, so that the task group does not wrap it."""
+    try:
+        return await engine.start()
+    except StartError as error:
+        return error
+
+
+async def _log_progress(name: str) -> None:
+    began = time.monotonic()
+    log.info("starting engine %s", name)
+    while True:
+        await asyncio.sleep(PROGRESS_SECONDS)
+        log.info("engine %s is starting", name, extra={"seconds": round(time.monotonic() - began)})

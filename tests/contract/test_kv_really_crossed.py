@@ -1,0 +1,114 @@
+"""Proof that decode continues from the KV it was given, and computes none of it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tokenizers
+from worker_pair import Pair, Sequence_, WorkerProcess
+
+from tandem.v1 import worker_pb2
+
+pytestmark = pytest.mark.timeout(400)
+TOPICS = ("Tell me about the assert statement.", "Tell me about the import statement.")
+TOKENS = 24
+REFERENCE_SECONDS = 300
+
+
+def _prompts(model_path: Path) -> tuple[list[int], list[int]]:
+    """Two chat prompts of equal length with different answers."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    first, second = (
+        tokenizer.encode(
+            f"<|begin_of_text|><|im_start|>user\n{topic}<|im_end|>\n<|im_start|>assistant\n"
+        ).ids
+        for topic in TOPICS
+    )
+    length = min(len(first), len(second))
+    return first[-length:], second[-length:]
+
+
+async def _run(pair: Pair, prompt: list[int], decode_prompt: list[int]) -> Sequence_:
+    task = {"prompt_text": "", "prompt_token_ids": prompt, "want_token_ids": True}
+    decode_task = {"prompt_token_ids": decode_prompt}
+    sequence = await pair.start(task=task, decode_task=decode_task, max_tokens=TOKENS)
+    await pair.finished(sequence)
+    return sequence
+
+
+async def _generate(pair: Pair, prompt: list[int], decode_prompt: list[int]) -> list[int]:
+    """The token ids, which the stream gives after those of earlier sequences."""
+    return (await _run(pair, prompt, decode_prompt)).token_ids[-TOKENS:]
+
+
+async def test_decode_continues_the_prompt_that_prefill_read_not_its_own(
+    pair: Pair, model_path: Path
+) -> None:
+    first, second = _prompts(model_path)
+    own = [await _generate(pair, prompt, prompt) for prompt in (first, second)]
+    assert own[0] != own[1]
+    assert await _generate(pair, first, second) == own[0]
+    assert await _generate(pair, second, first) == own[1]
+
+
+async def test_the_pair_generates_what_one_process_generates(
+    pair: Pair, model_path: Path, request: pytest.FixtureRequest
+) -> None:
+    prompts = _prompts(model_path)
+    answers = [await _generate(pair, prompt, prompt) for prompt in prompts]
+    asked = [{"token_ids": prompt, "max_tokens": TOKENS} for prompt in prompts]
+    engine = request.node.callspec.params["workers"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tandem.engine.reference"),
+        *(f"--engine={engine}", f"--model-path={model_path}"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(REFERENCE_SECONDS):
+        out, _ = await process.communicate(json.dumps(asked).encode())
+    alone = json.loads(out)
+    for together, reference in zip(answers, alone, strict=True):
+        assert together[: len(reference)] == reference
+
+
+async def test_every_byte_of_the_prompts_kv_is_counted(pair: Pair, model_path: Path) -> None:
+    first, _ = _prompts(model_path)
+    description = await pair.stubs[1].Describe(worker_pb2.DescribeWorkerRequest())
+    sequence = await _run(pair, first, first)
+    (started,) = pair.decode.told.of(sequence.number, "started")
+    page = description.fingerprint.page_size
+    pages = -(-len(first) // page)
+    assert started.kv_bytes % pages == 0
+    assert started.kv_bytes / (pages * page) == (
+        2048 if description.fingerprint.engine == "sglang" else 64
+    )
+
+
+async def test_idle_workers_use_no_cpu(workers: tuple[WorkerProcess, WorkerProcess]) -> None:
+    before = [_group_cpu_seconds(worker.process.pid) for worker in workers]
+    began = time.monotonic()
+    await asyncio.sleep(4)
+    seconds = time.monotonic() - began
+    for worker, spent in zip(workers, before, strict=True):
+        cores = (_group_cpu_seconds(worker.process.pid) - spent) / seconds
+        assert cores < 0.1, f"{cores:.2f} of a core while idle"
+
+
+def _group_cpu_seconds(session: int) -> float:
+    """User and system seconds of every process of a session."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            if int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

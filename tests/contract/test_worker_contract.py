@@ -1,0 +1,234 @@
+"""What a router can rely on, whatever engine computes: the same tests over real worker
+processes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import contract_hook
+import pytest
+import tokenizers
+from worker_pair import Pair, Sequence_
+
+from tandem.engine.model_files import eos_token_ids
+from tandem.logits.spec import forced_token_sequence
+from tandem.v1 import common_pb2, worker_pb2
+
+pytestmark = pytest.mark.timeout(400)
+FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
+TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED
+CANCELLED = worker_pb2.LegClosed.OUTCOME_CANCELLED
+FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
+
+
+async def _run(pair: Pair, **fields: Any) -> Sequence_:
+    sequence = await pair.start(**fields)
+    prefill, decode = await pair.finished(sequence)
+    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+    return sequence
+
+
+async def test_the_two_workers_fit_together(pair: Pair) -> None:
+    request = worker_pb2.DescribeWorkerRequest()
+    prefill, decode = [await stub.Describe(request) for stub in pair.stubs]
+    assert prefill.fingerprint == decode.fingerprint
+    assert prefill.fingerprint.tokenizer_sha256
+    assert (prefill.phase, decode.phase) == (common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE)
+    assert prefill.kv_endpoint
+    assert prefill.has_hook
+    assert prefill.limits == decode.limits
+    assert prefill.instance != decode.instance
+
+
+async def test_a_sequence_runs_through_both_phases(pair: Pair) -> None:
+    sequence = await _run(pair, task={"want_report": True})
+    (verdict,) = pair.prefill.told.of(sequence.number, "verdict")
+    assert not verdict.terminate
+    (started,) = pair.decode.told.of(sequence.number, "started")
+    assert started.kv_bytes > 0
+    assert started.kv_seconds > 0
+    (finish,) = sequence.finishes
+    assert finish.reason == common_pb2.FINISH_REASON_LENGTH
+    assert finish.completion_tokens == 12
+    assert sequence.text
+    prefill, decode = sequence.reports
+    assert (prefill.phase, decode.phase) == (common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE)
+    assert prefill.emitted == 1
+    assert decode.emitted >= 1
+    assert decode.kv_bytes == started.kv_bytes
+    assert decode.kv_transport
+
+
+async def test_token_ids_are_the_text_and_logprobs_are_theirs(pair: Pair, model_path: Path) -> None:
+    sequence = await _run(pair, task={"want_token_ids": True}, logprobs=2)
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    assert len(sequence.token_ids) == 12
+    assert tokenizer.decode(sequence.token_ids, skip_special_tokens=True) == sequence.text
+    entries = sequence.logprobs
+    assert [token for entry in entries for token in entry.token_id] == sequence.token_ids
+    assert all(value <= 0 for entry in entries for value in entry.logprob)
+    assert all(len(e.top_token_id) == 2 * len(e.token_id) for e in entries)
+
+
+async def test_greedy_output_repeats(pair: Pair) -> None:
+    assert (await _run(pair)).text == (await _run(pair)).text
+
+
+@pytest.mark.promise("S0-037")
+async def test_a_stop_string_is_cut_and_ends_both_legs(pair: Pair) -> None:
+    text = (await _run(pair)).text
+    stop = text[len(text) // 2 :][:3]
+    sequence = await _run(pair, stop=[stop], max_tokens=200)
+    (finish,) = sequence.finishes
+    assert sequence.text == text[: text.index(stop)]
+    assert (finish.reason, finish.stop_reason) == (common_pb2.FINISH_REASON_STOP, stop)
+
+
+@pytest.mark.promise("S1-043", "S1-051")
+async def test_a_forced_sequence_is_exact_from_its_first_token(
+    pair: Pair, model_path: Path
+) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    ids = tokenizer.encode("Hello world!", add_special_tokens=False).ids
+    entry = forced_token_sequence(ids, min(eos_token_ids(model_path)))
+    processor = common_pb2.LogitsProcessor(name=entry.name, args_json=json.dumps(entry.args))
+    spec = common_pb2.LogitsSpec(processors=[processor])
+    sequence = await _run(pair, task={"logits": spec}, ignore_eos=False, max_tokens=40)
+    assert sequence.text == "Hello world!"
+    assert sequence.finishes[0].completion_tokens == len(ids) + 1
+
+
+@pytest.mark.promise("S0-006", "S0-008")
+async def test_a_hook_rewrites_what_the_client_reads(pair: Pair) -> None:
+    text = (await _run(pair)).text
+    assert (await _run(pair, behaviour=contract_hook.UPPER)).text == text.upper() != text
+
+
+@pytest.mark.promise("S0-010", "S0-038")
+async def test_suppressed_chunks_show_in_no_channel_and_count(pair: Pair) -> None:
+    sequence = await _run(
+        pair, behaviour=contract_hook.SUPPRESS, task={"want_token_ids": True}, logprobs=1
+    )
+    assert (sequence.text, sequence.token_ids, sequence.logprobs) == ("", [], [])
+    assert sequence.finishes[0].completion_tokens == 12
+
+
+@pytest.mark.promise("S0-013", "S0-014", "S0-036")
+async def test_terminate_ends_the_sequence_with_its_reason(pair: Pair) -> None:
+    sequence = await pair.start(behaviour=contract_hook.TERMINATE_SECOND, max_tokens=400)
+    prefill, decode = await pair.finished(sequence)
+    assert (prefill.outcome, decode.outcome) == (FINISHED, TERMINATED)
+    assert decode.reason == sequence.finishes[0].stop_reason == "guard"
+    assert sequence.finishes[0].completion_tokens < 400
+    await pair.idle()  # the KV of both workers is free
+
+
+@pytest.mark.promise("S0-019")
+async def test_a_raising_hook_fails_its_leg_and_no_other(pair: Pair) -> None:
+    bad = await pair.start(behaviour=contract_hook.RAISE_SECOND, max_tokens=400)
+    good = await pair.start()
+    _, failed = await pair.finished(bad)
+    assert (failed.outcome, failed.error.code) == (FAILED, "hook_failed")
+    assert not failed.retryable
+    assert bad.finishes == []
+    _, finished = await pair.finished(good)
+    assert finished.outcome == FINISHED
+
+
+@pytest.mark.promise("S0-034", "S0-035")
+async def test_prefills_verdicts_travel_to_the_router(pair: Pair) -> None:
+    sequence = await pair.start(behaviour=contract_hook.PREFILL_TERMINATES)
+    await pair.finished(sequence)
+    (verdict,) = pair.prefill.told.of(sequence.number, "verdict")
+    assert (verdict.terminate, verdict.reason) == (True, "guard")
+    assert sequence.text
+    failing = await pair.start(behaviour=contract_hook.PREFILL_RAISES, hold=True)
+    closed = await pair.prefill.closed(failing.number)
+    assert (closed.outcome, closed.error.code) == (FAILED, "hook_failed")
+    await pair.cancel(failing)
+    assert (await pair.decode.closed(failing.number)).outcome == CANCELLED
+    assert failing.text == ""
+
+
+async def test_held_output_waits_for_the_release(pair: Pair) -> None:
+    expected = (await _run(pair)).text
+    sequence = await pair.start(hold=True)
+    await pair.prefill.closed(sequence.number)
+    other = await _run(pair)
+    assert other.text == expected
+    assert sequence.text == ""
+    assert pair.decode.told.of(sequence.number, "closed") == []
+    await pair.decode.send(release=[sequence.number])
+    assert (await pair.decode.closed(sequence.number)).outcome == FINISHED
+    assert sequence.text == expected
+
+
+async def test_a_running_sequence_can_be_cancelled(pair: Pair) -> None:
+    sequence = await pair.start(max_tokens=500)
+    await pair.decode.until(lambda told: sequence.text)
+    await pair.cancel(sequence)
+    assert (await pair.decode.closed(sequence.number)).outcome == CANCELLED
+    assert sequence.finishes == []
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+async def test_a_leg_without_its_partner_can_be_cancelled(pair: Pair, phase: str) -> None:
+    sequence = await pair.start(phases=[phase])
+    await pair.cancel(sequence)
+    stream = pair.prefill if phase == "prefill" else pair.decode
+    closed = await stream.closed(sequence.number)
+    assert closed.outcome == CANCELLED
+    assert (await _run(pair)).text
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+async def test_a_leg_without_its_partner_ends_by_its_deadline(pair: Pair, phase: str) -> None:
+    sequence = await pair.start(phases=[phase], timeout_ms=700)
+    stream = pair.prefill if phase == "prefill" else pair.decode
+    closed = await stream.closed(sequence.number)
+    assert closed.outcome == FAILED
+    assert closed.error.code in ("deadline_exceeded", "kv_transfer_failed")
+
+
+async def test_a_router_that_goes_away_leaves_nothing_behind(pair: Pair) -> None:
+    for _ in range(3):
+        await pair.start(max_tokens=500)
+    await pair.decode.until(lambda told: told.columns)
+    pair.prefill.call.cancel()
+    pair.decode.call.cancel()
+    await pair.idle()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"task": {"model": "other"}}, "model_not_found"),
+        ({"task": {"prompt_text": ""}}, "invalid_request"),
+        ({"task": {"prompt_text": "", "prompt_token_ids": [2**31]}}, "invalid_request"),
+        ({"max_tokens": 10**6}, "context_length_exceeded"),
+        ({"temperature": -1.0}, "invalid_request"),
+        ({"top_p": 0.0}, "invalid_request"),
+        ({"logit_bias": {2**31: 1.0}}, "invalid_request"),
+        (
+            {"task": {"logits": {"processors": [{"name": "nobody", "args_json": "{}"}]}}},
+            "invalid_request",
+        ),
+    ],
+)
+async def test_both_phases_refuse_a_bad_task_alike(
+    pair: Pair, fields: dict[str, Any], code: str
+) -> None:
+    for closed in await pair.finished(await pair.start(**fields)):
+        assert (closed.outcome, closed.error.code) == (FAILED, code)
+        assert not closed.retryable
+
+
+async def test_many_sequences_share_the_steps(pair: Pair) -> None:
+    sequences = [await pair.start(task={"prompt_text": f"x = {number}"}) for number in range(10)]
+    for sequence in sequences:
+        _, decode = await pair.finished(sequence)
+        assert decode.outcome == FINISHED
+        assert sequence.finishes[0].completion_tokens == 12

@@ -1,0 +1,106 @@
+"""A worker as a process: how it starts, drains and dies. With the sim engine, which starts at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worker_pair import END_SECONDS, ROOT, connected, launched_pair
+
+from tandem.v1 import worker_pb2
+
+READY_SECONDS = 30.0
+
+
+def _refusal(tmp_path: Path, *flags: str, module: str = "decode_worker") -> str:
+    """What a worker that cannot start says."""
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            module,
+            "--listen=127.0.0.1:0",
+            "--metrics-listen=127.0.0.1:0",
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.promise("S0-002", "S0-003")
+@pytest.mark.parametrize("module", ["prefill_worker", "decode_worker"])
+def test_a_wrong_hook_path_stops_the_start(module: str, tmp_path: Path, model_path: Path) -> None:
+    said = _refusal(
+        tmp_path, f"--model-path={model_path}", "--engine=sim", "--hook=no.Hook", module=module
+    )
+    assert "'no.Hook': there is no module 'no'" in said
+
+
+@pytest.mark.promise("S0-004")
+def test_the_hook_of_the_settings_file_is_the_one_that_loads(
+    tmp_path: Path, model_path: Path
+) -> None:
+    settings = tmp_path / "worker.yaml"
+    settings.write_text(f"model_path: {model_path}\nengine: sim\nhook: tandem.errors.NoSuchHook\n")
+    said = _refusal(tmp_path, f"--config={settings}")
+    assert "'tandem.errors.NoSuchHook': module 'tandem.errors' has no 'NoSuchHook'" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--engine-options=speed=11",), "no option 'speed'"),
+        (("--logits-processors=mine=nowhere:Class",), "nowhere"),
+        (("--listen=0.0.0.0:0",), "set advertise_host"),
+        (("--listen=256.0.0.1:0", "--advertise-host=127.0.0.1"), "cannot listen on 256.0.0.1:0"),
+        (("--max-sequences=0",), "max_sequences must be at least 1"),
+        (("--model-path=/nowhere",), "tokenizer"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_with_its_mend(
+    tmp_path: Path, model_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    assert words in _refusal(tmp_path, f"--model-path={model_path}", "--engine=sim", *flags)
+
+
+async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:
+    with launched_pair("sim", model_path, tmp_path, ready_seconds=READY_SECONDS) as workers:
+        async with connected(workers) as pair:
+            sequence = await pair.start(max_tokens=60)
+            await pair.decode.until(lambda told: sequence.text)
+            for worker in workers:
+                worker.process.send_signal(signal.SIGTERM)
+            closed = await pair.decode.closed(sequence.number)
+            assert closed.outcome == worker_pb2.LegClosed.OUTCOME_FINISHED
+            assert sequence.finishes[0].completion_tokens == 60
+        assert [worker.process.wait(END_SECONDS) for worker in workers] == [0, 0]
+
+
+async def test_a_drain_past_its_time_ends_sequences_with_an_error(
+    tmp_path: Path, model_path: Path
+) -> None:
+    with launched_pair(
+        "sim", model_path, tmp_path, ready_seconds=READY_SECONDS, flags=["--drain-seconds=0.2"]
+    ) as workers:
+        async with connected(workers) as pair:
+            sequence = await pair.start(max_tokens=1500)
+            await pair.decode.until(lambda told: sequence.text)
+            workers[1].process.send_signal(signal.SIGTERM)
+            closed = await pair.decode.closed(sequence.number)
+            assert closed.error.code == "worker_error"
+            assert not closed.retryable
+        assert workers[1].process.wait(END_SECONDS) == 0

@@ -1,0 +1,392 @@
+"""A worker's whole life over real gRPC: it starts, serves routers, drains, and survives what they
+do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from scripted_engine import ScriptedEngine
+from worker_harness import MODEL, SAMPLING, TRACE, Said
+
+from tandem import metrics, process
+from tandem.engine import factory
+from tandem.engine.base import Delta, Ending
+from tandem.errors import EngineError, StartError
+from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.wire.grpc import open_channel
+from tandem.worker import link
+from tandem.worker.config import WorkerConfig
+from tandem.worker.server import Worker
+from tandem.worker.tokenizer import Tokenizer
+
+PATIENCE = 20.0
+
+
+class Router:
+    """One stream to the worker, as a router holds it."""
+
+    def __init__(self, stub: worker_pb2_grpc.WorkerStub) -> None:
+        self.call: Any = stub.Connect()
+        self.said = Said()
+
+    async def send(self, **command: Any) -> None:
+        await self.call.write(worker_pb2.WorkerCommand(**command))
+
+    async def start(self, leg: int = 1) -> None:
+        task = common_pb2.Task(
+            trace_id=TRACE,
+            model=MODEL,
+            prompt_token_ids=[10, 11],
+            sampling=common_pb2.SamplingParams(**SAMPLING),
+            want_text=True,
+        )
+        command = worker_pb2.StartLeg(
+            leg=leg,
+            destination=7,
+            sequence=100 + leg,
+            room=leg,
+            kv_peer="127.0.0.1:1",
+            timeout_ms=60_000,
+            task=task.SerializeToString(),
+        )
+        await self.send(start=[command])
+
+    async def until(self, holds: Callable[[Said], Any]) -> Said:
+        """Read frames until `holds`."""
+        async with asyncio.timeout(PATIENCE):
+            while not holds(self.said):
+                frame = await self.call.read()
+                assert frame is not grpc.aio.EOF, "the worker ended the stream"
+                self.said.add(frame)
+        return self.said
+
+    async def ended(self) -> grpc.StatusCode:
+        """The status of the stream, once all that was sent on it has been read."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                while await self.call.read() is not grpc.aio.EOF:
+                    pass
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            code: grpc.StatusCode = await self.call.code()
+            return code
+
+
+class Served:
+    def __init__(self, worker: Worker, engine: ScriptedEngine, stop: asyncio.Event) -> None:
+        self.worker = worker
+        self.engine = engine
+        self.stop = stop
+        self.channel = open_channel(f"127.0.0.1:{worker.port}")
+        self.stub = worker_pb2_grpc.WorkerStub(self.channel)
+        self.ended: asyncio.Task[EngineError | None] | None = None
+
+    def connect(self) -> Router:
+        return Router(self.stub)
+
+    async def submitted(self, count: int) -> list[int]:
+        await until(lambda: len(self.engine.submitted) >= count)
+        return [request.request_id for request in self.engine.submitted]
+
+    async def health(self) -> int:
+        stub: Any = health_pb2_grpc.HealthStub(self.channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service="tandem.v1.Worker"))
+        return int(answer.status)
+
+    async def outcome(self) -> EngineError | None:
+        """What `serve` raised, once it has ended."""
+        assert self.ended is not None
+        return await asyncio.wait_for(self.ended, PATIENCE)
+
+
+async def _outcome_of(serving: Awaitable[None]) -> EngineError | None:
+    try:
+        await serving
+    except EngineError as error:
+        return error
+    return None
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - what is awaited happens in the worker, without an event
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def metrics_port(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with the port that /metrics got."""
+    ports: list[int] = []
+    serve = metrics.serve
+
+    def noting(*arguments: Any) -> int:
+        ports.append(serve(*arguments))
+        return ports[-1]
+
+    monkeypatch.setattr(metrics, "serve", noting)
+    return ports
+
+
+@pytest.fixture
+def serving(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, metrics_port: list[int]
+) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def serve(phase: Any = "decode", **settings: Any) -> AsyncIterator[Served]:
+        engine, stop = ScriptedEngine(), asyncio.Event()
+        monkeypatch.setattr(factory, "create", lambda *arguments: engine)
+        monkeypatch.setattr(process, "own_signals", lambda stop: None)
+        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+        worker = Worker(phase, WorkerConfig(model_path=model_path, **defaults | settings))
+        try:
+            assert await worker.start(stop)
+            served = Served(worker, engine, stop)
+            async with asyncio.TaskGroup() as tasks:
+                served.ended = tasks.create_task(_outcome_of(worker.serve(stop)))
+                yield served
+                stop.set()
+                await served.outcome()
+        finally:
+            await worker.close()
+            await served.channel.close()
+        assert engine.closed
+
+    return serve
+
+
+async def test_a_ready_worker_says_who_it_is_and_reports_its_load(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving("prefill", name="p0", propagate_terminate=True) as served:
+        assert await served.health() == health_pb2.HealthCheckResponse.SERVING
+        described = await served.stub.Describe(worker_pb2.DescribeWorkerRequest())
+        assert (described.name, described.phase) == ("p0", common_pb2.PHASE_PREFILL)
+        assert described.propagate_terminate
+        assert not described.has_hook
+        assert described.limits.max_sequences == 16
+        assert "forced_sequence" in described.logits_processors
+        again = await served.stub.Describe(worker_pb2.DescribeWorkerRequest())
+        assert described.instance == again.instance != ""
+        router = served.connect()
+        said = await router.until(lambda said: len(said.loads) >= 2)
+        assert said.loads[0].kv_tokens_total == 1000
+
+
+async def test_a_sequence_goes_through_and_the_stream_lives_on(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as served:
+        router = served.connect()
+        for leg in (1, 2):
+            await router.start(leg)
+            (*_, request) = await served.submitted(leg)
+            served.engine.give(Delta(request, [20]))
+            served.engine.give(Delta(request, [21], Ending.LENGTH))
+            said = await router.until(lambda said, leg=leg: said.of(leg, "closed"))
+            assert said.finishes(100 + leg)[0].completion_tokens == 2
+        assert len(said.rows(101)) >= 1
+
+
+async def test_steps_that_come_while_a_write_is_in_flight_share_a_frame(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as served:
+        router = served.connect()
+        await router.start()
+        (request,) = await served.submitted(1)
+        for _ in range(500):
+            served.engine.give(Delta(request, [20]))
+        served.engine.give(Delta(request, [20], Ending.LENGTH))
+        said = await router.until(lambda said: said.of(1, "closed"))
+        assert sum(len(columns.sequence) for columns in said.columns) == 501
+        assert len(said.columns) < 250
+
+
+@pytest.mark.parametrize("how", ["cancel", "half-close"])
+async def test_a_stream_that_ends_frees_its_legs_and_leaves_the_others(
+    serving: Callable[..., Any], how: str
+) -> None:
+    async with serving() as served:
+        gone, stays = served.connect(), served.connect()
+        await gone.start(1)
+        await served.submitted(1)
+        await stays.start(1)
+        first, second = await served.submitted(2)
+        if how == "cancel":
+            gone.call.cancel()
+        else:
+            await gone.call.done_writing()
+        await until(lambda: served.engine.cancelled == [first])
+        served.engine.give(*served.engine.settle())
+        served.engine.give(Delta(second, [20], Ending.LENGTH))
+        await stays.until(lambda said: said.of(1, "closed"))
+        load = (await served.stub.Describe(worker_pb2.DescribeWorkerRequest())).load
+        assert load.open_legs == 0
+
+
+async def test_a_router_that_does_not_read_is_given_up_alone(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MAX_BACKLOG_BYTES", 100_000)
+    async with serving() as served:
+        slow, reads = served.connect(), served.connect()
+        await slow.start(1)
+        await served.submitted(1)
+        await reads.start(1)
+        first, second = await served.submitted(2)
+        async with asyncio.timeout(PATIENCE):
+            while not served.engine.cancelled:
+                served.engine.give(Delta(first, [20] * 5_000))
+                await asyncio.sleep(0)
+        assert served.engine.cancelled == [first]
+        served.engine.give(*served.engine.settle(), Delta(second, [20], Ending.LENGTH))
+        await reads.until(lambda said: said.of(1, "closed"))
+        assert await slow.ended() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_leg_number_used_twice_ends_the_stream(serving: Callable[..., Any]) -> None:
+    async with serving() as served:
+        router = served.connect()
+        await router.start(1)
+        await router.start(1)
+        assert await router.ended() is grpc.StatusCode.FAILED_PRECONDITION
+        await until(lambda: served.engine.cancelled == [1])
+        served.engine.give(*served.engine.settle())
+
+
+async def test_a_drain_finishes_what_runs_and_refuses_what_comes(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as served:
+        router = served.connect()
+        await router.start(1)
+        (request,) = await served.submitted(1)
+        served.stop.set()
+        await router.until(lambda said: said.loads and said.loads[-1].draining)
+        assert await served.health() == health_pb2.HealthCheckResponse.NOT_SERVING
+        await router.start(2)
+        said = await router.until(lambda said: said.of(2, "closed"))
+        assert said.closed(2).error.code == "draining"
+        served.engine.give(Delta(request, [20], Ending.LENGTH))
+        said = await router.until(lambda said: said.of(1, "closed"))
+        assert said.finishes(101)
+        assert await served.outcome() is None
+
+
+async def test_a_drain_that_takes_too_long_fails_what_is_left(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving(drain_seconds=0.05) as served:
+        router = served.connect()
+        await router.start(1)
+        (request,) = await served.submitted(1)
+        served.stop.set()
+        await until(lambda: served.engine.cancelled == [request])
+        served.engine.give(*served.engine.settle())
+        closed = (await router.until(lambda said: said.of(1, "closed"))).closed(1)
+        assert closed.error.code == "worker_error"
+        assert await served.outcome() is None
+
+
+async def test_a_dead_engine_fails_open_legs_and_ends_the_worker(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as served:
+        router = served.connect()
+        await router.start(1)
+        await served.submitted(1)
+        served.engine.die(EngineError("the scheduler died"))
+        said = await router.until(lambda said: said.of(1, "closed"))
+        closed = said.closed(1)
+        assert (closed.error.code, closed.retryable) == ("engine_error", True)
+        assert isinstance(await served.outcome(), EngineError)
+
+
+async def test_every_series_is_there_before_the_first_request(
+    serving: Callable[..., Any], metrics_port: list[int], tokenizer: Tokenizer
+) -> None:
+    letters = tokenizer.encode("the", special_tokens=False)
+    async with serving(hook="examples.hooks.UpperCase") as served:
+        text = await asyncio.to_thread(_scrape, metrics_port[0])
+        for line in (
+            'tandem_worker_open_legs{phase="decode"} 0.0',
+            'tandem_worker_waiting_legs{phase="decode"} 0.0',
+            'tandem_worker_ready{phase="decode"} 1.0',
+            'tandem_worker_draining{phase="decode"} 0.0',
+            'tandem_worker_legs_total{outcome="terminated",phase="decode"} 0.0',
+            'tandem_worker_tokens_total{phase="decode"} 0.0',
+            'tandem_worker_kv_tokens_total{phase="decode"} 1000.0',
+            'tandem_worker_engine_cpu_seconds_total{phase="decode"} 0.0',
+            'tandem_worker_step_seconds_count{phase="decode"} 0.0',
+            'tandem_kv_transfer_seconds_count{phase="decode",transport="nixl/ucx"} 0.0',
+            'tandem_kv_transfer_bytes_total{phase="decode",transport="nixl/ucx"} 0.0',
+            'tandem_hook_seconds_count{hook="examples.hooks.UpperCase",phase="decode"} 0.0',
+            'tandem_hook_verdicts_total{hook="examples.hooks.UpperCase",phase="decode",'
+            'verdict="error"} 0.0',
+            "tandem_build_info",
+        ):
+            assert line in text
+        router = served.connect()
+        await router.start()
+        (request,) = await served.submitted(1)
+        served.engine.give(Delta(request, letters, Ending.LENGTH))
+        said = await router.until(lambda said: said.of(1, "closed"))
+        assert said.text(101) == "THE"
+        text = await asyncio.to_thread(_scrape, metrics_port[0])
+        assert 'tandem_worker_legs_total{outcome="finished",phase="decode"} 1.0' in text
+        assert 'le="+Inf",phase="decode"} 1.0' in text
+        assert 'phase="decode",verdict="rewrite"} 1.0' in text
+
+
+@pytest.mark.promise("S0-001", "S0-002", "S0-025")
+def test_a_worker_does_not_start_with_a_hook_it_cannot_run(
+    model_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(StartError, match=r"'no_such_module\.Hook'"):
+        Worker("decode", WorkerConfig(model_path=model_path, hook="no_such_module.Hook"))
+    with pytest.raises(StartError, match="needs the model's tokenizer"):
+        Worker("decode", WorkerConfig(model_path=tmp_path, hook="examples.hooks.UpperCase"))
+
+
+async def test_a_stop_while_the_engine_starts_ends_the_worker_at_once(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, stop = ScriptedEngine(), asyncio.Event()
+    monkeypatch.setattr(engine, "start", asyncio.Event().wait)
+    monkeypatch.setattr(factory, "create", lambda *arguments: engine)
+    monkeypatch.setattr(process, "own_signals", lambda stop: None)
+    worker = Worker("decode", WorkerConfig(model_path=model_path))
+    stop.set()
+    assert not await asyncio.wait_for(worker.start(stop), PATIENCE)
+    await worker.close()
+    assert engine.closed
+
+
+async def test_an_engine_that_cannot_start_says_why(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start() -> None:
+        raise StartError("no accelerator: set device=cpu")
+
+    engine = ScriptedEngine()
+    monkeypatch.setattr(engine, "start", start)
+    monkeypatch.setattr(factory, "create", lambda *arguments: engine)
+    monkeypatch.setattr(process, "own_signals", lambda stop: None)
+    worker = Worker("decode", WorkerConfig(model_path=model_path))
+    with pytest.raises(StartError, match="no accelerator"):
+        await worker.start(asyncio.Event())
+    await worker.close()
+
+
+def _scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        return str(response.read().decode())

@@ -1,0 +1,222 @@
+"""One worker's legs over a scripted engine, with a router's stream whose frames the test takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scripted_engine import LIMITS, ScriptedEngine
+
+from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
+from tandem.hooks.contract import Chunk, Phase, Verdict, emit
+from tandem.hooks.runner import HookRunner
+from tandem.logits.spec import LogitsProcessorEntry
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.columns import parse
+from tandem.worker.intake import Intake
+from tandem.worker.legs import Legs
+from tandem.worker.link import RouterLink
+from tandem.worker.phases import DecodeRules, PrefillRules
+from tandem.worker.tally import WorkerTally
+from tandem.worker.tokenizer import Tokenizer
+
+MODEL = "tandem-tiny"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+KV = KvTransfer(4096, 0.002, "nixl/ucx")
+PHASES = {"prefill": common_pb2.PHASE_PREFILL, "decode": common_pb2.PHASE_DECODE}
+SAMPLING: dict[str, Any] = {"max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+Judge = Callable[[Chunk], Any]
+
+
+class RecordingHook:
+    """Answers as `judge` says, and keeps every call."""
+
+    def __init__(self, judge: Judge | None = None) -> None:
+        self.judge = judge or (lambda chunk: emit(chunk.text_diff))
+        self.calls: list[Chunk] = []
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        self.calls.append(chunk)
+        verdict: Verdict = self.judge(chunk)
+        return verdict
+
+    def of(self, request_id: int) -> list[Chunk]:
+        return [call for call in self.calls if call.request_id == request_id]
+
+    def finals(self, request_id: int) -> list[Chunk]:
+        return [call for call in self.of(request_id) if call.is_final]
+
+
+@dataclass
+class Said:
+    """All that a router was told, and what a frontend makes of it."""
+
+    events: list[worker_pb2.LegEvent] = field(default_factory=list)
+    columns: list[common_pb2.TokenColumns] = field(default_factory=list)
+    loads: list[worker_pb2.Load] = field(default_factory=list)
+    with_ids: set[int] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)
+    """What came, in order: "rows", "finish", "report", "started", "verdict", "closed"."""
+
+    def add(self, frame: worker_pb2.WorkerFrame | None) -> None:
+        if frame is None:
+            return
+        for envelope in frame.envelopes:
+            columns = parse(envelope.payload)
+            self.columns.append(columns)
+            for kind in ("sequence", "finish", "report"):
+                self.order += [kind] * bool(getattr(columns, kind))
+        self.events += frame.events
+        self.order += [event.WhichOneof("event") or "" for event in frame.events]
+        if frame.HasField("load"):
+            self.loads.append(frame.load)
+
+    def rows(self, sequence: int) -> list[tuple[str, list[int]]]:
+        rows = []
+        for columns in self.columns:
+            ids = list(columns.token_id)
+            for number, count, text in zip(
+                columns.sequence, columns.token_count, columns.text, strict=True
+            ):
+                mine: list[int] = []
+                if number in self.with_ids:
+                    mine, ids = ids[:count], ids[count:]
+                    assert len(mine) == count
+                if number == sequence:
+                    rows.append((text, mine))
+            assert not ids
+        return rows
+
+    def text(self, sequence: int) -> str:
+        return "".join(text for text, _ in self.rows(sequence))
+
+    def token_ids(self, sequence: int) -> list[int]:
+        return [token_id for _, ids in self.rows(sequence) for token_id in ids]
+
+    def logprobs(self, sequence: int) -> list[common_pb2.TokenLogprobs]:
+        return [entry for c in self.columns for entry in c.logprobs if entry.sequence == sequence]
+
+    def finishes(self, sequence: int) -> list[common_pb2.Finish]:
+        return [entry for c in self.columns for entry in c.finish if entry.sequence == sequence]
+
+    def reports(self, sequence: int) -> list[common_pb2.PhaseReport]:
+        return [entry for c in self.columns for entry in c.report if entry.sequence == sequence]
+
+    def of(self, leg: int, kind: str) -> list[Any]:
+        return [getattr(e, kind) for e in self.events if e.leg == leg and e.HasField(kind)]  # type: ignore[arg-type]
+
+    def closed(self, leg: int) -> worker_pb2.LegClosed:
+        """The leg's one terminal event."""
+        closed = self.of(leg, "closed")
+        assert len(closed) == 1, f"leg {leg} was closed {len(closed)} times"
+        last: worker_pb2.LegClosed = closed[0]
+        return last
+
+
+class Bench:
+    """A worker without gRPC. What an engine would do by itself, the test does by `step`."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        phase: Phase = "decode",
+        judge: Judge | None = None,
+        hook: bool = True,
+        forced: LogitsProcessorEntry | None = None,
+    ) -> None:
+        self.engine = ScriptedEngine()
+        self.hook = RecordingHook(judge)
+        self.runner = HookRunner(self.hook, name="tests.Hook", phase=phase, model=MODEL)
+        self.tally = WorkerTally()
+        self.now = 100.0
+        self.phase = phase
+        self.legs = Legs(
+            phase=PHASES[phase],
+            worker="w",
+            rules=DecodeRules() if phase == "decode" else PrefillRules(),
+            intake=Intake(
+                role=Role(phase),
+                model=MODEL,
+                limits=LIMITS,
+                tokenizer=tokenizer,
+                hook=self.runner if hook else None,
+                forced=forced,
+            ),
+            engine=self.engine,
+            max_legs=LIMITS.max_sequences,
+            tally=self.tally,
+            clock=lambda: self.now,
+        )
+        self.link = self.connect()
+        self.said = Said()
+
+    def connect(self) -> RouterLink:
+        return RouterLink(peer="router", load=self.engine.load)
+
+    def start(
+        self,
+        leg: int = 1,
+        *,
+        output_index: int = 0,
+        hold: bool = False,
+        timeout_ms: int = 60_000,
+        link: RouterLink | None = None,
+        task: dict[str, Any] | None = None,
+        **sampling: Any,
+    ) -> int:
+        """Starts sequence number 100 + leg. Returns its request_id, or 0 where it was refused."""
+        fields = {
+            "trace_id": TRACE,
+            "model": MODEL,
+            "prompt_token_ids": [10, 11, 12],
+            "streaming": True,
+            "want_text": True,
+            **(task or {}),
+        }
+        message = common_pb2.Task(
+            **fields, sampling=common_pb2.SamplingParams(**SAMPLING | sampling)
+        )
+        if message.want_token_ids:
+            self.said.with_ids.add(100 + leg)
+        before = len(self.engine.submitted)
+        self.legs.start(
+            link or self.link,
+            worker_pb2.StartLeg(
+                leg=leg,
+                destination=7,
+                sequence=100 + leg,
+                output_index=output_index,
+                room=1000 + leg,
+                kv_peer="127.0.0.1:1",
+                timeout_ms=timeout_ms,
+                task=message.SerializeToString(),
+                hold_output=hold,
+            ),
+        )
+        accepted = len(self.engine.submitted) > before
+        return self.engine.submitted[-1].request_id if accepted else 0
+
+    def step(self, *deltas: Delta) -> Said:
+        self.legs.on_step(self.engine.note(deltas))
+        return self.take()
+
+    def settle(self) -> Said:
+        """The engine ends what was cancelled."""
+        self.legs.on_step(self.engine.settle())
+        return self.take()
+
+    def take(self) -> Said:
+        self.said.add(self.link.take())
+        return self.said
+
+
+def delta(request_id: int, token_ids: Sequence[int], end: Ending | None = None) -> Delta:
+    return Delta(request_id, token_ids, end)
+
+
+def with_logprobs(request_id: int, token_ids: Sequence[int], end: Ending | None = None) -> Delta:
+    chosen = [-0.5 * token_id for token_id in token_ids]
+    top = [[(token_id, -0.5), (0, -9.0)] for token_id in token_ids]
+    return Delta(request_id, token_ids, end, Logprobs(chosen, top))
