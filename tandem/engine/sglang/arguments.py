@@ -1,0 +1,157 @@
+"""How SGLang is started: its ServerArgs and its environment, from a role and an operator's options.
+
+A pure mapping; nothing of SGLang is imported. Defaults that are not SGLang's own have their reason
+beside them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem.engine.base import Role
+from tandem.engine.sglang.options import Options
+from tandem.errors import StartError
+
+CPU_PLUGIN = "tandem_sglang_cpu"
+TRANSPORT = "nixl/ucx"
+_CPU_KV_TOKENS = 65536
+_NVIDIA_CONTROL = Path("/dev/nvidiactl")
+
+
+def resolve_device(options: Options) -> str:
+    """ "cpu" or "cuda". Looks for the driver's file, because asking torch would import it."""
+    if options.device != "auto":
+        return options.device
+    return "cuda" if _NVIDIA_CONTROL.exists() else "cpu"
+
+
+def environment(options: Options, *, host: str, device: str, history: bool) -> dict[str, str]:
+    """Variables SGLang reads when it is imported, here and in its child processes.
+
+    `history`: a logits processor reads the tokens so far, which overlap scheduling shows one step
+    late unless sampling waits for them.
+    """
+    timeout = str(options.handover_timeout_seconds)
+    variables = {
+        "HF_HUB_OFFLINE": "1",  # models are folders here
+        "TOKENIZERS_PARALLELISM": "false",
+        "SGLANG_HOST_IP": host,  # without it SGLang looks for a default route, and dies without one
+        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": timeout,
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": timeout,
+        # Decode asks a prefill engine this often whether it lives, and gives up after two failures.
+        "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
+        # A crashed scheduler waits 60 s for a core dump while its ports still answer: peers hang.
+        "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+        "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+        # Log-probabilities of the model, not of what temperature makes of it.
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+    }
+    if history:
+        variables["SGLANG_ENABLE_DELAY_SAMPLE"] = "1"
+    if device == "cpu":
+        variables |= {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "SGLANG_PLUGINS": CPU_PLUGIN,
+            "OMP_NUM_THREADS": "1",  # several engines share the cores
+            # It records a CUDA event whatever the device is, and so kills the scheduler.
+            "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0",
+            "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads":"1"}',  # not 8
+        }
+    return variables
+
+
+def server_args(
+    options: Options,
+    *,
+    role: Role,
+    model_path: Path,
+    max_sequences: int,
+    host: str,
+    device: str,
+    bootstrap_port: int,
+    processors: bool,
+) -> dict[str, Any]:
+    """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors."""
+    arguments: dict[str, Any] = {
+        "log_level": "error",  # of the child processes
+        "device": device,
+        "dtype": options.dtype,
+        "random_seed": options.random_seed or secrets.randbits(30),
+        "tp_size": options.tensor_parallel,
+        "disable_overlap_schedule": options.disable_overlap_schedule,
+        "sleep_on_idle": True,  # an idle scheduler would poll without a pause
+        **_chosen(options, device),
+        **options.extra,
+        "model_path": str(model_path),
+        "host": host,
+        "max_running_requests": max_sequences,
+        "incremental_streaming_output": True,
+        "enable_custom_logit_processor": processors,
+    }
+    if seeded(options, device):
+        arguments["sampling_backend"] = "pytorch"
+    if role is not Role.AGGREGATED:
+        arguments |= {
+            "disaggregation_mode": role.value,
+            "disaggregation_transfer_backend": "nixl",
+            "disaggregation_bootstrap_port": bootstrap_port,
+        }
+    if role is Role.DECODE and device == "cpu":
+        # The default keeps retracted pages in pinned memory, which needs CUDA.
+        arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")
+    return arguments
+
+
+def seeded(options: Options, device: str) -> bool:
+    """Whether a request's seed decides its tokens."""
+    return device == "cpu" if options.seeded_sampling is None else options.seeded_sampling
+
+
+def speculative(options: Options) -> bool:
+    """Whether speculative decoding is on: its verification skips logits processors."""
+    return bool(options.extra.get("speculative_algorithm"))
+
+
+def listening_port(host: str, port: int) -> int:
+    """`port` if nothing listens on it, or for 0 one on which nothing does.
+
+    Raises StartError: SGLang itself would only log that it cannot listen.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host}:{port} for KV hand-overs ({error.strerror}): set engine "
+                "option bootstrap_port to a free port, and listen on an address of this machine"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _chosen(options: Options, device: str) -> Mapping[str, Any]:
+    """What the operator set, over our defaults for CPU, over SGLang's own."""
+    defaults: dict[str, Any] = {}
+    if device == "cpu":
+        defaults = {
+            "attention_backend": "torch_native",
+            "chunked_prefill_size": 1024,  # a cancel waits for the step that runs
+            "disable_cuda_graph": True,
+            "max_total_tokens": _CPU_KV_TOKENS,
+            "mem_fraction_static": 0.1,
+            "page_size": 1,
+        }
+    given = {
+        "attention_backend": options.attention_backend,
+        "chunked_prefill_size": options.chunked_prefill_size,
+        "context_length": options.context_length,
+        "max_total_tokens": options.max_total_tokens,
+        "mem_fraction_static": options.mem_fraction_static,
+        "page_size": options.page_size,
+    }
+    return {**defaults, **{name: value for name, value in given.items() if value}}

@@ -1,0 +1,91 @@
+"""What a started SGLang engine says of itself, from what SGLang resolved and not from what was
+asked: two workers are paired only where their fingerprints agree, and a wrong pair kills decode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tandem.engine import model_files
+from tandem.engine.base import EngineDescription, Role
+from tandem.engine.sglang.admission import Bounds
+from tandem.engine.sglang.launch import Launched
+from tandem.errors import StartError
+from tandem.v1 import common_pb2, worker_pb2
+
+PROTOCOL_VERSION = 1
+"""Of proto/tandem/v1."""
+_KV_LAYOUT = "layer-token-head"
+"""A buffer for each layer, in it a row for each token: SGLang's pools for MHA and MLA."""
+_SCHEDULER_MARGIN = 6
+"""Of its context SGLang's scheduler keeps this for itself; longer prompts it would refuse."""
+
+
+def bounds(launched: Launched, *, role: Role, seeded: bool) -> Bounds:
+    """What requests may ask. Raises StartError where the KV cache is too small for any."""
+    manager = launched.manager
+    reserved = launched.arguments["num_reserved_decode_tokens"] if role is Role.DECODE else 0
+    context = min(int(manager.context_len), launched.capacity)
+    prompt = min(context - _SCHEDULER_MARGIN, launched.capacity - reserved)
+    if prompt < 1:
+        raise StartError(
+            f"a KV cache of {launched.capacity} tokens holds no request (decode keeps {reserved} "
+            "free): raise engine option max_total_tokens or mem_fraction_static"
+        )
+    return Bounds(
+        role=role,
+        context_length=context,
+        prompt_length=prompt,
+        vocabulary=int(manager.model_config.vocab_size),
+        seeded=seeded,
+    )
+
+
+def description(
+    launched: Launched,
+    limits: Bounds,
+    *,
+    model_path: Path,
+    model_name: str,
+    max_sequences: int,
+    kv_endpoint: str,
+) -> EngineDescription:
+    return EngineDescription(
+        fingerprint=_fingerprint(launched, model_path, model_name),
+        limits=worker_pb2.Limits(
+            max_sequences=max_sequences,
+            context_length=limits.context_length,
+            vocabulary=limits.vocabulary,
+        ),
+        kv_endpoint=kv_endpoint,
+        eos_token_ids=_eos_token_ids(launched, model_path),
+    )
+
+
+def _fingerprint(launched: Launched, model_path: Path, model_name: str) -> common_pb2.Fingerprint:
+    arguments = launched.arguments
+    dtype = str(launched.manager.model_config.dtype).removeprefix("torch.")
+    kv_dtype = arguments["kv_cache_dtype"]
+    return common_pb2.Fingerprint(
+        model=model_name,
+        revision=model_files.revision(model_path),
+        engine="sglang",
+        engine_version=launched.version,
+        dtype=dtype,
+        page_size=arguments["page_size"],
+        kv_dtype=dtype if kv_dtype == "auto" else kv_dtype,
+        kv_layout=_KV_LAYOUT,
+        tensor_parallel=arguments["tp_size"],
+        tokenizer_sha256=model_files.tokenizer_sha256(model_path),
+        protocol_version=PROTOCOL_VERSION,
+    )
+
+
+def _eos_token_ids(launched: Launched, model_path: Path) -> frozenset[int]:
+    """All that SGLang ends a sequence at: the model's, and those its tokenizer adds."""
+    manager = launched.manager
+    found = set(model_files.eos_token_ids(model_path))
+    found |= set(manager.model_config.hf_eos_token_id or ())
+    found |= set(getattr(manager.tokenizer, "additional_stop_token_ids", None) or ())
+    if manager.tokenizer.eos_token_id is not None:
+        found.add(manager.tokenizer.eos_token_id)
+    return frozenset(found)

@@ -1,0 +1,207 @@
+"""SGLang behind the engine protocol, in either phase or with both in one process.
+
+SGLang's tokenizer manager runs in the worker's event loop, its scheduler and detokenizer in child
+processes. Each request has a task that reads its stream; whatever has arrived when the consumer of
+`steps` comes back is one step, so a slow consumer gets fewer and larger ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem import config
+from tandem.engine.base import Delta, EngineDescription, EngineRequest, Role, Step
+from tandem.engine.sglang import admission, arguments, describe, processors, requests
+from tandem.engine.sglang import options as engine_options
+from tandem.engine.sglang.admission import Bounds
+from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.leg import Leg
+from tandem.errors import EngineError, StartError
+from tandem.logits.registry import Registry
+from tandem.v1 import worker_pb2
+
+
+class SglangEngine:
+    """See tandem.engine.base.Engine.
+
+    SIGTERM and SIGINT stay the worker's: none of SGLang's handlers is ever installed. SIGQUIT, by
+    which SGLang's processes report that one of them died, is the engine's while it runs and ends
+    `steps` with EngineError, within about a second.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        model_path: Path,
+        model_name: str,
+        max_sequences: int,
+        host: str,
+        options: Mapping[str, Any],
+        registry: Registry,
+    ) -> None:
+        """`host` is the address of this machine that peers reach.
+
+        Raises ConfigError for options that are unknown or impossible, StartError for logits
+        processors that could not run.
+        """
+        self._role = role
+        self._model_path = model_path
+        self._model_name = model_name
+        self._max_sequences = max_sequences
+        self._host = host
+        self._options = engine_options.parse(options)
+        self._device = arguments.resolve_device(self._options)
+        self._processors = processors.Processors(registry, role, self._options)
+        self._endpoint: tuple[str, int] | None = None
+        self._legs: dict[int, Leg] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending: list[Delta] = []
+        self._arrived = asyncio.Event()
+        self._failure: EngineError | None = None
+        self._closed = False
+        self._thread: EngineThread | None = None
+        self._launched: Launched | None = None
+        self._bounds: Bounds | None = None
+
+    async def start(self) -> EngineDescription:
+        """Takes tens of seconds, during which the loop runs on. Raises StartError with the mend."""
+        seeded = arguments.seeded(self._options, self._device)
+        if self._role is Role.PREFILL:
+            self._endpoint = (
+                self._host,
+                arguments.listening_port(self._host, self._options.bootstrap_port),
+            )
+        config.export(
+            arguments.environment(
+                self._options,
+                host=self._host,
+                device=self._device,
+                history=self._processors.delay_sampling,
+            )
+        )
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGQUIT, self._die, "one of its processes ended"
+        )
+        self._thread = EngineThread(self._arguments(), seeded=seeded, on_cpu=self._device == "cpu")
+        try:
+            self._launched = await self._thread.start()
+            self._bounds = describe.bounds(self._launched, role=self._role, seeded=seeded)
+            description = describe.description(
+                self._launched,
+                self._bounds,
+                model_path=self._model_path,
+                model_name=self._model_name,
+                max_sequences=self._max_sequences,
+                kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
+            )
+        except StartError:
+            await self.close()
+            raise
+        self._run_manager(self._launched.manager)
+        return description
+
+    def submit(self, request: EngineRequest) -> None:
+        assert self._launched is not None, "submit before start"
+        assert self._bounds is not None
+        admission.check(request, self._bounds)
+        self._processors.check(request.logits, self._bounds.vocabulary)
+        fields = requests.fields(
+            request,
+            role=self._role,
+            endpoint=self._endpoint,
+            processor=self._launched.processor,
+            import_paths=self._processors.import_paths,
+        )
+        leg = Leg(
+            request,
+            role=self._role,
+            manager=self._launched.manager,
+            sglang_request=self._launched.new_request(**fields),
+            emit=self._emit,
+        )
+        self._legs[request.request_id] = leg
+        self._own(leg.run())
+
+    def cancel(self, request_id: int) -> None:
+        leg = self._legs.get(request_id)
+        if leg is not None:
+            leg.cancel()
+
+    async def steps(self) -> AsyncIterator[Step]:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            if self._pending:
+                # Not bounded by a length: it holds at most what open requests may still generate.
+                step, self._pending = self._pending, []
+                yield step
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                return
+
+    def load(self) -> worker_pb2.Load:
+        """From what was submitted and what came back: a request waits until its first token."""
+        legs = self._legs.values()
+        return worker_pb2.Load(
+            open_legs=len(legs),
+            waiting_legs=sum(leg.generated == 0 for leg in legs),
+            kv_tokens_used=sum(leg.prompt_length + leg.generated for leg in legs),
+            kv_tokens_total=self._launched.capacity if self._launched else 0,
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._arrived.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._thread is not None:
+            await self._thread.stop()
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
+
+    def _arguments(self) -> dict[str, Any]:
+        return arguments.server_args(
+            self._options,
+            role=self._role,
+            model_path=self._model_path,
+            max_sequences=self._max_sequences,
+            host=self._host,
+            device=self._device,
+            bootstrap_port=self._endpoint[1] if self._endpoint else 0,
+            processors=self._processors.enabled,
+        )
+
+    def _run_manager(self, manager: Any) -> None:
+        """Instead of SGLang's auto_create_handle_loop, which takes SIGTERM and SIGQUIT for itself
+        and kills the process tree on either."""
+        manager.event_loop = asyncio.get_running_loop()
+        self._own(self._handle(manager))
+
+    async def _handle(self, manager: Any) -> None:
+        try:
+            await manager.handle_loop()
+        except Exception as error:  # noqa: BLE001 - of SGLang: without this loop nothing arrives
+            self._die(f"its receiving loop raised {type(error).__name__}: {error}")
+
+    def _die(self, reason: str) -> None:
+        self._failure = EngineError(f"SGLang failed: {reason}; what it printed before says more")
+        self._arrived.set()
+
+    def _emit(self, delta: Delta) -> None:
+        if delta.end is not None:
+            del self._legs[delta.request_id]
+        self._pending.append(delta)
+        self._arrived.set()
+
+    def _own(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

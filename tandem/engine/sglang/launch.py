@@ -1,0 +1,195 @@
+"""Starting and stopping SGLang's processes: the only module of the worker's own process that
+imports sglang, and it does so when an engine starts.
+
+All of it happens in one thread that lives as long as the engine. A start takes tens of seconds, and
+the worker's loop has to answer health checks and signals meanwhile; and SGLang's children ask the
+kernel to kill them when the *thread* that made them ends (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import logging
+import multiprocessing
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.errors import StartError
+
+_STOP_SECONDS = 10.0
+_KILL_AGAIN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A running SGLang engine, as its thread hands it to the loop."""
+
+    engine: Any
+    """SGLang's Engine."""
+    manager: Any
+    """Its TokenizerManager, which lives in this process."""
+    new_request: Callable[..., Any]
+    """GenerateReqInput."""
+    processor: str
+    """The serialised class that applies logits specs in the scheduler."""
+    version: str
+    arguments: Mapping[str, Any]
+    """ServerArgs as SGLang resolved them."""
+    capacity: int
+    """Tokens the KV cache holds."""
+
+
+class EngineThread:
+    """The thread that starts an engine, keeps its children alive, and stops it."""
+
+    def __init__(self, arguments: Mapping[str, Any], *, seeded: bool, on_cpu: bool) -> None:
+        self._arguments = arguments
+        self._seeded = seeded
+        self._on_cpu = on_cpu
+        self._others = set(multiprocessing.active_children())
+        self._started: Future[Launched] = Future()
+        self._ended: Future[None] = Future()
+        self._stop = threading.Event()
+        self._launching = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sglang-engine", daemon=True)
+
+    async def start(self) -> Launched:
+        """Load the model. Raises StartError; what SGLang itself printed before says more.
+
+        Cancelled, it leaves the start running until `stop`.
+        """
+        self._thread.start()
+        started = asyncio.wrap_future(self._started)
+        started.add_done_callback(asyncio.Future.exception)  # seen, also when nobody waits any more
+        await asyncio.wait([started])
+        return started.result()
+
+    async def stop(self) -> None:
+        """End SGLang's processes, also in the middle of a start. Bounded."""
+        self._stop.set()
+        if not self._launching.is_set():
+            return  # still importing: the thread ends by itself, before it makes a process
+        ended = asyncio.wrap_future(self._ended)
+        deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
+        while not ended.done() and asyncio.get_running_loop().time() < deadline:
+            if not self._started.done():
+                self._kill_children()  # the start then fails
+            await asyncio.wait([ended], timeout=_KILL_AGAIN_SECONDS)
+
+    def _run(self) -> None:
+        launched = None
+        try:
+            launched = self._launch()
+        except BaseException as error:  # noqa: BLE001 - it belongs to who awaits the start
+            self._started.set_exception(_start_error(error))
+        else:
+            self._started.set_result(launched)
+            self._stop.wait()
+        try:
+            if launched is not None:
+                _close(launched)
+        finally:
+            self._kill_children()
+            atexit.unregister(self._kill_children)
+            if launched is not None:
+                _remove_files(launched.engine.port_args)
+            self._ended.set_result(None)
+
+    def _launch(self) -> Launched:
+        logging.getLogger("sglang").setLevel(logging.ERROR)
+        from sglang.srt.entrypoints import engine as upstream
+        from sglang.srt.managers.io_struct import GenerateReqInput
+        from sglang.srt.plugins import load_plugins
+        from sglang.version import __version__
+
+        from tandem.engine.sglang import cpu, scheduler
+        from tandem.engine.sglang.processor import TandemLogitProcessor
+
+        load_plugins()
+        if self._on_cpu:
+            cpu.verify()
+        _keep_own_logging(upstream)
+
+        class Engine(upstream.Engine):
+            run_scheduler_process_func = staticmethod(
+                functools.partial(scheduler.run_scheduler, seeded=self._seeded, on_cpu=self._on_cpu)
+            )
+            run_detokenizer_process_func = staticmethod(scheduler.run_detokenizer)
+
+        self._launching.set()
+        atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
+        if self._stop.is_set():
+            raise StartError("stopped while starting")
+        engine = Engine(**self._arguments)
+        engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
+        atexit.unregister(engine.shutdown)  # it would kill every child of this process
+        return Launched(
+            engine=engine,
+            manager=engine.tokenizer_manager,
+            new_request=GenerateReqInput,
+            processor=TandemLogitProcessor.to_str(),
+            version=__version__,
+            arguments=engine.server_args.resolved_dict(),
+            capacity=engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"],
+        )
+
+    def _kill_children(self) -> None:
+        """Those of this engine; SGLang itself would kill every child of the process."""
+        children = [each for each in multiprocessing.active_children() if each not in self._others]
+        for child in children:
+            child.kill()
+        for child in children:
+            child.join(_STOP_SECONDS)
+
+
+def _close(launched: Launched) -> None:
+    """What SGLang's Engine.shutdown does, without killing the children of others."""
+    manager = launched.manager
+    if manager._subprocess_watchdog is not None:
+        manager._subprocess_watchdog.stop()
+    if manager.bootstrap_server is not None:
+        manager.bootstrap_server.close()
+    launched.engine.send_to_rpc.close(linger=0)
+    manager.recv_from_detokenizer.close(linger=0)
+    manager.send_to_scheduler.close(linger=0)
+    manager.cuda_vmm_feature_transport.shutdown()
+
+
+def _remove_files(port_args: Any) -> None:
+    """SGLang leaves the sockets and the shared memory of each engine behind."""
+    from sglang.srt.managers.load_snapshot import shm_path_for
+
+    ports = [value for value in vars(port_args).values() if isinstance(value, str)]
+    for port in ports:
+        if port.startswith("ipc://"):
+            Path(port.removeprefix("ipc://")).unlink(missing_ok=True)
+    Path(shm_path_for(port_args.instance_id)).unlink(missing_ok=True)
+
+
+def _keep_own_logging(upstream: Any) -> None:
+    """SGLang configures the root logger of every process it runs in; this one has its own."""
+    upstream.configure_logger = lambda *_args, **_kwargs: None
+
+
+def _start_error(error: BaseException) -> StartError:
+    if isinstance(error, StartError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        message = (
+            f"the sglang engine cannot be imported ({error}): "
+            "install tandem-serving[worker,sglang], and plugins/sglang-cpu where there is no GPU"
+        )
+    else:
+        message = (
+            f"SGLang did not start ({type(error).__name__}: {error}); what it printed before "
+            "says more"
+        )
+    wrapped = StartError(message)
+    wrapped.__cause__ = error
+    return wrapped

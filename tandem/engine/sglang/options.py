@@ -1,0 +1,146 @@
+"""What an operator may set of the SGLang engine (`engine_options` of a worker), checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tandem.errors import ConfigError
+
+_OWNED = frozenset(
+    {
+        "custom_sigquit_handler",
+        "disaggregation_bootstrap_port",
+        "disaggregation_decode_enable_radix_cache",
+        "disaggregation_mode",
+        "disaggregation_transfer_backend",
+        "dp_size",
+        "enable_custom_logit_processor",
+        "enable_deterministic_inference",
+        "enable_pd_role_switch",
+        "host",
+        "incremental_streaming_output",
+        "max_running_requests",
+        "model_path",
+        "skip_tokenizer_init",
+        "tokenizer_worker_num",
+    }
+)
+"""ServerArgs that Tandem sets itself: another value would break the engine seam."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Options of the SGLang engine. 0 and "" leave a choice to SGLang, on CPU to our defaults."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """"auto" is cuda where this process sees an NVIDIA device, and cpu otherwise."""
+    dtype: str = "auto"
+    """Of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    context_length: int = 0
+    """Tokens that prompt and completion may have together; 0: the model's."""
+    max_total_tokens: int = 0
+    """Tokens the KV cache holds; 0: what memory allows, on CPU 65536."""
+    mem_fraction_static: float = 0.0
+    """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.1."""
+    page_size: int = 0
+    """Tokens to a KV page, equal in both phases; 0: SGLang's choice. CPU knows only 1."""
+    attention_backend: str = ""
+    """"": SGLang's choice, on CPU torch_native."""
+    chunked_prefill_size: int = 0
+    """Prompt tokens of one prefill step; 0: SGLang's choice, -1: never cut a prompt."""
+    disable_overlap_schedule: bool = False
+    """Take each step's result in before the next is planned. Slower."""
+    tensor_parallel: int = 1
+    """Accelerators that share the model; equal in both phases."""
+    random_seed: int = 0
+    """Of requests without a seed of their own; 0: another one at each start."""
+    bootstrap_port: int = 0
+    """PREFILL: port on which decode engines begin a hand-over; 0: any free one."""
+    handover_timeout_seconds: int = 60
+    """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
+    before it in prefill, and the wait for KV pages in decode."""
+    seeded_sampling: bool | None = None
+    """Make a request's seed decide its tokens, with PyTorch's sampler and not FlashInfer's.
+    None: only on CPU, where it is the same one. Without it a request with a seed is refused."""
+    server_args: str = ""
+    """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}."""
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """`server_args`, parsed. Raises ConfigError where it cannot be used."""
+        try:
+            extra = json.loads(self.server_args or "{}")
+        except ValueError as error:
+            raise ConfigError(f"engine option server_args is no JSON: {error}") from error
+        if not isinstance(extra, dict):
+            raise ConfigError("engine option server_args must be a JSON object")
+        if owned := sorted(extra.keys() & _OWNED):
+            raise ConfigError(
+                f"engine option server_args must not hold {', '.join(owned)}: Tandem sets it"
+            )
+        return extra
+
+
+def parse(raw: Mapping[str, Any]) -> Options:
+    """Options from settings, whose values may be text. Raises ConfigError naming the option."""
+    known = {field.name for field in dataclasses.fields(Options)}
+    if unknown := sorted(raw.keys() - known):
+        raise ConfigError(
+            f"unknown option of the sglang engine: {', '.join(unknown)}; "
+            f"it knows {', '.join(sorted(known))}"
+        )
+    hints = typing.get_type_hints(Options)
+    options = Options(**{name: _convert(name, value, hints[name]) for name, value in raw.items()})
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    least = {
+        "context_length": 0,
+        "max_total_tokens": 0,
+        "mem_fraction_static": 0,
+        "page_size": 0,
+        "chunked_prefill_size": -1,
+        "tensor_parallel": 1,
+        "bootstrap_port": 0,
+        "handover_timeout_seconds": 1,
+    }
+    for name, bound in least.items():
+        if getattr(options, name) < bound:
+            raise ConfigError(f"engine option {name} must be at least {bound}")
+    if options.mem_fraction_static >= 1:
+        raise ConfigError("engine option mem_fraction_static must be below 1")
+    if options.bootstrap_port > 65535:
+        raise ConfigError("engine option bootstrap_port must be at most 65535")
+    if options.device == "cpu" and options.page_size > 1:
+        raise ConfigError(
+            "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
+        )
+    _ = options.extra
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    kinds = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        if value not in kinds:
+            raise ConfigError(
+                f"engine option {name} must be one of {', '.join(kinds)}, not {value!r}"
+            )
+        return value
+    kind = kinds[0] if kinds else hint
+    if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if kind in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
+        try:
+            return kind(value)
+        except ValueError:
+            raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
+    if type(value) is kind or (value is None and type(None) in kinds):
+        return value
+    raise ConfigError(f"engine option {name} must be a {kind.__name__}, not {value!r}")

@@ -1,0 +1,116 @@
+"""What SGLang's chunks mean: tokens, log-probabilities, hand-overs and endings. Pure.
+
+SGLang ends an abort in three shapes: with status 500 (a hand-over failed, or its wait was aborted),
+without a status (a running request), and as "Abort in waiting queue". What it means depends on who
+asked for it, so the caller decides that first; what is judged here nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from tandem.engine.base import Ending, KvTransfer, Logprobs, Role
+from tandem.errors import (
+    DeadlineError,
+    EngineError,
+    InvalidRequestError,
+    KvTransferError,
+    ProcessorError,
+    TandemError,
+)
+
+HAND_OVER_KEY = "tandem_hand_over"
+"""Of meta_info: [bytes, seconds], once a request, from the scheduler."""
+PROCESSOR_ERROR_TYPE = "TandemProcessorError"
+"""`err_type` of an abort that a logits processor caused."""
+
+_HAND_OVER_FAILURES = (
+    "Decode transfer failed",
+    "Decode handshake failed",
+    "Prefill transfer failed",
+    "Prefill bootstrap failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a request ended."""
+
+    ending: Ending
+    error: TandemError | None = None
+    retryable: bool = False
+
+
+def end_of(meta_info: Mapping[str, Any]) -> End | None:
+    """The end that a chunk brings, or None while the request runs."""
+    reason = meta_info.get("finish_reason")
+    if reason is None:
+        return None
+    match reason["type"]:
+        case "stop":
+            return End(Ending.STOP)
+        case "length":
+            return End(Ending.LENGTH)
+        case _:
+            return _failure(reason)
+
+
+def _failure(reason: Mapping[str, Any]) -> End:
+    message = str(reason.get("message") or "aborted")
+    if reason.get("err_type") == PROCESSOR_ERROR_TYPE:
+        return End(Ending.FAILED, ProcessorError(message))
+    if message.startswith(_HAND_OVER_FAILURES):
+        return End(Ending.FAILED, KvTransferError(_without_names(message)), retryable=True)
+    if reason.get("status_code") == HTTPStatus.BAD_REQUEST:
+        return End(Ending.FAILED, InvalidRequestError(message))
+    return End(Ending.FAILED, EngineError(f"SGLang ended the request: {message}"), retryable=True)
+
+
+def _without_names(message: str) -> str:
+    """Without SGLang's own names of request, rank and room: "Decode transfer failed: why"."""
+    what, _, why = message.partition(" with exception ")
+    what = what.partition(" for request ")[0]
+    why = why.rpartition("): ")[2]
+    return f"{what}: {why}" if why else what
+
+
+def logprobs_of(meta_info: Mapping[str, Any], count: int) -> Logprobs | None:
+    """Log-probabilities of a chunk's `count` tokens; None where none were asked for."""
+    chosen = meta_info.get("output_token_logprobs")
+    if not chosen:
+        return None
+    top = meta_info.get("output_top_logprobs") or [None] * count
+    return Logprobs(
+        chosen=[value for value, _, _ in chosen[:count]],
+        top=[_alternatives(entries) for entries in top[:count]],
+    )
+
+
+def hand_over_of(meta_info: Mapping[str, Any], transport: str) -> KvTransfer | None:
+    """What the scheduler measured of the hand-over, in the one chunk that carries it.
+
+    PREFILL: bytes and seconds of SGLang's NIXL sender, from the first page written to the last one
+    acknowledged; with chunked prefill that spans the forward passes between the chunks.
+    DECODE: bytes of the pages that were written here, and the seconds from the moment their
+    addresses were sent to prefill until everything had landed. Decode cannot see when prefill
+    begins to write: where it was ready first, its seconds hold prefill's queue and forward pass.
+    """
+    measured = meta_info.get(HAND_OVER_KEY)
+    if not measured:
+        return None
+    size, seconds = measured[0]
+    return KvTransfer(bytes=int(size), seconds=float(seconds), transport=transport)
+
+
+def deadline(role: Role, *, started: bool, seconds: float) -> TandemError:
+    """Why a request whose time ran out failed."""
+    if started or role is Role.AGGREGATED:
+        return DeadlineError(f"the engine did not finish within {seconds:.1f} s")
+    return KvTransferError(f"no KV hand-over within {seconds:.1f} s")
+
+
+def _alternatives(entries: Sequence[tuple[float, int, Any]] | None) -> list[tuple[int, float]]:
+    return [(token, value) for value, token, _ in entries or ()]

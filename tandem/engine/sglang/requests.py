@@ -1,0 +1,115 @@
+"""A request in SGLang's words. Pure: plain values for GenerateReqInput."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from tandem.engine.base import EngineRequest, Role
+from tandem.logits.spec import LogitsProcessorSpec
+from tandem.v1 import common_pb2
+
+SPEC_KEY = "tandem_logits"
+"""Of custom_params: JSON text, since only scalars survive the way to the scheduler."""
+
+
+def rid(request_id: int) -> str:
+    """SGLang's name for a request. All have one length: its scheduler aborts every request whose
+    name *begins* with the one given."""
+    return f"tandem-{request_id:020d}"
+
+
+def fields(
+    request: EngineRequest,
+    *,
+    role: Role,
+    endpoint: tuple[str, int] | None,
+    processor: str,
+    import_paths: Mapping[str, str],
+) -> dict[str, Any]:
+    """Arguments of SGLang's GenerateReqInput.
+
+    Args:
+        endpoint: host and port where a PREFILL engine begins hand-overs.
+        processor: the serialised class that applies logits specs.
+        import_paths: name to "module:Class" of the processors a spec may name.
+    """
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "rid": rid(request.request_id),
+        "input_ids": list(request.token_ids),
+        "sampling_params": sampling_params(sampling),
+        "stream": True,
+        "log_metrics": True,
+    }
+    if sampling.HasField("logprobs"):
+        arguments |= {
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "top_logprobs_num": sampling.logprobs,
+        }
+    if request.logits is not None:
+        arguments["custom_logit_processor"] = processor
+        arguments["sampling_params"]["custom_params"] = {
+            SPEC_KEY: encode_spec(request.logits, import_paths)
+        }
+    if role is not Role.AGGREGATED:
+        host, port = endpoint or parse_endpoint(request.kv_peer)
+        arguments |= {
+            "bootstrap_host": host,
+            "bootstrap_port": port,
+            "bootstrap_room": request.room,
+        }
+    return arguments
+
+
+def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:
+    """SGLang's sampling dictionary.
+
+    `n` stays 1: SGLang would run n samples under fresh random names, and in one room. `stop` is
+    left to the worker's output pipeline. A request without a seed gets a random one, because a
+    batch is seeded in all of its rows or in none.
+    """
+    params: dict[str, Any] = {
+        "n": 1,
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "ignore_eos": sampling.ignore_eos,
+        "sampling_seed": (
+            sampling.seed & (2**63 - 1) if sampling.HasField("seed") else secrets.randbits(63)
+        ),
+    }
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = list(sampling.stop_token_ids)
+    if sampling.logit_bias:
+        params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return params
+
+
+def encode_spec(spec: LogitsProcessorSpec, import_paths: Mapping[str, str]) -> str:
+    """A spec as JSON, with the import paths of what it names, for the scheduler's process."""
+    return json.dumps(
+        {
+            "processors": [[entry.name, dict(entry.args)] for entry in spec.entries],
+            "import_paths": {entry.name: import_paths[entry.name] for entry in spec.entries},
+        }
+    )
+
+
+def format_endpoint(host: str, port: int) -> str:
+    """ "host:port", an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """The inverse of `format_endpoint`."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)

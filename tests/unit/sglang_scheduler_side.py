@@ -1,0 +1,203 @@
+"""Run in a process of its own by test_sglang_scheduler_side.py: what Tandem does inside SGLang's
+scheduler, on SGLang's classes and torch, with stand-ins for SGLang's requests. Prints JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from sglang.srt.layers import sampler
+
+from tandem.engine.sglang import cpu, processor, requests, seeds
+from tandem.errors import StartError
+from tandem.logits.processor import Need, Row, TokenHistory
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+
+VOCABULARY = 8
+PATHS = {
+    "force": "tandem.logits.builtin:ForcedSequence",
+    "raise": "sglang_scheduler_side:Raises",
+    "look": "sglang_scheduler_side:Looks",
+    "gone": "no_such_module:Gone",
+}
+
+
+class Raises:
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.POSITION})
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        raise KeyError("secret")
+
+
+class Looks:
+    """Writes what it was given into the row: position, has_tokens, calls of this instance."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        self._calls += 1
+        logits[0] = float(input_ids.position)
+        logits[1] = float(input_ids.has_tokens)
+        logits[2] = float(self._calls)
+        logits[3] = float(input_ids[-1]) if input_ids.has_tokens else -1.0
+
+
+def request(prompt: list[int], output: list[int], committed: int) -> Any:
+    return SimpleNamespace(
+        kv=SimpleNamespace(kv_committed_len=committed),
+        origin_input_ids=array("q", prompt),
+        output_ids=array("q", output),
+        to_finish=None,
+        finished=lambda: False,
+    )
+
+
+def params(req: Any, name: str, **args: Any) -> dict[str, Any]:
+    spec = LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
+    return {requests.SPEC_KEY: requests.encode_spec(spec, PATHS), "__req__": req}
+
+
+def forced(req: Any, *token_ids: int) -> dict[str, Any]:
+    return params(req, "force", token_ids=list(token_ids), eos_token_id=7)
+
+
+def apply(*given: dict[str, Any]) -> list[list[float]]:
+    """Through a fresh instance, as for each of SGLang's batches."""
+    rows = torch.full((len(given), VOCABULARY), 0.5)
+    edited = processor.TandemLogitProcessor()(rows, list(given))
+    return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
+
+
+def rows_are_edited_by_their_own_request() -> Any:
+    first, second = request([1, 2], [], 2), request([1, 2, 3], [4], 4)
+    rows = apply(forced(first, 5, 6), forced(second, 5, 6))
+    return [row.index(max(row)) for row in rows]
+
+
+def position_under_overlap() -> Any:
+    """Two tokens are committed, but only the first is in output_ids yet."""
+    return apply(params(request([1, 2], [4], 4), "look"))[0][:4]
+
+
+def position_with_exact_history() -> Any:
+    return apply(params(request([1, 2], [4, 5], 4), "look"))[0][:4]
+
+
+def middle_chunks() -> Any:
+    """Of a prefill, and of one repeated after a retraction: neither row may be touched."""
+    return apply(forced(request([1, 2, 3], [], 2), 5), forced(request([1, 2, 3], [4, 5, 6], 4), 5))
+
+
+def state_is_kept_on_the_request() -> Any:
+    req, other = request([1], [], 1), request([1], [], 1)
+    calls = [apply(params(req, "look"))[0][2] for _ in range(3)]
+    return [*calls, apply(params(other, "look"))[0][2]]
+
+
+def failing_row() -> Any:
+    bad, good = request([1], [], 1), request([1], [], 1)
+    rows = apply(params(bad, "raise"), forced(good, 5))
+    return {
+        "reason": bad.to_finish.to_json(),
+        "row": rows[0],
+        "neighbour": rows[1].index(max(rows[1])),
+        "neighbour_ends": good.to_finish is not None,
+        "again": apply(params(bad, "raise"))[0] == [0.5] * VOCABULARY,
+    }
+
+
+def class_that_cannot_be_imported() -> Any:
+    req = request([1], [], 1)
+    apply(params(req, "gone"))
+    return req.to_finish.to_json()["err_type"]
+
+
+def murmur(seed: int, position: int, column: int) -> int:
+    """MurmurHash3, as published, in plain integers."""
+
+    def rotate(word: int, bits: int) -> int:
+        return ((word << bits) | (word >> (32 - bits))) & 0xFFFFFFFF
+
+    state = 0
+    for block in struct.unpack("<4I", struct.pack("<QII", seed, position, column)):
+        mixed = rotate(block * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+        state = (rotate(state ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    state ^= 16
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        state = ((state ^ (state >> shift)) * factor) & 0xFFFFFFFF
+    return state ^ (state >> 16)
+
+
+def hashes() -> Any:
+    cases = [(0, 0), (1, 2), (2**63 - 1, 4095), (2**62 + 12345, 77)]
+    made = seeds.murmur_hash32(
+        torch.tensor([seed for seed, _ in cases], dtype=torch.int64),
+        torch.tensor([position for _, position in cases]),
+        torch.arange(50),
+    )
+    expected = [[murmur(seed, at, column) for column in range(50)] for seed, at in cases]
+    return bool(made.tolist() == expected)
+
+
+def shares() -> Any:
+    """Of three tokens with probabilities 0.2, 0.3 and 0.5 over many positions of one seed."""
+    draws = 20_000
+    logprobs = torch.tensor([[0.2, 0.3, 0.5]]).log().expand(draws, 3)
+    drawn = seeds.multinomial_with_seed(
+        logprobs, torch.full((draws,), 5, dtype=torch.int64), torch.arange(draws)
+    )
+    return (torch.bincount(drawn.view(-1), minlength=3) / draws).tolist()
+
+
+def seeded_min_p() -> Any:
+    """Tokens drawn where min_p forbids all but the two likeliest."""
+    seeds.seed_every_row(on_cpu=True)
+    rows = 500
+    probs = torch.tensor([[0.1, 0.5, 0.3, 0.1]]).repeat(rows, 1)
+    drawn = sampler.top_k_top_p_min_p_sampling_from_probs_torch(
+        probs,
+        torch.full((rows,), 4),
+        torch.ones(rows),
+        torch.full((rows,), 0.5),
+        True,
+        torch.arange(rows),
+        torch.zeros(rows, dtype=torch.int64),
+    )
+    return sorted(set(drawn.tolist()))
+
+
+def missing_plugin() -> Any:
+    try:
+        cpu.verify()
+    except StartError as error:
+        return str(error)
+    return "no error"
+
+
+CHECKS: tuple[Callable[[], Any], ...] = (
+    rows_are_edited_by_their_own_request,
+    position_under_overlap,
+    position_with_exact_history,
+    middle_chunks,
+    state_is_kept_on_the_request,
+    failing_row,
+    class_that_cannot_be_imported,
+    hashes,
+    shares,
+    seeded_min_p,
+    missing_plugin,
+    processor.TandemLogitProcessor.to_str,
+)
+
+if __name__ == "__main__":
+    sys.modules["sglang_scheduler_side"] = sys.modules["__main__"]
+    answers = {check.__name__: check() for check in CHECKS}
+    sys.stdout.write("\n" + json.dumps(answers))

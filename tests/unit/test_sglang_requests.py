@@ -1,0 +1,295 @@
+"""Requests on their way into SGLang, and what its chunks mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.engine.base import Ending, EngineRequest, Role
+from tandem.engine.sglang import admission, outcomes, requests
+from tandem.engine.sglang.admission import Bounds
+from tandem.errors import (
+    ContextLengthError,
+    DeadlineError,
+    EngineError,
+    InvalidRequestError,
+    KvTransferError,
+    ProcessorError,
+    RequestError,
+    UnsupportedError,
+)
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.v1 import common_pb2
+
+BOUNDS = Bounds(role=Role.DECODE, context_length=100, prompt_length=94, vocabulary=50, seeded=False)
+
+
+def sampling(**fields: Any) -> common_pb2.SamplingParams:
+    plain: dict[str, Any] = {"max_tokens": 5, "top_p": 1, "top_k": -1, "repetition_penalty": 1}
+    return common_pb2.SamplingParams(**(plain | fields))
+
+
+def request(**fields: Any) -> EngineRequest:
+    plain: dict[str, Any] = {
+        "request_id": 7,
+        "token_ids": [1, 2, 3],
+        "sampling": sampling(),
+        "room": 9,
+        "kv_peer": "10.0.0.2:8998",
+    }
+    return EngineRequest(**(plain | fields))
+
+
+def fields_of(asked: EngineRequest, role: Role = Role.DECODE) -> dict[str, Any]:
+    return requests.fields(
+        asked,
+        role=role,
+        endpoint=("10.0.0.1", 8998) if role is Role.PREFILL else None,
+        processor="PROCESSOR",
+        import_paths={"ban": "package.module:Ban"},
+    )
+
+
+def finished(**reason: Any) -> dict[str, Any]:
+    return {"finish_reason": reason}
+
+
+# --- admission
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "param"),
+    [
+        ({"token_ids": []}, InvalidRequestError, "prompt"),
+        ({"token_ids": [50]}, InvalidRequestError, "prompt"),
+        ({"token_ids": [-1]}, InvalidRequestError, "prompt"),
+        ({"token_ids": [1] * 95}, ContextLengthError, "prompt"),
+        ({"sampling": sampling(max_tokens=98)}, ContextLengthError, "max_tokens"),
+        ({"sampling": sampling(max_tokens=0)}, InvalidRequestError, "max_tokens"),
+        ({"sampling": sampling(temperature=-1)}, InvalidRequestError, "temperature"),
+        ({"sampling": sampling(temperature=float("nan"))}, InvalidRequestError, "temperature"),
+        ({"sampling": sampling(top_p=0)}, InvalidRequestError, "top_p"),
+        ({"sampling": sampling(top_k=0)}, InvalidRequestError, "top_k"),
+        ({"sampling": sampling(min_p=1.5)}, InvalidRequestError, "min_p"),
+        ({"sampling": sampling(frequency_penalty=3)}, InvalidRequestError, "frequency_penalty"),
+        ({"sampling": sampling(presence_penalty=-3)}, InvalidRequestError, "presence_penalty"),
+        ({"sampling": sampling(repetition_penalty=0)}, InvalidRequestError, "repetition_penalty"),
+        ({"sampling": sampling(stop_token_ids=[50])}, InvalidRequestError, "stop_token_ids"),
+        ({"sampling": sampling(logit_bias={50: 1.0})}, InvalidRequestError, "logit_bias"),
+        ({"sampling": sampling(logit_bias={5: 101.0})}, InvalidRequestError, "logit_bias"),
+        ({"sampling": sampling(logprobs=129)}, UnsupportedError, "top_logprobs"),
+        ({"sampling": sampling(seed=1)}, UnsupportedError, "seed"),
+        (
+            {"sampling": sampling(ignore_eos=True, stop_token_ids=[4])},
+            UnsupportedError,
+            "stop_token_ids",
+        ),
+        ({"room": 0}, RequestError, "room"),
+        ({"kv_peer": "10.0.0.2"}, RequestError, "kv_peer"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_submit_naming_the_field(
+    changes: dict[str, Any], error: type[RequestError], param: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        admission.check(request(**changes), BOUNDS)
+    assert refusal.value.param == param
+
+
+def test_a_request_that_just_fits_is_admitted() -> None:
+    admission.check(request(token_ids=[49] * 94, sampling=sampling(max_tokens=6)), BOUNDS)
+
+
+# --- into SGLang
+
+
+def test_request_names_have_one_length_because_aborts_match_by_prefix() -> None:
+    names = [requests.rid(number) for number in (1, 12, 2**63)]
+    assert len({len(name) for name in names}) == 1
+    assert len(set(names)) == len(names)
+
+
+def test_decode_begins_its_hand_over_at_the_prefill_engine() -> None:
+    made = fields_of(request())
+    assert (made["bootstrap_host"], made["bootstrap_port"]) == ("10.0.0.2", 8998)
+    assert made["bootstrap_room"] == 9
+
+
+def test_prefill_waits_for_hand_overs_at_its_own_endpoint() -> None:
+    made = fields_of(request(kv_peer=""), Role.PREFILL)
+    assert (made["bootstrap_host"], made["bootstrap_port"]) == ("10.0.0.1", 8998)
+
+
+def test_an_aggregated_engine_gets_no_hand_over() -> None:
+    made = fields_of(request(room=0, kv_peer=""), Role.AGGREGATED)
+    assert made.keys().isdisjoint({"bootstrap_host", "bootstrap_port", "bootstrap_room"})
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "worker-0.workers", "fd00::1"])
+def test_an_endpoint_survives_its_way_through_the_router(host: str) -> None:
+    assert requests.parse_endpoint(requests.format_endpoint(host, 8998)) == (host, 8998)
+
+
+def test_every_sampling_field_reaches_sglang() -> None:
+    made = fields_of(
+        request(
+            sampling=sampling(
+                temperature=0.5,
+                top_p=0.25,
+                top_k=40,
+                min_p=0.125,
+                frequency_penalty=1,
+                presence_penalty=-1,
+                repetition_penalty=1.5,
+                seed=2**64 - 1,
+                stop=["ignored"],
+                stop_token_ids=[4],
+                logit_bias={6: -100.0},
+                logprobs=2,
+            )
+        )
+    )
+    assert made["sampling_params"] == {
+        "n": 1,
+        "max_new_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 40,
+        "min_p": 0.125,
+        "frequency_penalty": 1,
+        "presence_penalty": -1,
+        "repetition_penalty": 1.5,
+        "ignore_eos": False,
+        "sampling_seed": 2**63 - 1,
+        "stop_token_ids": [4],
+        "logit_bias": {"6": -100.0},
+    }
+    assert (made["return_logprob"], made["top_logprobs_num"]) == (True, 2)
+
+
+def test_requests_without_a_seed_get_different_ones() -> None:
+    seeds = {fields_of(request())["sampling_params"]["sampling_seed"] for _ in range(5)}
+    assert len(seeds) == 5
+
+
+@pytest.mark.promise("S1-041")
+def test_without_a_spec_nothing_of_sampling_changes() -> None:
+    made = fields_of(request())
+    assert "custom_logit_processor" not in made
+    assert "custom_params" not in made["sampling_params"]
+
+
+@pytest.mark.promise("S1-048")
+def test_a_spec_travels_to_the_scheduler_as_names_json_and_import_paths() -> None:
+    spec = LogitsProcessorSpec((LogitsProcessorEntry("ban", {"token_ids": [3, 4]}),))
+    made = fields_of(request(logits=spec))
+    assert made["custom_logit_processor"] == "PROCESSOR"
+    carried = made["sampling_params"]["custom_params"][requests.SPEC_KEY]
+    assert json.loads(carried) == {
+        "processors": [["ban", {"token_ids": [3, 4]}]],
+        "import_paths": {"ban": "package.module:Ban"},
+    }
+
+
+# --- out of SGLang
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        ({"type": "stop", "matched": 1}, Ending.STOP),
+        ({"type": "length", "length": 0}, Ending.LENGTH),
+    ],
+)
+def test_good_endings_are_told_apart(reason: dict[str, Any], ending: Ending) -> None:
+    end = outcomes.end_of({"finish_reason": reason})
+    assert end is not None
+    assert (end.ending, end.error) == (ending, None)
+
+
+def test_a_running_request_has_no_end() -> None:
+    assert outcomes.end_of({"finish_reason": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "retryable"),
+    [
+        ({"message": "Decode transfer failed for request rank=0"}, KvTransferError, True),
+        ({"message": "Prefill transfer failed for request rank=0"}, KvTransferError, True),
+        ({"message": "Prefill bootstrap failed for request rank=0"}, KvTransferError, True),
+        ({"message": "Decode handshake failed for request rank=0"}, KvTransferError, True),
+        ({"message": "too long", "status_code": 400}, InvalidRequestError, False),
+        ({"message": "Aborted", "status_code": None}, EngineError, True),
+        ({"message": "Abort in waiting queue"}, EngineError, True),
+        ({"message": "x", "err_type": outcomes.PROCESSOR_ERROR_TYPE}, ProcessorError, False),
+        ({}, EngineError, True),
+    ],
+)
+def test_every_shape_of_abort_becomes_a_typed_error(
+    reason: dict[str, Any], error: type[Exception], retryable: bool
+) -> None:
+    end = outcomes.end_of(finished(type="abort", **reason))
+    assert end is not None
+    assert end.ending is Ending.FAILED
+    assert type(end.error) is error
+    assert end.retryable is retryable
+
+
+def test_a_hand_over_failure_says_why_without_names_of_sglang() -> None:
+    end = outcomes.end_of(
+        finished(
+            type="abort",
+            message="Decode transfer failed for request rank=0 decode_req.req.rid='tandem-7' "
+            "decode_req.req.bootstrap_room=9 with exception "
+            "KVTransferError(bootstrap_room=9): Lost connection with prefill instance",
+        )
+    )
+    assert end is not None
+    assert str(end.error) == "Decode transfer failed: Lost connection with prefill instance"
+
+
+def test_logprobs_are_those_of_the_chunk_best_alternative_first() -> None:
+    logprobs = outcomes.logprobs_of(
+        {
+            "output_token_logprobs": [(-0.5, 4, None), (-1.0, 5, None)],
+            "output_top_logprobs": [[(-0.5, 4, None), (-2.0, 6, None)], [(-1.0, 5, None)]],
+        },
+        2,
+    )
+    assert logprobs is not None
+    assert logprobs.chosen == [-0.5, -1.0]
+    assert logprobs.top == [[(4, -0.5), (6, -2.0)], [(5, -1.0)]]
+
+
+def test_alternatives_are_empty_where_none_were_asked_for() -> None:
+    logprobs = outcomes.logprobs_of({"output_token_logprobs": [(-0.5, 4, None)]}, 1)
+    assert logprobs is not None
+    assert logprobs.top == [[]]
+
+
+def test_no_logprobs_without_asking() -> None:
+    assert outcomes.logprobs_of({}, 1) is None
+
+
+def test_a_measured_hand_over_is_reported_once() -> None:
+    measured = outcomes.hand_over_of({outcomes.HAND_OVER_KEY: [(4096, 0.5)]}, "nixl/ucx")
+    assert measured is not None
+    assert (measured.bytes, measured.seconds, measured.transport) == (4096, 0.5, "nixl/ucx")
+    assert outcomes.hand_over_of({outcomes.HAND_OVER_KEY: []}, "nixl/ucx") is None
+
+
+@pytest.mark.parametrize(
+    ("role", "started", "error"),
+    [
+        (Role.PREFILL, False, KvTransferError),
+        (Role.DECODE, False, KvTransferError),
+        (Role.DECODE, True, DeadlineError),
+        (Role.AGGREGATED, False, DeadlineError),
+    ],
+)
+def test_time_running_out_names_the_hand_over_only_before_the_first_token(
+    role: Role, started: bool, error: type[Exception]
+) -> None:
+    assert type(outcomes.deadline(role, started=started, seconds=1.0)) is error

@@ -1,0 +1,109 @@
+"""What Tandem does inside SGLang's scheduler: logits processors, seeds, and the check for CPU.
+
+On SGLang's own classes and torch, in one process beside this one, because importing them takes
+long and changes the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    """The answers of sglang_scheduler_side.py."""
+    root = str(HERE.parents[1])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "sglang_scheduler_side.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    answers: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return answers
+
+
+@pytest.mark.promise("S3-087")
+def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[str, Any]) -> None:
+    assert seen["rows_are_edited_by_their_own_request"] == [5, 6]
+
+
+@pytest.mark.promise("S1-052")
+def test_position_is_exact_while_overlap_scheduling_shows_tokens_late(
+    seen: dict[str, Any],
+) -> None:
+    position, has_tokens, _, last = seen["position_under_overlap"]
+    assert (position, has_tokens, last) == (2, 0, -1)
+
+
+def test_tokens_are_shown_where_they_are_exact(seen: dict[str, Any]) -> None:
+    position, has_tokens, _, last = seen["position_with_exact_history"]
+    assert (position, has_tokens, last) == (2, 1, 5)
+
+
+@pytest.mark.promise("S3-097")
+def test_middle_chunks_of_a_prefill_and_of_its_repetition_are_left_alone(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["middle_chunks"] == [[0.5] * 8, [0.5] * 8]
+
+
+@pytest.mark.promise("S3-093")
+def test_state_is_found_on_the_request_whichever_instance_sglang_calls(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["state_is_kept_on_the_request"] == [1, 2, 3, 1]
+
+
+def test_a_raising_processor_ends_its_own_row_with_a_typed_reason(seen: dict[str, Any]) -> None:
+    failed = seen["failing_row"]
+    assert failed["reason"]["err_type"] == "TandemProcessorError"
+    assert "KeyError" in failed["reason"]["message"]
+    assert "secret" not in failed["reason"]["message"]
+    assert failed["row"] == [0.0] * 8
+    assert (failed["neighbour"], failed["neighbour_ends"]) == (5, False)
+
+
+def test_a_row_that_is_ending_is_not_touched_again(seen: dict[str, Any]) -> None:
+    assert seen["failing_row"]["again"] is True
+
+
+def test_a_class_that_the_scheduler_cannot_import_ends_its_request(seen: dict[str, Any]) -> None:
+    assert seen["class_that_cannot_be_imported"] == "TandemProcessorError"
+
+
+@pytest.mark.promise("S3-094")
+def test_the_processor_class_travels_by_reference_and_never_as_code(seen: dict[str, Any]) -> None:
+    pickled = bytes.fromhex(json.loads(seen["to_str"])["callable"])
+    assert b"tandem.engine.sglang.processor" in pickled
+    assert len(pickled) < 100
+
+
+def test_seeds_are_hashed_as_sglangs_gpu_kernel_does(seen: dict[str, Any]) -> None:
+    assert seen["hashes"] is True
+
+
+def test_seeded_draws_follow_the_probabilities(seen: dict[str, Any]) -> None:
+    assert seen["shares"] == pytest.approx([0.2, 0.3, 0.5], abs=0.02)
+
+
+def test_min_p_works_with_a_seed(seen: dict[str, Any]) -> None:
+    assert seen["seeded_min_p"] == [1, 2]
+
+
+def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
+    assert "pip install ./plugins/sglang-cpu" in seen["missing_plugin"]

@@ -1,0 +1,206 @@
+"""The SGLang engine's options, the environment and ServerArgs made from them, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.engine.base import Role
+from tandem.engine.sglang import SglangEngine, arguments, options
+from tandem.engine.sglang.processors import Processors
+from tandem.errors import ConfigError, RequestError, StartError, UnsupportedError
+from tandem.logits.processor import Need, Row, TokenHistory
+from tandem.logits.registry import Registry
+from tandem.logits.spec import (
+    LogitsProcessorEntry,
+    LogitsProcessorSpec,
+    forced_token_sequence,
+    python_processor,
+)
+
+SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
+
+
+class ReadsHistory:
+    """Needs the tokens, as everything that declares nothing does."""
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        logits[input_ids[-1]] = 0.0
+
+
+def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
+    return arguments.server_args(
+        options.parse(raw),
+        role=role,
+        model_path=Path("model"),
+        max_sequences=8,
+        host="10.0.0.1",
+        device=device,
+        bootstrap_port=4321,
+        processors=True,
+    )
+
+
+def with_history() -> Registry:
+    registry = Registry.builtin()
+    registry.register("reader", ReadsHistory)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({"mem_fraction": 0.5}, "mem_fraction"),
+        ({"device": "tpu"}, "device"),
+        ({"page_size": "many"}, "page_size"),
+        ({"page_size": True}, "page_size"),
+        ({"page_size": -1}, "page_size"),
+        ({"device": "cpu", "page_size": 16}, "page_size"),
+        ({"mem_fraction_static": 1.5}, "mem_fraction_static"),
+        ({"bootstrap_port": 70000}, "bootstrap_port"),
+        ({"tensor_parallel": 0}, "tensor_parallel"),
+        ({"disable_overlap_schedule": "perhaps"}, "disable_overlap_schedule"),
+        ({"server_args": "{"}, "server_args"),
+        ({"server_args": "[]"}, "server_args"),
+        ({"server_args": '{"skip_tokenizer_init": true}'}, "skip_tokenizer_init"),
+        ({"server_args": '{"disaggregation_mode": "null"}'}, "disaggregation_mode"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        options.parse(raw)
+
+
+def test_options_given_as_text_become_numbers_and_switches() -> None:
+    parsed = options.parse(
+        {"page_size": "1", "mem_fraction_static": "0.25", "disable_overlap_schedule": "true"}
+    )
+    assert (parsed.page_size, parsed.mem_fraction_static) == (1, 0.25)
+    assert parsed.disable_overlap_schedule is True
+
+
+def test_server_args_of_the_operator_are_passed_on_but_never_replace_ours() -> None:
+    made = server_args(Role.DECODE, {"server_args": '{"quantization": "fp8", "log_level": "info"}'})
+    assert (made["quantization"], made["log_level"]) == ("fp8", "info")
+    assert made["incremental_streaming_output"] is True
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_phase_is_started_disaggregated_over_nixl(role: Role) -> None:
+    made = server_args(role, {})
+    assert made["disaggregation_mode"] == role.value
+    assert made["disaggregation_transfer_backend"] == "nixl"
+    assert made["disaggregation_bootstrap_port"] == 4321
+
+
+def test_both_phases_in_one_process_are_started_without_disaggregation() -> None:
+    assert "disaggregation_mode" not in server_args(Role.AGGREGATED, {})
+
+
+def test_cpu_gets_the_only_attention_backend_and_page_size_that_run_there() -> None:
+    made = server_args(Role.DECODE, {})
+    assert (made["attention_backend"], made["page_size"]) == ("torch_native", 1)
+    assert made["disaggregation_decode_retraction_backup"] == "cpu_tensor"
+
+
+def test_a_gpu_keeps_the_choices_of_sglang() -> None:
+    made = server_args(Role.DECODE, {}, device="cuda")
+    assert made.keys().isdisjoint({"attention_backend", "page_size", "sampling_backend"})
+
+
+def test_shims_for_cpu_are_switched_on_only_there() -> None:
+    parsed = options.parse({})
+    on_cpu = arguments.environment(parsed, host="h", device="cpu", history=False)
+    on_gpu = arguments.environment(parsed, host="h", device="cuda", history=False)
+    assert on_cpu["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert on_cpu["SGLANG_PLUGINS"] == arguments.CPU_PLUGIN
+    assert on_gpu.keys().isdisjoint({"SGLANG_USE_CPU_ENGINE", "SGLANG_PLUGINS"})
+
+
+def test_a_hand_over_without_progress_is_bounded_as_the_operator_says() -> None:
+    parsed = options.parse({"handover_timeout_seconds": 7})
+    made = arguments.environment(parsed, host="h", device="cuda", history=False)
+    assert made["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] == "7"
+    assert made["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] == "7"
+
+
+def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match="bootstrap_port"):
+            arguments.listening_port("127.0.0.1", port)
+
+
+def test_port_zero_finds_a_free_port() -> None:
+    port = arguments.listening_port("127.0.0.1", 0)
+    assert arguments.listening_port("127.0.0.1", port) == port
+
+
+@pytest.mark.promise("S0-027")
+def test_processors_with_speculative_decoding_are_refused_at_start() -> None:
+    with pytest.raises(StartError, match="speculative"):
+        Processors(with_history(), Role.DECODE, options.parse(SPECULATIVE))
+
+
+def test_built_in_processors_are_refused_by_request_under_speculative_decoding() -> None:
+    processors = Processors(Registry.builtin(), Role.DECODE, options.parse(SPECULATIVE))
+    spec = LogitsProcessorSpec((forced_token_sequence([5], 1),))
+    assert not processors.enabled
+    with pytest.raises(UnsupportedError):
+        processors.check(spec, 100)
+
+
+@pytest.mark.promise("S3-086")
+def test_without_processors_the_engine_flag_stays_off() -> None:
+    assert not Processors(Registry(), Role.DECODE, options.parse({})).enabled
+    assert Processors(Registry.builtin(), Role.DECODE, options.parse({})).enabled
+
+
+@pytest.mark.parametrize(
+    ("role", "raw", "waits"),
+    [
+        (Role.DECODE, {}, True),
+        (Role.AGGREGATED, {}, True),
+        (Role.PREFILL, {}, False),
+        (Role.DECODE, {"disable_overlap_schedule": True}, False),
+    ],
+)
+def test_sampling_waits_for_the_tokens_only_where_they_would_be_late(
+    role: Role, raw: dict[str, Any], waits: bool
+) -> None:
+    processors = Processors(with_history(), role, options.parse(raw))
+    assert processors.delay_sampling is waits
+    processors.check(LogitsProcessorSpec((LogitsProcessorEntry("reader"),)), 100)
+
+
+@pytest.mark.promise("S3-092")
+def test_a_processor_that_needs_unavailable_history_is_refused_at_admission() -> None:
+    processors = Processors(Registry.builtin(), Role.DECODE, options.parse({}))
+    with pytest.raises(RequestError, match="reader"):
+        processors.check(LogitsProcessorSpec((LogitsProcessorEntry("reader"),)), 100)
+    assert Need.HISTORY not in processors._available
+
+
+@pytest.mark.promise("S1-049")
+def test_a_live_processor_object_is_refused_because_it_cannot_reach_the_scheduler() -> None:
+    processors = Processors(Registry.builtin(), Role.DECODE, options.parse({}))
+    with pytest.raises(UnsupportedError, match="live Python object"):
+        processors.check(LogitsProcessorSpec((python_processor(ReadsHistory),)), 100)
+
+
+@pytest.mark.promise("S0-025")
+def test_an_engine_with_skipped_tokenizer_is_refused(model_path: Path) -> None:
+    with pytest.raises(ConfigError, match="skip_tokenizer_init"):
+        SglangEngine(
+            role=Role.DECODE,
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="127.0.0.1",
+            options={"server_args": '{"skip_tokenizer_init": true}'},
+            registry=Registry.builtin(),
+        )
