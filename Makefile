@@ -12,7 +12,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check promises proto bench model lock lean full clean
+.PHONY: help demo up down test check promises proto settings bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -36,12 +36,16 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/generate_proto.py --check
+	$(BIN)/python scripts/generate_settings.py --check
 
 promises: lean ## count what is promised, held by a test, or a written gap
 	$(BIN)/python tests/promises.py
 
 proto: lean ## generate tandem/v1 from proto/
 	$(BIN)/python scripts/generate_proto.py
+
+settings: lean ## generate docs/configuration.md from the settings classes
+	$(BIN)/python scripts/generate_settings.py
 
 bench: lean ## CPU cost of a streamed token, with the sim engine
 	$(BIN)/python benchmarks/token_cost.py $(ARGS)

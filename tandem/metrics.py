@@ -31,7 +31,8 @@ def tandem_version() -> str:
 
 def new_registry(component: str) -> CollectorRegistry:
     """A registry of one component, with process figures and `tandem_build_info`."""
-    prometheus_client.disable_created_metrics()  # half of a scrape, and nobody reads them
+    # They would be half of a scrape, and nobody reads them.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     prometheus_client.ProcessCollector(registry=registry)
     prometheus_client.PlatformCollector(registry=registry)

@@ -160,6 +160,28 @@ def test_without_processors_the_engine_flag_stays_off() -> None:
     assert Processors(Registry.builtin(), Role.DECODE, options.parse({})).enabled
 
 
+@pytest.mark.promise("S1-046", "S3-085")
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_from(
+    role: Role,
+) -> None:
+    asked = options.parse({})
+    built = arguments.server_args(
+        asked,
+        role=role,
+        model_path=Path("model"),
+        max_sequences=8,
+        host="10.0.0.1",
+        device="cpu",
+        bootstrap_port=4321,
+        processors=Processors(Registry.builtin(), role, asked).enabled,
+    )
+    assert built["enable_custom_logit_processor"] is True
+    assert "skip_tokenizer_init" not in built
+    with pytest.raises(ConfigError, match="skip_tokenizer_init"):
+        options.parse({"server_args": '{"skip_tokenizer_init": true}'})
+
+
 @pytest.mark.parametrize(
     ("role", "raw", "waits"),
     [

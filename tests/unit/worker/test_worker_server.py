@@ -5,6 +5,7 @@ do.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from tandem import metrics, process
 from tandem.engine import factory
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, StartError
+from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.worker import link
@@ -390,3 +392,23 @@ async def test_an_engine_that_cannot_start_says_why(
 def _scrape(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         return str(response.read().decode())
+
+
+@pytest.mark.promise("S1-044")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
+    phase: Any, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[factory.EngineSettings] = []
+
+    def create(name: str, role: object, settings: factory.EngineSettings) -> None:
+        built.append(settings)
+
+    monkeypatch.setattr(factory, "create", create)
+    for switch in (False, True):
+        config = WorkerConfig(model_path=model_path, test_logits_processor=switch)
+        Worker(phase, config)
+    none = Registry()
+    off, on = (dataclasses.replace(settings, registry=none) for settings in built)
+    assert off == on
+    assert built[0].registry.import_paths() == built[1].registry.import_paths()
