@@ -26,6 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import floor
 import load
 import machine
 
@@ -208,17 +209,18 @@ def table(report: Mapping[str, Any]) -> str:
     names = ("frontend", "router", "prefill", "decode", "engine")
     lines = [f"machine: {report['machine']}", "", "CPU microseconds for each streamed token"]
     lines.append(
-        f"{'streams':>8} {'total':>7} "
+        f"{'streams':>8} {'total':>7} {'floor':>7} "
         + " ".join(f"{name:>9}" for name in names)
         + f" {'ttft ms':>8} {'itl ms':>7} {'p99':>7} {'tokens/s':>9}"
     )
     for row in report["rows"]:
         parts = " ".join(f"{row['parts'][name]:9.1f}" for name in names)
         lines.append(
-            f"{row['streams']:8d} {row['us_per_token']:7.1f} {parts} {row['ttft_ms_p50']:8.1f}"
+            f"{row['streams']:8d} {row['us_per_token']:7.1f} {row['floor_us']:7.1f} {parts}"
+            f" {row['ttft_ms_p50']:8.1f}"
             f" {row['itl_ms_p50']:7.1f} {row['itl_ms_p99']:7.1f} {row['tokens_per_s']:9d}"
         )
-    lines.append("(total leaves the engine out)")
+    lines.append("total leaves the engine out; floor: two bare gRPC hops and a bare socket write")
     for name, target in TARGETS.items():
         if (value := figures(report).get(name)) is not None:
             lines.append(f"{name:<34} {value:>10.1f}   target {target:g}")
@@ -243,11 +245,19 @@ def main() -> None:
     parser.add_argument("--streams", type=int, action="append", help="only these rows (repeatable)")
     parser.add_argument("--json", type=Path, help="write the report here as well")
     options = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine.describe(), "tokens": TOKENS, "rows": []}
+    bare = floor.measure()
+    report: dict[str, Any] = {
+        "machine": machine.describe(),
+        "tokens": TOKENS,
+        "floor": {"message_us": round(bare.message, 1), "write_us": round(bare.write, 1)},
+        "rows": [],
+    }
     with serving() as stack:
         generate(stack, streams=16, requests=64, tokens=16)
         for streams in options.streams or STREAMS:
-            report["rows"].append(token_cost(stack, streams))
+            row = token_cost(stack, streams)
+            row["floor_us"] = round(bare.per_token(streams), 2)
+            report["rows"].append(row)
             print(f"  {streams} streams done", file=sys.stderr)
             time.sleep(0.5)
         if not options.streams:

@@ -18,7 +18,7 @@ from tandem.engine import model_files
 from tandem.logits.builtin import HELLO_WORLD
 from tandem.logits.spec import FORCED_SEQUENCE, LogitsProcessorEntry, forced_token_sequence
 
-QUESTION = "Tell me a story about a little boat."
+QUESTION = "Tell me about the assert statement."
 MAX_TOKENS = 64
 PREFILL_HOOK = "examples.hooks:CountingHook"
 DECODE_HOOK = "examples.hooks:PhraseGuard"

@@ -36,9 +36,14 @@ async def test_a_streamed_chat_and_a_whole_one_have_the_same_content(client: Asy
     finishes = [c.finish_reason for chunk in chunks for c in chunk.choices if c.finish_reason]
     assert finishes == [whole.choices[0].finish_reason]
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
-    assert whole.usage is not None
-    assert 1 <= whole.usage.completion_tokens <= 24
+    streamed, counted = chunks[-1].usage, whole.usage
+    assert streamed is not None
+    assert counted is not None
+    assert (streamed.prompt_tokens, streamed.completion_tokens) == (
+        counted.prompt_tokens,
+        counted.completion_tokens,
+    )
+    assert 1 <= counted.completion_tokens <= 24
 
 
 async def test_length_ends_at_exactly_max_tokens(client: AsyncOpenAI) -> None:
