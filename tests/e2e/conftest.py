@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -37,7 +36,7 @@ def _serve(
 ) -> Iterator[Served]:
     with Stack(options(engine, model_path), run_dir=run_dir) as stack:
         stack.wait_ready(timeout_seconds=ready_seconds)
-        yield Served(engine, stack, hook_log, itertools.count(1).__next__)
+        yield Served(engine, stack, hook_log)
 
 
 @pytest.fixture(scope="session")

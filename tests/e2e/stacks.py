@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ class Served:
     engine: str
     stack: Stack
     hook_log: Path
-    next_unique: Callable[[], int]
 
     @property
     def url(self) -> str:

@@ -8,6 +8,7 @@ SWITCH_HOOK_LOG, one JSON object a line.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import defaultdict
@@ -18,14 +19,16 @@ PASS, UPPER, SUPPRESS, SUPPRESS_SECOND, TERMINATE_THIRD, RAISE_SECOND, NONSENSE,
     f"{number:02x}" for number in range(8)
 )
 FAIL_FIRST = "08"
+_CHOSEN = "0" * 16
+_numbers = itertools.count(1)
 _PHASES = {"1": ("prefill",), "2": ("decode",), "3": ("prefill", "decode")}
 REASON = "switched off"
 
 
-def trace(behaviour: str, phase: str, unique: int) -> str:
-    """A trace id that makes the hook behave so in `phase` ("prefill", "decode" or "both")."""
+def trace(behaviour: str, phase: str) -> str:
+    """A fresh trace id that makes the hook behave so in `phase` (or "both")."""
     digit = {"prefill": "1", "decode": "2", "both": "3"}[phase]
-    return f"{unique:029x}{digit}{behaviour}"
+    return f"{_CHOSEN}{next(_numbers):013x}{digit}{behaviour}"
 
 
 class SwitchHook:
@@ -40,7 +43,8 @@ class SwitchHook:
         if chunk.is_final:
             del self._calls[key]
         self._write(chunk)
-        applies = chunk.phase in _PHASES.get(chunk.trace_id[-3], ())
+        chosen = chunk.trace_id.startswith(_CHOSEN)  # others are the frontend's own
+        applies = chosen and chunk.phase in _PHASES.get(chunk.trace_id[-3], ())
         return self._verdict(chunk, chunk.trace_id[-2:] if applies else PASS, number)
 
     def _verdict(self, chunk: Chunk, behaviour: str, number: int) -> Verdict:

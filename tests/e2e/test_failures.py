@@ -5,7 +5,6 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -45,7 +44,7 @@ def serving(
     with Stack(options("sim", model_path, **plain), run_dir=run_dir) as stack:
         if ready:
             stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
-        yield Served("sim", stack, hook_log, itertools.count(1).__next__)
+        yield Served("sim", stack, hook_log)
 
 
 @pytest.fixture

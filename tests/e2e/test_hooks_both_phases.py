@@ -21,13 +21,13 @@ BODY: dict[str, Any] = {
 }
 
 
-def _trace(served: Served, behaviour: str, phase: str) -> tuple[str, dict[str, str]]:
-    trace_id = switch_hook.trace(behaviour, phase, served.next_unique())
+def _trace(behaviour: str, phase: str) -> tuple[str, dict[str, str]]:
+    trace_id = switch_hook.trace(behaviour, phase)
     return trace_id, {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
 
 
 def _post(served: Served, behaviour: str, phase: str, **fields: Any) -> tuple[str, httpx.Response]:
-    trace_id, headers = _trace(served, behaviour, phase)
+    trace_id, headers = _trace(behaviour, phase)
     url = f"{served.url}/v1/completions"
     return trace_id, httpx.post(url, json=BODY | fields, headers=headers, timeout=60)
 

@@ -56,7 +56,7 @@ async def test_a_dead_scheduler_is_a_typed_error_in_bounded_time(
     plain = options("sglang", model_path, hook_prefill="", hook_decode="")
     with Stack(plain, run_dir=tmp_path) as stack:
         stack.wait_ready(timeout_seconds=SGLANG_READY_SECONDS)
-        served = Served("sglang", stack, hook_log, lambda: 0)
+        served = Served("sglang", stack, hook_log)
         async with httpx.AsyncClient(timeout=60) as client:
             stream = _events(client, served.url)
             assert "choices" in await anext(stream)

@@ -72,6 +72,8 @@ def test_a_foreground_stack_stops_in_order_on_a_signal(run_dir: Path, number: in
             stdout=stdout,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # A shell's background job ignores SIGINT, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     until = time.monotonic() + SECONDS
     while "Ctrl-C stops it." not in output.read_text():

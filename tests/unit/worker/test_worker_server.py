@@ -396,7 +396,7 @@ def _scrape(port: int) -> str:
 
 @pytest.mark.promise("S1-044")
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
+async def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
     phase: Any, model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[factory.EngineSettings] = []
