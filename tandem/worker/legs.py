@@ -162,7 +162,7 @@ class Legs:
         except HookError as error:
             leg.closing = Closing("failed", error=error)
             return None
-        if leg.output.end is not None and leg.output.end.terminated:
+        if leg.closing is not None and leg.closing.outcome == "terminated":
             self._mute_siblings(leg)
         return piece
 

@@ -15,10 +15,18 @@ from collections import defaultdict
 
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 
-PASS, UPPER, SUPPRESS, SUPPRESS_SECOND, TERMINATE_THIRD, RAISE_SECOND, NONSENSE, TERMINATE_FIRST = (
-    f"{number:02x}" for number in range(8)
-)
-FAIL_FIRST = "08"
+BEHAVIOURS = tuple(f"{number:02x}" for number in range(9))
+(
+    PASS,
+    UPPER,
+    SUPPRESS,
+    SUPPRESS_SECOND,
+    TERMINATE_THIRD,
+    RAISE_SECOND,
+    NONSENSE,
+    TERMINATE_FIRST,
+    FAIL_FIRST,
+) = BEHAVIOURS
 _CHOSEN = "0" * 16
 _numbers = itertools.count(1)
 _PHASES = {"1": ("prefill",), "2": ("decode",), "3": ("prefill", "decode")}

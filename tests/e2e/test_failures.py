@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+import switch_hook
 from stacks import MODEL, SIM_READY_SECONDS, Served, options
 
 from tandem.cli.stack import Stack
@@ -340,3 +342,25 @@ def _descriptors(served: Served) -> dict[str, int]:
         name: len(os.listdir(f"/proc/{component.pid}/fd"))
         for name, component in served.stack.components.items()
     }
+
+
+async def test_whatever_hooks_do_every_request_ends(sim: Served) -> None:
+    limits = httpx.Limits(max_connections=64)
+    async with httpx.AsyncClient(limits=limits, timeout=30) as client:
+
+        async def one(behaviour: str, phase: str, n: int, stream: bool) -> None:
+            trace_id = switch_hook.trace(behaviour, phase)
+            response = await client.post(
+                f"{sim.url}/v1/completions",
+                json=BODY | {"max_tokens": 20, "n": n, "stream": stream},
+                headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"},
+            )
+            assert response.status_code in (200, 500), response.text
+            if stream and response.status_code == 200:
+                assert "[DONE]" in response.text or '"error"' in response.text
+
+        combinations = itertools.product(
+            switch_hook.BEHAVIOURS, ("prefill", "decode", "both"), (1, 2, 3), (True, False)
+        )
+        await asyncio.wait_for(asyncio.gather(*(one(*each) for each in combinations)), 100)
+    await until(lambda: nothing_is_open(sim), within=10, what="all closed")

@@ -290,6 +290,19 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     assert len(bench.legs) == 1
 
 
+@pytest.mark.promise("S0-035")
+def test_terminate_in_prefill_leaves_the_siblings_to_their_own_verdicts(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer, phase="prefill", judge=_terminate_at(1, request_id=1))
+    requests = [bench.start(1), bench.start(2, output_index=1)]
+    ids = _ids(tokenizer, "x")[:1]
+    bench.step(*(delta(request, ids, Ending.LENGTH) for request in requests))
+    said = bench.settle()
+    assert [said.of(leg, "verdict")[0].terminate for leg in (1, 2)] == [True, False]
+    assert [said.closed(leg).outcome for leg in (1, 2)] == [FINISHED, FINISHED]
+
+
 # --- the hold -------------------------------------------------------------------------------------
 
 
