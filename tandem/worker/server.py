@@ -165,7 +165,7 @@ class Worker:
                 limits=engine.limits,
                 tokenizer=self._tokenizer,
                 hook=self._hook,
-                forced=startup.test_processor(self._config, self._tokenizer, engine),
+                forced=startup.test_switch_entry(self._config, self._tokenizer, engine),
             ),
             engine=self._engine,
             max_legs=engine.limits.max_sequences,

@@ -38,7 +38,7 @@ def load_runner(phase: Phase, config: WorkerConfig) -> HookRunner | None:
     return HookRunner(hook, name=config.hook, phase=phase, model=config.model_name())
 
 
-def test_processor(
+def test_switch_entry(
     config: WorkerConfig, tokenizer: Tokenizer, engine: EngineDescription
 ) -> LogitsProcessorEntry | None:
     """The entry of the test switch, tokenised once (S1-047). Raises StartError."""
