@@ -40,7 +40,7 @@ class Journey:
     def kv(self) -> Mapping[str, Any]:
         """The phase that measured the hand-over: which one it is depends on the engine."""
         prefill, decode = self.phase("prefill"), self.phase("decode")
-        return decode if decode["kv_bytes"] else prefill
+        return prefill if prefill["kv_bytes"] else decode
 
     def problems(self) -> list[str]:
         """Why this was no answer through two workers."""
