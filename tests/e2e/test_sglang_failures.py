@@ -77,6 +77,6 @@ async def test_a_dead_scheduler_is_a_typed_error_in_bounded_time(
             assert last["error"]["code"] in ("worker_lost", "engine_error")
             refused = await client.post(f"{served.url}/v1/completions", json=_body(max_tokens=4))
             assert refused.json()["error"]["code"] == "no_pair"
-        for component in stack.components.values():
-            if component.name.endswith("worker-0"):
-                assert component.process.wait(timeout=30) == 1
+            for name in ("prefill_worker-0", "decode_worker-0"):
+                ended = stack.components[name].process
+                assert await asyncio.to_thread(ended.wait, 30) == 1

@@ -47,11 +47,8 @@ async def test_reflection_lists_the_service() -> None:
 
 
 async def test_an_address_in_use_is_an_error() -> None:
-    server, channel = await _serve()
-    taken = channel  # keeps the first server's port in use
-    port = await wire.Server().start("127.0.0.1:0")
-    assert port > 0
+    first, second = wire.Server(), wire.Server()
+    port = await first.start("127.0.0.1:0")
     with pytest.raises((RuntimeError, OSError)):
-        await wire.Server().start("256.0.0.1:1")
-    await taken.close()
-    await server.stop(0)
+        await second.start(f"127.0.0.1:{port}")
+    await first.stop(0)
