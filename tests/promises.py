@@ -31,7 +31,7 @@ class Promise:
         return self.id.partition("-")[0]
 
 
-# Why a promise is not held yet. One that is held in part keeps its tests and is no gap.
+# Why a promise is not held, or not wholly. Tests of the part that is held keep their marks.
 GAPS: dict[str, str] = {
     "S0-007": "Held without a pool; the pool of hook workers is not built yet.",
     "S0-016": "Tool calls are refused: there is no parser yet.",

@@ -364,3 +364,29 @@ async def test_whatever_hooks_do_every_request_ends(sim: Served) -> None:
         )
         await asyncio.wait_for(asyncio.gather(*(one(*each) for each in combinations)), 100)
     await until(lambda: nothing_is_open(sim), within=10, what="all closed")
+
+
+@pytest.mark.promise("S0-035")
+async def test_terminate_in_prefill_ends_the_request_where_that_is_configured(
+    serve: Callable[..., Any],
+) -> None:
+    flags = {"prefill_worker": ("--propagate-terminate",)}
+    with serve(hook_prefill="switch_hook.SwitchHook", flags=flags) as served:
+        trace_id = switch_hook.trace(switch_hook.TERMINATE_FIRST, "prefill")
+        async with httpx.AsyncClient(timeout=30) as client:
+            answer = await client.post(
+                f"{served.url}/v1/completions",
+                json=BODY | {"stream": False, "n": 2},
+                headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"},
+            )
+        for choice in answer.json()["choices"]:
+            ended = (choice["text"], choice["finish_reason"], choice["stop_reason"])
+            assert ended == ("", "stop", switch_hook.REASON)
+        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+
+
+@pytest.mark.promise("S1-045", "S1-051")
+async def test_the_test_switch_makes_every_answer_hello_world(serve: Callable[..., Any]) -> None:
+    with serve(test_logits_processor=True) as served:
+        answer = await ask(served, max_tokens=64, n=3, ignore_eos=False, temperature=1.0)
+        assert [each["text"] for each in answer.json()["choices"]] == ["Hello world!"] * 3
