@@ -244,8 +244,8 @@ def _scalar(raw: Any, hint: type[Any], name: str) -> Any:
             raise ConfigError(f"{name} must be a number, not {raw!r}") from None
     if hint is float and type(raw) is int:
         return float(raw)
-    if hint is Path and isinstance(raw, str):
+    if hint is Path and isinstance(raw, str | Path):
         return Path(raw)
-    if type(raw) is not hint and not isinstance(raw, hint if hint is Path else ()):
+    if type(raw) is not hint:
         raise ConfigError(f"{name} must be a {hint.__name__}, not {raw!r}")
     return raw

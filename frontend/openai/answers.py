@@ -4,7 +4,7 @@ description.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -156,6 +156,3 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     """Every failure, as a body or, once a stream has begun, as its last event."""
 
     error: ErrorDetail
-
-
-BODIES: tuple[Any, ...] = (ChatCompletion, Completion, ModelList, Tokens, Text, Status, Version)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar, Protocol, overload
+from typing import Any, Protocol, overload
 
 INTERFACE_VERSION = 1
 """Of this module. A class may state the one it was written for as `interface_version`; another one
@@ -138,12 +138,6 @@ class LogitsProcessor(Protocol):
     """
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None: ...
-
-
-class DeclaredProcessor(LogitsProcessor, Protocol):
-    """A processor that says what it needs; the built-in ones do."""
-
-    needs: ClassVar[frozenset[Need]]
 
 
 def needs_of(processor: object) -> frozenset[Need]:
