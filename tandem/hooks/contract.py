@@ -1,21 +1,28 @@
 """The output hook's contract: what a hook is given, and what it may answer. Standard library only.
 
-A hook is a callable class, built once in each worker process without arguments. It is called in
-both phases, on every chunk of every sequence, after detokenisation and stop strings and before
-anything is sent:
+A hook is a callable class, built once in each process that runs it. It is called in both phases, on
+every chunk of every sequence, after detokenisation and stop strings and before anything is sent:
 
     class UpperCase:
         def __call__(self, chunk: Chunk) -> Verdict:
             return emit(chunk.text_diff.upper())
 
 The prefill and the decode worker each run their own instance under their own request_id; nothing is
-shared (S0-034). A hook that raises, or answers with something else than a verdict, fails its
-request closed: nothing of that chunk is shown.
+shared (S0-034). A hook that raises, answers with something else than a verdict, or takes longer
+than its timeout fails its request closed: nothing of that chunk is shown.
+
+A hook may also have, all of them optional:
+
+- `__init__` with keyword arguments: it gets the `config` of its entry in the settings.
+- `async def __call__(self, chunk)`: awaited; the chunks of one request still come in order.
+- `close(self, request_id: int)`: called once for each sequence, whatever ended it (finish, abort,
+  disconnect, error, timeout), after its last call.
+- `startup(self)` and `shutdown(self)`, plain or async: before the first call, and after the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -39,7 +46,8 @@ class Chunk:
     multi-byte character.
     """
     text: str
-    """All text of the sequence so far as the model wrote it, this chunk included; not what earlier
+    """All text of the sequence so far as it came to this hook, this chunk included: as the model
+    wrote it, or as the hooks before it in the chain let it through; not what this hook's own
     verdicts made of it.
     """
     token_ids_diff: Sequence[int]
@@ -58,36 +66,54 @@ class Chunk:
     model: str
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Verdict:
-    """What becomes of a chunk. Build it with `emit`, `suppress` or `terminate`."""
+    """What becomes of a chunk. Build it with `emit`, `suppress` or `terminate`, and do not change
+    it afterwards. (Not frozen, because that costs 0.3 µs a token.)
+    """
 
     action: Action
     text: str = ""
     reason: str = ""
+    hold_tokens: int = 0
+    """So many of the last token ids, and their logprobs, wait for a later verdict."""
+    show_tokens: bool = True
+    """Whether the other token ids that waited are shown; else they are dropped for good."""
 
 
-def emit(text: str) -> Verdict:
-    """Show `text` in place of the chunk's. Token ids and logprobs stay the model's (S0-009)."""
-    return Verdict("emit", text=text)
+def emit(text: str, *, hold_tokens: int = 0, show_tokens: bool = True) -> Verdict:
+    """Show `text` in place of the chunk's. Token ids and logprobs stay the model's (S0-009).
 
-
-def suppress() -> Verdict:
-    """Show nothing of this chunk, in any channel: text, token ids, logprobs (S0-010)."""
-    return Verdict("suppress")
-
-
-def terminate(reason: str) -> Verdict:
-    """Withhold this chunk and end the whole request, all n outputs; `reason` becomes the
-    stop_reason (S0-013, S0-029).
+    A hook that holds text back to look at it later must hold its tokens too, or a client reads
+    there what the text does not show yet: `hold_tokens` of the sequence's last token ids, counted
+    over this chunk's and those that were held before it, stay behind. The others are shown, or with
+    `show_tokens=False` dropped: for text that was rewritten so that its ids must not be read.
     """
-    return Verdict("terminate", reason=reason)
+    return Verdict("emit", text, "", hold_tokens, show_tokens)
+
+
+def suppress(*, hold_tokens: int = 0) -> Verdict:
+    """Show nothing of this chunk, in any channel: text, token ids, logprobs (S0-010).
+
+    `hold_tokens` as in `emit`: those wait, the others are dropped.
+    """
+    return Verdict("suppress", "", "", hold_tokens, False)
+
+
+def terminate(reason: str, *, text: str = "") -> Verdict:
+    """Withhold this chunk, and all that was held, and end the whole request, all n outputs;
+    `reason` becomes the stop_reason (S0-013, S0-029).
+
+    `text` is shown as the sequence's last, in place of what is withheld: the good part before a
+    hit. Its token ids and logprobs are not shown.
+    """
+    return Verdict("terminate", text, reason)
 
 
 class Hook(Protocol):
-    """What a hook class must offer."""
+    """What a hook class must offer; the optional parts are named at the top of this module."""
 
-    def __call__(self, chunk: Chunk) -> Verdict: ...
+    def __call__(self, chunk: Chunk) -> Verdict | Awaitable[Verdict]: ...
 
 
 # The names under which hooks for TensorRT-LLM were written: they run here once their import line is

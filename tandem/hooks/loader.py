@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.contract import Hook
+from tandem.hooks.ready import READY
 
 
 def load_object(path: str) -> Any:
@@ -44,27 +46,30 @@ def load_object(path: str) -> Any:
     return found
 
 
-def load_hook(path: str) -> Hook:
-    """One instance of the hook class at `path`, made without arguments (S0-001, S0-002, S0-003).
+def load_hook(path: str, config: Mapping[str, Any] | None = None) -> Hook:
+    """One instance of the hook class at `path`, made with `config` as keyword arguments, without
+    any as a rule (S0-001, S0-002, S0-003). A path without dots names a ready-made hook.
 
     Raises LoadError, which names the path and what is wrong with it.
     """
-    hook_class = load_object(path)
+    hook_class = load_object(READY.get(path, path))
     if not isinstance(hook_class, type):
         raise LoadError(f"hook {path!r} is a {type(hook_class).__name__}, not a class")
-    instance = _build(path, hook_class)
+    instance = _build(path, hook_class, config or {})
     if not callable(instance):
         raise LoadError(
             f"hook {path!r} is not callable: give the class a method __call__(self, chunk)"
         )
-    if _is_coroutine(instance):
-        raise LoadError(
-            f"hook {path!r} has an async __call__, which is not supported: its verdict is needed "
-            "before the chunk is sent, so write a plain def"
-        )
+    if inspect.isasyncgenfunction(type(instance).__call__):
+        raise LoadError(f"hook {path!r}: its __call__ is a generator; it must return one verdict")
     _check_signature(path, instance)
     hook: Hook = instance
     return hook
+
+
+def is_async(instance: Any) -> bool:
+    """Whether its __call__ is `async def`."""
+    return inspect.iscoroutinefunction(type(instance).__call__)
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -81,25 +86,20 @@ def _split(path: str) -> tuple[str, str]:
     return module_name, names
 
 
-def _build(path: str, hook_class: type[Any]) -> Any:
+def _build(path: str, hook_class: type[Any], config: Mapping[str, Any]) -> Any:
     try:
-        inspect.signature(hook_class).bind()
+        inspect.signature(hook_class).bind(**config)
     except TypeError as error:
-        raise LoadError(
-            f"hook {path!r} cannot be built without arguments: {error}; give each a default, or "
-            "read your own settings in __init__"
-        ) from error
+        given = f"from config {sorted(config)}" if config else "without arguments"
+        raise LoadError(f"hook {path!r} cannot be built {given}: {error}") from error
     except ValueError:
         pass  # a class without a readable signature, written in C: the call decides
     try:
-        return hook_class()
+        return hook_class(**config)
+    except LoadError as error:
+        raise LoadError(f"hook {path!r}: {error}") from error
     except Exception as error:
         raise LoadError(f"hook {path!r}: its constructor raised {_words(error)}") from error
-
-
-def _is_coroutine(instance: Any) -> bool:
-    call = type(instance).__call__
-    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
 
 
 def _check_signature(path: str, instance: Any) -> None:

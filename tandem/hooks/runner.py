@@ -2,62 +2,107 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
-from tandem.errors import HookError
+from tandem.errors import HookError, LoadError
 from tandem.hooks.contract import Chunk, Hook, Phase, Verdict
+from tandem.hooks.deferred import SequenceInfo
+from tandem.hooks.interrupt import WATCH, OverdueError
+from tandem.hooks.loader import is_async
+from tandem.hooks.piece import Piece
+from tandem.hooks.settings import HookEntry
+from tandem.hooks.tally import Counted, HookTally
 from tandem.metrics import HOOK_SECONDS
 
 log = logging.getLogger(__name__)
-Counted = Literal["emit", "rewrite", "suppress", "terminate", "error"]
-
-
-class HookTally:
-    """What a worker's hook did and how long it took. Plain numbers: the metrics read them when they
-    are scraped.
-    """
-
-    __slots__ = ("buckets", "seconds", "verdicts")
-
-    def __init__(self) -> None:
-        self.verdicts: dict[Counted, int] = {
-            "emit": 0,
-            "rewrite": 0,
-            "suppress": 0,
-            "terminate": 0,
-            "error": 0,
-        }
-        self.buckets = [0] * (len(HOOK_SECONDS) + 1)
-        """Calls by duration; the last counts those above every bound of HOOK_SECONDS."""
-        self.seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        """One call."""
-        self.seconds += seconds
-        self.buckets[bisect_left(HOOK_SECONDS, seconds)] += 1
+STARTUP_SECONDS = 60.0
+SHUTDOWN_SECONDS = 10.0
 
 
 class HookRunner:
-    """A worker's hook with what all its calls have in common."""
+    """One hook of a chain, with what all its calls have in common."""
 
-    __slots__ = ("hook", "model", "name", "phase", "tally")
+    __slots__ = (
+        "call",
+        "entry",
+        "forget",
+        "hook",
+        "is_async",
+        "model",
+        "phase",
+        "tally",
+        "timeout",
+    )
 
-    def __init__(self, hook: Hook, *, name: str, phase: Phase, model: str) -> None:
+    def __init__(self, hook: Hook, *, entry: HookEntry, phase: Phase, model: str) -> None:
         self.hook = hook
-        self.name = name
+        self.entry = entry
         self.phase: Phase = phase
         self.model = model
+        self.timeout = entry.timeout_ms / 1000
+        self.is_async = is_async(hook)
+        self.call: Callable[[Chunk], Any] = hook.__call__
+        self.forget: Callable[[int], object] | None = getattr(hook, "close", None)
         self.tally = HookTally()
 
-    def sequence(
-        self, *, request_id: int, output_index: int, streaming: bool, trace_id: str
-    ) -> SequenceHook:
-        """For the calls of one sequence, in order."""
-        return SequenceHook(self, request_id, output_index, streaming, trace_id)
+    @property
+    def name(self) -> str:
+        return self.entry.name or self.entry.path
+
+    async def startup(self) -> None:
+        """Raises LoadError."""
+        try:
+            await self._life("startup", STARTUP_SECONDS)
+        except Exception as error:
+            raise LoadError(
+                f"hook {self.name!r}: its startup raised {type(error).__name__}: {error}"
+            ) from error
+
+    async def shutdown(self) -> None:
+        """Bounded; a failure is logged."""
+        try:
+            await self._life("shutdown", SHUTDOWN_SECONDS)
+        except Exception as error:  # noqa: BLE001 - user code at the end of the process
+            log.warning(
+                "a hook's shutdown raised",
+                extra={"hook": self.name, "reason": type(error).__name__},
+            )
+
+    async def _life(self, name: str, seconds: float) -> None:
+        method = getattr(self.hook, name, None)
+        if method is None:
+            return
+        async with asyncio.timeout(seconds):
+            result = method()
+            if inspect.isawaitable(result):
+                await result
+
+    def close(self, request_id: int) -> None:
+        """Tell the hook that nothing more comes of a sequence. A failure is counted and logged."""
+        self.tally.sequences -= 1
+        if self.forget is None:
+            return
+        began = perf_counter()
+        WATCH.enter(began, self.timeout)
+        try:
+            self.forget(request_id)
+        except BaseException as error:  # noqa: BLE001 - user code; the sequence is over anyway
+            self.failed(_counted_failure(error))
+            log.warning(
+                "a hook's close raised",
+                extra={"hook": self.name, "reason": type(error).__name__},
+            )
+        finally:
+            WATCH.due = 0.0
+
+    def failed(self, counted: Counted) -> None:
+        self.tally.verdicts[counted] += 1
 
 
 class SequenceHook:
@@ -67,62 +112,94 @@ class SequenceHook:
 
     __slots__ = (
         "_ended",
-        "_output_index",
-        "_request_id",
+        "_extras",
+        "_info",
         "_runner",
-        "_streaming",
         "_text",
-        "_trace_id",
-        "emitted",
+        "_tokens",
+        "muted",
+        "reason",
         "seconds",
-        "suppressed",
-        "terminated",
     )
 
-    def __init__(
-        self,
-        runner: HookRunner,
-        request_id: int,
-        output_index: int,
-        streaming: bool,
-        trace_id: str,
-    ) -> None:
+    def __init__(self, runner: HookRunner, info: SequenceInfo) -> None:
         self._runner = runner
-        self._request_id = request_id
-        self._output_index = output_index
-        self._streaming = streaming
-        self._trace_id = trace_id
+        self._info = info
         self._text = ""
+        self._tokens: list[int] = []
+        """Those the hook holds back, oldest first."""
+        self._extras: list[Any] = []
         self._ended = False
-        self.emitted = self.suppressed = self.terminated = 0
+        self.reason: str | None = None
+        """Of a terminate that was applied."""
+        self.muted = False
+        """In shadow, after a terminate: to be told the end only."""
         self.seconds = 0.0
+        runner.tally.sequences += 1
 
-    def judge(self, text_diff: str, token_ids_diff: Sequence[int], is_final: bool) -> Verdict:
-        """The verdict on one chunk. Raises HookError where the hook raises, or answers with
-        something else than a valid verdict; the chunk must not be shown then.
+    @property
+    def is_async(self) -> bool:
+        return self._runner.is_async
+
+    @property
+    def ended(self) -> bool:
+        """The hook knows that the sequence is over."""
+        return self._ended
+
+    def judge(self, piece: Piece, final: bool) -> Piece | None:
+        """What is let through of a piece; None: it was suppressed. Raises HookError where the hook
+        raises, is late, or answers with something else than a valid verdict, unless its entry says
+        otherwise.
         """
-        tally = self._runner.tally.verdicts
+        runner = self._runner
+        chunk = self._chunk(piece, final, False)
+        began = perf_counter()
+        WATCH.enter(began, runner.timeout)
         try:
-            verdict = self._call(text_diff, token_ids_diff, is_final, False)
-            if (
-                verdict.__class__ is Verdict
-                and verdict.action == "emit"
-                and verdict.text == text_diff
-            ):
-                counted: Counted = "emit"  # what nearly every call comes to
-            else:
-                counted = _counted(verdict)
-        except _HookFailure as failure:
-            tally["error"] += 1
-            raise HookError(f"the output hook failed: {failure}") from failure.__cause__
-        tally[counted] += 1
-        if counted == "suppress":
-            self.suppressed += 1
-        elif counted == "terminate":
-            self.terminated += 1
+            verdict = runner.call(chunk)
+        except BaseException as error:  # noqa: BLE001 - not even sys.exit() in a hook ends a worker
+            WATCH.due = 0.0
+            self._took(perf_counter() - began)
+            return self._failed(piece, error)
+        WATCH.due = 0.0
+        seconds = perf_counter() - began
+        self._took(seconds)
+        if seconds > runner.timeout:
+            return self._failed(piece, OverdueError())
+        # What nearly every call comes to, before anything is looked at closely.
+        if (
+            verdict.__class__ is Verdict
+            and verdict.action == "emit"
+            and verdict.text == piece.text
+            and verdict.hold_tokens == 0
+            and verdict.show_tokens is True
+            and not self._tokens
+        ):
+            runner.tally.verdicts["emit"] += 1
+            passed: Piece | None = piece
         else:
-            self.emitted += 1
-        return verdict
+            passed = self._judged(piece, verdict, final)
+        if final:
+            self._over()
+        return passed
+
+    async def judge_async(self, piece: Piece, final: bool) -> Piece | None:
+        """`judge` for an async hook."""
+        runner = self._runner
+        chunk = self._chunk(piece, final, False)
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(runner.timeout):
+                verdict = await runner.call(chunk)
+        except BaseException as error:  # noqa: BLE001 - as above, but for our own cancellation
+            self._took(perf_counter() - began)
+            _reraise_cancellation(error)
+            return self._failed(piece, error)
+        self._took(perf_counter() - began)
+        passed = self._judged(piece, verdict, final)
+        if final:
+            self._over()
+        return passed
 
     def abort(self) -> None:
         """Tell the hook that the sequence is over without a last chunk, unless it knows. What it
@@ -130,53 +207,168 @@ class SequenceHook:
         """
         if self._ended:
             return
+        runner = self._runner
+        began = perf_counter()
+        WATCH.enter(began, runner.timeout)
         try:
-            self._call("", (), True, True)
-        except _HookFailure as failure:
-            self._runner.tally.verdicts["error"] += 1
-            log.warning(
-                "the hook raised on the last call of an aborted sequence: %s",
-                failure,
-                extra={"trace_id": self._trace_id, "hook": self._runner.name},
+            runner.call(self._last_words())
+        except BaseException as error:  # noqa: BLE001 - user code; there is nothing left to fail
+            WATCH.due = 0.0
+            self._abort_failed(error)
+        WATCH.due = 0.0
+        self._took(perf_counter() - began)
+        self._over()
+
+    async def abort_async(self) -> None:
+        """`abort` for an async hook."""
+        if self._ended:
+            return
+        runner = self._runner
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(runner.timeout):
+                await runner.call(self._last_words())
+        except BaseException as error:  # noqa: BLE001 - user code; there is nothing left to fail
+            _reraise_cancellation(error)
+            self._abort_failed(error)
+        self._took(perf_counter() - began)
+        self._over()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _judged(self, piece: Piece, verdict: Any, final: bool) -> Piece | None:
+        """A verdict other than "as it is", or one that may be invalid."""
+        try:
+            counted = _counted(verdict, piece.text)
+            held = self._held(verdict, piece, final)
+        except _InvalidVerdictError as error:
+            return self._failed(piece, error)
+        self._runner.tally.verdicts[counted] += 1
+        if self._runner.entry.shadow:
+            self._shadowed(counted)
+            return piece
+        if counted == "terminate":
+            self._drop_tokens()
+            self.reason = verdict.reason
+            return Piece(verdict.text, ())
+        released = self._release(piece, verdict, held)
+        return None if counted == "suppress" else released
+
+    def _shadowed(self, counted: Counted) -> None:
+        """The verdict is known and changes nothing. After a terminate the hook is not asked again,
+        as it would not be.
+        """
+        if counted == "terminate":
+            self.muted = True
+            log.info(
+                "a shadow hook would have terminated",
+                extra={
+                    "hook": self._runner.name,
+                    "trace_id": self._info.trace_id,
+                    "request_id": self._info.request_id,
+                },
             )
 
-    def _call(
-        self, text_diff: str, token_ids_diff: Sequence[int], is_final: bool, aborted: bool
-    ) -> Verdict:
+    def _held(self, verdict: Verdict, piece: Piece, final: bool) -> int:
+        """How many of the last tokens stay behind. Raises _InvalidVerdictError."""
+        held = verdict.hold_tokens
+        if held == 0:
+            return 0
+        there = len(self._tokens) + len(piece.token_ids)
+        if type(held) is not int or not 0 <= held <= there:
+            raise _InvalidVerdictError("it holds more tokens than there are")
+        if final:
+            raise _InvalidVerdictError("it holds tokens on the last chunk")
+        return held
+
+    def _release(self, piece: Piece, verdict: Verdict, held: int) -> Piece:
+        """What the verdict lets through; the rest of the tokens is kept, or gone."""
+        if not self._tokens and not held:
+            if verdict.show_tokens:
+                return Piece(verdict.text, piece.token_ids, piece.extras)
+            return Piece(verdict.text, ())
+        tokens = [*self._tokens, *piece.token_ids]
+        extras = [*self._extras, *(piece.extras or ())]
+        self._runner.tally.held_tokens += held - len(self._tokens)
+        cut = len(tokens) - held
+        self._tokens, self._extras = tokens[cut:], extras[cut:]
+        if verdict.show_tokens:
+            return Piece(verdict.text, tokens[:cut], extras[:cut] if extras else None)
+        return Piece(verdict.text, ())
+
+    def _failed(self, piece: Piece, error: BaseException) -> Piece:
+        """Fail closed: raises HookError. Open, or in shadow: the piece as it is, with what was
+        held.
+        """
         runner = self._runner
+        runner.failed(_counted_failure(error))
+        if runner.entry.shadow:
+            return piece
+        words = _words(error)
+        if runner.entry.on_error == "open":
+            log.warning(
+                "a hook failed open",
+                extra={"hook": runner.name, "trace_id": self._info.trace_id, "reason": words},
+            )
+            return self._release(piece, Verdict("emit", piece.text), 0)
+        raise HookError(f"the output hook failed: {words}") from error
+
+    def _abort_failed(self, error: BaseException) -> None:
+        self._runner.failed(_counted_failure(error))
+        log.warning(
+            "the hook raised on the last call of an aborted sequence",
+            extra={
+                "trace_id": self._info.trace_id,
+                "hook": self._runner.name,
+                "reason": _words(error),
+            },
+        )
+
+    def _drop_tokens(self) -> None:
+        self._runner.tally.held_tokens -= len(self._tokens)
+        self._tokens, self._extras = [], []
+
+    def _over(self) -> None:
+        self._ended = True
+        self._drop_tokens()
+        self._runner.close(self._info.request_id)
+
+    def _took(self, seconds: float) -> None:
+        self.seconds += seconds
+        tally = self._runner.tally
+        tally.seconds += seconds
+        tally.buckets[bisect_left(HOOK_SECONDS, seconds)] += 1
+
+    def _last_words(self) -> Chunk:
+        return self._chunk(_NOTHING, True, True)
+
+    def _chunk(self, piece: Piece, is_final: bool, aborted: bool) -> Chunk:
+        info, runner = self._info, self._runner
         # The local name alone holds the text, so that CPython appends in place and the cost of a
         # chunk does not grow with the text before it.
         text, self._text = self._text, ""
-        text += text_diff
+        text += piece.text
         self._text = text
-        self._ended = is_final
         # A Chunk's own constructor takes 1.9 µs, because the class is frozen; this way takes 0.3.
         chunk: Any = _new_chunk(_Draft)
-        chunk.request_id = self._request_id
-        chunk.output_index = self._output_index
-        chunk.text_diff = text_diff
+        chunk.request_id = info.request_id
+        chunk.output_index = info.output_index
+        chunk.text_diff = piece.text
         chunk.text = text
-        chunk.token_ids_diff = token_ids_diff
+        chunk.token_ids_diff = piece.token_ids
         chunk.is_final = is_final
         chunk.aborted = aborted
-        chunk.streaming = self._streaming
+        chunk.streaming = info.streaming
         chunk.phase = runner.phase
-        chunk.trace_id = self._trace_id
+        chunk.trace_id = info.trace_id
         chunk.model = runner.model
         chunk.__class__ = Chunk
-        began = perf_counter()
-        try:
-            return runner.hook(chunk)
-        except BaseException as error:  # not even sys.exit() in a hook ends a worker
-            raise _HookFailure(type(error).__name__) from error
-        finally:
-            seconds = perf_counter() - began
-            self.seconds += seconds
-            runner.tally.add(seconds)
+        filled: Chunk = chunk
+        return filled
 
 
-class _HookFailure(Exception):
-    """Names what went wrong without the hook's own words, which may quote the text."""
+class _InvalidVerdictError(Exception):
+    """Says what is wrong with it, without quoting any text."""
 
 
 class _Draft(Chunk):
@@ -188,31 +380,53 @@ class _Draft(Chunk):
 
 
 _new_chunk = object.__new__
+_NOTHING = Piece("", ())
 
 
-def _counted(verdict: Verdict) -> Counted:
-    """How a verdict other than "as it is" is counted. Raises _HookFailure for one that cannot be
-    applied (S0-020).
+def _reraise_cancellation(error: BaseException) -> None:
+    """From outside: this task is to end. A hook's own CancelledError is a failure of the hook."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+
+
+def _counted_failure(error: BaseException) -> Counted:
+    return "timeout" if isinstance(error, OverdueError | TimeoutError) else "error"
+
+
+def _words(error: BaseException) -> str:
+    """Names what went wrong without the hook's own words, which may quote the text."""
+    if isinstance(error, _InvalidVerdictError):
+        return str(error)
+    if isinstance(error, OverdueError | TimeoutError):
+        return "it took longer than its timeout"
+    return type(error).__name__
+
+
+def _counted(verdict: Any, text: str) -> Counted:
+    """How a verdict is counted. Raises _InvalidVerdictError for one that cannot be applied
+    (S0-020).
     """
     if not isinstance(verdict, Verdict):
-        raise _HookFailure(f"it answered {type(verdict).__name__}, not a verdict")
+        raise _InvalidVerdictError(f"it answered {type(verdict).__name__}, not a verdict")
     action = verdict.action
+    _check_text(verdict.text, "its verdict's text")
     if action == "emit":
-        _check_text(verdict.text, "emit's text")
-        return "rewrite"
+        return "emit" if verdict.text == text else "rewrite"
     if action == "suppress":
         return "suppress"
     if action == "terminate":
         _check_text(verdict.reason, "terminate's reason")
         return "terminate"
-    raise _HookFailure("it answered an unknown action")
+    raise _InvalidVerdictError("it answered an unknown action")
 
 
 def _check_text(text: object, what: str) -> None:
     if not isinstance(text, str):
-        raise _HookFailure(f"{what} is {type(text).__name__}, not str")
+        raise _InvalidVerdictError(f"{what} is {type(text).__name__}, not str")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise _HookFailure(f"{what} is not valid Unicode") from None
+            raise _InvalidVerdictError(f"{what} is not valid Unicode") from None

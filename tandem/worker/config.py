@@ -47,6 +47,12 @@ class WorkerConfig:
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'
     )
+    hooks: dict[str, Any] = setting(
+        {},
+        "A chain of output hooks instead of one, as a settings file writes it: `chain`, a list of"
+        " hooks with path, name, config, timeout_ms, on_error, shadow, phases and models; and"
+        " `workers`, processes that run it (0: the worker itself). See docs/hooks/README.md.",
+    )
     propagate_terminate: bool = setting(
         False,
         "Prefill: a terminate by this worker's hook ends the whole request; false: decode goes on,"

@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
-from tandem.hooks.runner import HookRunner, SequenceHook
 from tandem.ids import TRACE_ID, counter
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
 from tandem.v1 import common_pb2, worker_pb2
@@ -41,15 +40,16 @@ class Intake:
         model: str,
         limits: worker_pb2.Limits,
         tokenizer: Tokenizer,
-        hook: HookRunner | None,
+        has_hooks: bool,
         forced: LogitsProcessorEntry | None,
     ) -> None:
-        """`forced`: a processor that every request gets, after its own."""
+        """`has_hooks`: whether output must become text for them, whatever the client asked for.
+        `forced`: a processor that every request gets, after its own."""
         self._role = role
         self._model = model
         self._limits = limits
         self._tokenizer = tokenizer
-        self._hook = hook
+        self._has_hooks = has_hooks
         self._forced = forced
         self._next_request_id = counter()
 
@@ -72,7 +72,7 @@ class Intake:
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
         )
-        return Accepted(task, request, self._output(task, command, request.request_id))
+        return Accepted(task, request, self._output(task))
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):
@@ -124,23 +124,12 @@ class Intake:
         entries = () if gated is None else gated.entries
         return LogitsProcessorSpec((*entries, self._forced))
 
-    def _output(
-        self, task: common_pb2.Task, command: worker_pb2.StartLeg, request_id: int
-    ) -> Output:
-        hook: SequenceHook | None = None
-        if self._hook is not None:
-            hook = self._hook.sequence(
-                request_id=request_id,
-                output_index=command.output_index,
-                streaming=task.streaming,
-                trace_id=task.trace_id,
-            )
+    def _output(self, task: common_pb2.Task) -> Output:
         stop = task.sampling.stop
-        reads_text = task.want_text or hook is not None or bool(stop)
+        reads_text = task.want_text or self._has_hooks or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer() if reads_text else None,
             stops=StopStrings(stop) if stop else None,
-            hook=hook,
         )
 
 

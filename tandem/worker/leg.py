@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
+from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
 from tandem.worker.link import ROW_BYTES, RouterLink
-from tandem.worker.output import Output, Piece
+from tandem.worker.output import Output
+from tandem.worker.stop_strings import TokenLogprob
 
 Outcome = Literal["finished", "terminated", "cancelled", "failed"]
 Group = tuple[RouterLink, int, int]
@@ -64,6 +67,7 @@ class Leg:
         "muted",
         "number",
         "output",
+        "output_index",
         "over",
         "prompt_tokens",
         "request_id",
@@ -93,6 +97,7 @@ class Leg:
         self.destination = command.destination
         self.sequence = command.sequence
         self.group: Group = (link, command.destination, command.sequence - command.output_index)
+        self.output_index = command.output_index
         self.request_id = request_id
         self.trace_id = task.trace_id
         self.prompt_tokens = prompt_tokens
@@ -119,8 +124,8 @@ class Leg:
         text = piece.text if self.want_text else ""
         draft.add(self.sequence, count, text, piece.token_ids if self.want_token_ids else ())
         size = ROW_BYTES + len(text) + 4 * count
-        if piece.logprobs is not None and count:
-            entry = _logprobs(self.sequence, piece)
+        if piece.extras is not None and count:
+            entry = _logprobs(self.sequence, piece.token_ids, piece.extras)
             draft.logprobs.append(entry)
             size += 8 * len(entry.top_token_id)
         if self.held is None:
@@ -156,9 +161,9 @@ class Leg:
             request_id=self.request_id,
             phase_seconds=now - self.started_at,
         )
-        if (hook := self.output.hook) is not None:
-            report.emitted, report.suppressed = hook.emitted, hook.suppressed
-            report.terminated, report.hook_seconds = hook.terminated, hook.seconds
+        output = self.output
+        report.emitted, report.suppressed = output.emitted, output.suppressed
+        report.terminated, report.hook_seconds = output.terminated, output.hook_seconds
         if self.kv is not None:
             report.kv_bytes, report.kv_seconds = self.kv.bytes, self.kv.seconds
             report.kv_transport = self.kv.transport
@@ -183,14 +188,14 @@ class Leg:
         return self.link.draft(self.destination) if self.held is None else self.held
 
 
-def _logprobs(sequence: int, piece: Piece) -> common_pb2.TokenLogprobs:
-    logprobs = piece.logprobs
-    assert logprobs is not None
+def _logprobs(
+    sequence: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
+) -> common_pb2.TokenLogprobs:
     entry = common_pb2.TokenLogprobs(
-        sequence=sequence, token_id=piece.token_ids, logprob=logprobs.chosen
+        sequence=sequence, token_id=token_ids, logprob=[chosen for chosen, _ in logprobs]
     )
-    entry.top_count = min(map(len, logprobs.top), default=0)
-    for alternatives in logprobs.top:
+    entry.top_count = min(len(top) for _, top in logprobs)
+    for _, alternatives in logprobs:
         for token_id, logprob in alternatives[: entry.top_count]:
             entry.top_token_id.append(token_id)
             entry.top_logprob.append(logprob)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tandem.engine.base import Delta, Ending, Engine, Step
 from tandem.errors import (
@@ -22,17 +22,24 @@ from tandem.errors import (
     RequestError,
     TandemError,
 )
+from tandem.hooks.chain import Chain
+from tandem.hooks.deferred import DeferredHooks, Ruling, SequenceInfo, Work
+from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.intake import Intake, trace_id_of
 from tandem.worker.leg import Closing, Group, Leg
 from tandem.worker.link import RouterLink
-from tandem.worker.output import Piece
+from tandem.worker.output import End
 from tandem.worker.phases import PhaseRules
 from tandem.worker.tally import WorkerTally
 
 log = logging.getLogger(__name__)
 MAX_HELD_ROWS = 1000
 """Of decode's output that waits for prefill's verdict."""
+
+
+Staged = tuple[Leg, Piece | None]
+"""What is to be written of a leg, once all of its step was judged."""
 
 
 class DuplicateLegError(Exception):
@@ -50,6 +57,7 @@ class Legs:
         rules: PhaseRules,
         intake: Intake,
         engine: Engine,
+        hooks: Chain | DeferredHooks | None,
         max_legs: int,
         tally: WorkerTally,
         clock: Callable[[], float] = time.monotonic,
@@ -59,6 +67,8 @@ class Legs:
         self._rules = rules
         self._intake = intake
         self._engine = engine
+        self._inline = hooks if isinstance(hooks, Chain) else None
+        self._deferred = None if isinstance(hooks, Chain) else hooks
         self._max_legs = max_legs
         self._tally = tally
         self._clock = clock
@@ -96,6 +106,7 @@ class Legs:
         except TandemError as error:
             self._refuse(link, command, error)
             return
+        self._open_hooks(leg, accepted.task)
         self._open[leg.request_id] = leg
         link.legs[leg.number] = leg
         self._groups.setdefault(leg.group, []).append(leg)
@@ -123,10 +134,12 @@ class Legs:
 
     def on_step(self, step: Step) -> None:
         """Judge every delta of the step, and only then write: what a sibling of a terminated
-        sequence brought in the same step is withheld (S0-029).
+        sequence brought in the same step is withheld (S0-029). Where hooks judge elsewhere, hand it
+        over instead; `on_rulings` goes on.
         """
         began = time.perf_counter()
-        staged: list[tuple[Leg, Piece | None]] = []
+        staged: list[Staged] = []
+        work: list[Work] = []
         links: set[RouterLink] = set()
         tokens = 0
         for delta in step:
@@ -139,16 +152,28 @@ class Legs:
                 leg.settled = True
             if leg.over:
                 self._close_when_done(leg)
+            elif not self._arrived(leg, delta):
+                staged.append((leg, None))
+            elif self._deferred is None:
+                staged.append((leg, self._judge(leg, delta)))
             else:
-                staged.append((leg, self._advance(leg, delta)))
-        for leg, piece in staged:
-            if not leg.muted:
-                self._write(leg, piece)
-        for link in links:
-            link.notify()
+                work.append(Work(leg.request_id, leg.output.cut(delta), leg.output.over))
+        self._write(staged, links)
         self._tally.step(tokens, time.perf_counter() - began)
+        if work and self._deferred is not None:
+            self._deferred.submit(work)
 
-    def _advance(self, leg: Leg, delta: Delta) -> Piece | None:
+    def on_rulings(self, rulings: Sequence[Ruling]) -> None:
+        """What hooks that judge elsewhere made of earlier steps."""
+        staged: list[Staged] = []
+        for ruling in rulings:
+            leg = self._open.get(ruling.request_id)
+            if leg is not None and not leg.over:
+                staged.append((leg, self._ruled(leg, ruling)))
+        self._write(staged, {leg.link for leg, _ in staged})
+
+    def _arrived(self, leg: Leg, delta: Delta) -> bool:
+        """Whether the delta brought output; else the leg has ended with it."""
         if delta.kv is not None:
             leg.kv = delta.kv
             self._tally.kv(delta.kv)
@@ -156,18 +181,47 @@ class Legs:
             leg.cached_tokens = delta.cached_tokens
         if delta.end is Ending.CANCELLED or delta.end is Ending.FAILED:
             leg.closing = _ended_by_engine(leg, delta)
-            return None
+            return False
+        self._rules.arrived(leg, delta)
+        return True
+
+    def _judge(self, leg: Leg, delta: Delta) -> Piece | None:
+        """What may be shown of a delta."""
         try:
-            piece = self._rules.advance(leg, delta)
+            piece = leg.output.push(delta)
         except HookError as error:
             leg.closing = Closing("failed", error=error)
             return None
-        if leg.closing is not None and leg.closing.outcome == "terminated":
-            self._mute_siblings(leg)
+        if leg.output.end is not None:
+            self._ended(leg, leg.output.end)
         return piece
 
-    def _write(self, leg: Leg, piece: Piece | None) -> None:
-        if piece is not None:
+    def _ruled(self, leg: Leg, ruling: Ruling) -> Piece | None:
+        """What may be shown of a piece that was judged elsewhere."""
+        output = leg.output
+        output.hook_seconds += ruling.seconds
+        if ruling.error is not None:
+            leg.closing = Closing("failed", error=ruling.error)
+            return None
+        piece = output.ruled(ruling.piece, ruling.reason, ruling.final)
+        if output.end is not None:
+            self._ended(leg, output.end)
+        return piece
+
+    def _ended(self, leg: Leg, end: End) -> None:
+        self._rules.ended(leg, end)
+        if end.terminated and self._rules.shows:
+            self._mute_siblings(leg)
+
+    def _write(self, staged: Sequence[Staged], links: Iterable[RouterLink]) -> None:
+        for leg, piece in staged:
+            if not leg.muted:
+                self._write_one(leg, piece)
+        for link in links:
+            link.notify()
+
+    def _write_one(self, leg: Leg, piece: Piece | None) -> None:
+        if piece is not None and self._rules.shows:
             leg.show(piece)
             if leg.held is not None and len(leg.held.sequences) > MAX_HELD_ROWS:
                 error = HookError(f"prefill's verdict did not come within {MAX_HELD_ROWS} chunks")
@@ -193,6 +247,26 @@ class Legs:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _open_hooks(self, leg: Leg, task: common_pb2.Task) -> None:
+        if self._inline is None and self._deferred is None:
+            return
+        info = SequenceInfo(
+            request_id=leg.request_id,
+            group=leg.group,
+            output_index=leg.output_index,
+            streaming=task.streaming,
+            trace_id=leg.trace_id,
+        )
+        if self._inline is not None:
+            leg.output.hooks = self._inline.sequence(info)
+        elif self._deferred is not None:
+            self._deferred.open(info)
+
+    def _abort_hooks(self, leg: Leg) -> None:
+        leg.output.abort()
+        if self._deferred is not None:
+            self._deferred.abort(leg.request_id)
+
     def _end(self, leg: Leg, closing: Closing) -> None:
         """Nothing more is shown of the leg. What ended it first counts, but a failure from outside
         also ends what is held for the router's release.
@@ -205,7 +279,7 @@ class Legs:
         leg.closing = closing
         if not leg.over or leg.muted:
             leg.over, leg.muted = True, False
-            leg.output.abort()
+            self._abort_hooks(leg)
         if closing.outcome in ("failed", "cancelled"):
             leg.held = None
         else:
@@ -223,7 +297,7 @@ class Legs:
             if sibling is not leg and not sibling.over:
                 sibling.over = sibling.muted = True
                 sibling.closing = sibling.held = None
-                sibling.output.abort()
+                self._abort_hooks(sibling)
                 self._cancel_engine(sibling)
 
     def _cancel_engine(self, leg: Leg) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tandem.hooks.contract import Phase
-from tandem.hooks.runner import HookRunner
+from tandem.hooks.tally import Tallied
 from tandem.metrics import HOOK_SECONDS
 from tandem.v1 import worker_pb2
 from tandem.worker.tally import Buckets, WorkerTally
@@ -44,14 +44,14 @@ class WorkerCollector(Collector):
         *,
         phase: Phase,
         tally: WorkerTally,
-        hook: HookRunner | None,
+        hooks: Sequence[Tallied],
         load: Callable[[], worker_pb2.Load],
         ready: Callable[[], bool],
         engine_cpu_seconds: Callable[[], float],
     ) -> None:
         self._phase = phase
         self._tally = tally
-        self._hook = hook
+        self._hooks = hooks
         self._load = load
         self._ready = ready
         self._engine_cpu_seconds = engine_cpu_seconds
@@ -60,8 +60,9 @@ class WorkerCollector(Collector):
         yield from self._gauges()
         yield from self._counters()
         yield from self._transfers()
-        if self._hook is not None:
-            yield from self._hooks(self._hook)
+        if self._hooks:
+            yield from self._hook_calls()
+            yield from self._hook_state()
 
     def _gauges(self) -> Iterator[Metric]:
         load = self._load()
@@ -125,22 +126,48 @@ class WorkerCollector(Collector):
         yield seconds
         yield size
 
-    def _hooks(self, hook: HookRunner) -> Iterator[Metric]:
+    def _hook_calls(self) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(
             "tandem_hook_seconds", "Time of one call of a hook.", labels=("phase", "hook")
         )
-        labels = (self._phase, hook.name)
-        buckets = _cumulative(HOOK_SECONDS, hook.tally.buckets)
-        seconds.add_metric(labels, buckets, hook.tally.seconds)
-        yield seconds
         verdicts = CounterMetricFamily(
             "tandem_hook_verdicts",
-            "What hooks decided.",
+            "What hooks decided; error and timeout are failures of the hook.",
             labels=("phase", "hook", "verdict"),
         )
-        for verdict, count in hook.tally.verdicts.items():
-            verdicts.add_metric((*labels, verdict), count)
+        for hook in self._hooks:
+            labels = (self._phase, hook.entry.name)
+            buckets = _cumulative(HOOK_SECONDS, hook.tally.buckets)
+            seconds.add_metric(labels, buckets, hook.tally.seconds)
+            for verdict, count in hook.tally.verdicts.items():
+                verdicts.add_metric((*labels, verdict), count)
+        yield seconds
         yield verdicts
+
+    def _hook_state(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily(
+            "tandem_hook_held_tokens",
+            "Tokens that wait for a hook's later verdict.",
+            labels=("phase", "hook"),
+        )
+        sequences = GaugeMetricFamily(
+            "tandem_hook_open_sequences",
+            "Sequences that a hook was not yet told the end of.",
+            labels=("phase", "hook"),
+        )
+        info = GaugeMetricFamily(
+            "tandem_hook_info",
+            "1 for each hook: what its failure does, and whether its verdicts are applied.",
+            labels=("phase", "hook", "on_error", "shadow"),
+        )
+        for hook in self._hooks:
+            labels, entry = (self._phase, hook.entry.name), hook.entry
+            held.add_metric(labels, hook.tally.held_tokens)
+            sequences.add_metric(labels, hook.tally.sequences)
+            info.add_metric((*labels, entry.on_error, str(entry.shadow).lower()), 1)
+        yield held
+        yield sequences
+        yield info
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, help, labels=("phase",))

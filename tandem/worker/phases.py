@@ -7,18 +7,22 @@ from typing import Protocol
 from tandem.engine.base import Delta
 from tandem.v1 import worker_pb2
 from tandem.worker.leg import Closing, Leg
-from tandem.worker.output import Piece
+from tandem.worker.output import End
 
 
 class PhaseRules(Protocol):
-    """One phase. `advance` runs a delta that brought output through the leg's pipeline."""
+    """One phase."""
 
-    def advance(self, leg: Leg, delta: Delta) -> Piece | None:
-        """What the client may be shown. Sets `leg.closing` where the leg ends with it.
-
-        Raises HookError.
-        """
+    def arrived(self, leg: Leg, delta: Delta) -> None:
+        """A delta brought output, which hooks have not seen yet."""
         ...
+
+    def ended(self, leg: Leg, end: End) -> None:
+        """The last of the output was ruled on. Sets `leg.closing`."""
+        ...
+
+    shows: bool
+    """Whether the client is sent what this phase's hooks let through."""
 
 
 class PrefillRules:
@@ -26,38 +30,34 @@ class PrefillRules:
     verdict.
     """
 
-    def advance(self, leg: Leg, delta: Delta) -> Piece | None:
-        leg.output.push(delta)
-        end = leg.output.end
-        if end is None:
-            return None
+    shows = False
+
+    def arrived(self, leg: Leg, delta: Delta) -> None:
+        pass
+
+    def ended(self, leg: Leg, end: End) -> None:
         verdict = worker_pb2.LegVerdict()
         if end.terminated:
             verdict.terminate, verdict.reason = True, end.stop_reason
         leg.link.events.append(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
         leg.closing = Closing("finished")
-        return None
 
 
 class DecodeRules:
     """Every chunk is judged and shown. The first one says that the KV arrived."""
 
-    def advance(self, leg: Leg, delta: Delta) -> Piece | None:
-        if not leg.started:
-            self._start(leg, delta)
-        piece = leg.output.push(delta)
-        end = leg.output.end
-        if end is not None:
-            leg.closing = (
-                Closing("terminated", reason=end.stop_reason)
-                if end.terminated
-                else Closing("finished")
-            )
-        return piece
+    shows = True
 
-    def _start(self, leg: Leg, delta: Delta) -> None:
+    def arrived(self, leg: Leg, delta: Delta) -> None:
+        if leg.started:
+            return
         leg.started = True
         started = worker_pb2.LegStarted()
         if delta.kv is not None:
             started.kv_bytes, started.kv_seconds = delta.kv.bytes, delta.kv.seconds
         leg.link.events.append(worker_pb2.LegEvent(leg=leg.number, started=started))
+
+    def ended(self, leg: Leg, end: End) -> None:
+        leg.closing = (
+            Closing("terminated", reason=end.stop_reason) if end.terminated else Closing("finished")
+        )

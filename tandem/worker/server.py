@@ -21,6 +21,7 @@ from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig
+from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.legs import Legs
 from tandem.worker.metrics import WorkerCollector, from_loop
@@ -72,7 +73,7 @@ class Worker:
         self._phase: Phase = phase
         self._config = config
         self._registry = startup.load_registry(config)
-        self._hook = startup.load_runner(phase, config)
+        self._hooks = WorkerHooks.load(phase, config)
         self._tokenizer = Tokenizer.load(config.model_path)
         self._tally = WorkerTally()
         self._engine = self._make_engine()
@@ -84,6 +85,8 @@ class Worker:
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
+        if self._hooks is not None:
+            await self._hooks.start(lambda rulings: self._legs.on_rulings(rulings))
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
         process.own_signals(stop)  # engines put in handlers of their own
         if engine is None:
@@ -121,6 +124,8 @@ class Worker:
             self._servicer.close()
             await self._server.stop(FLUSH_SECONDS)
         await self._engine.close()
+        if self._hooks is not None:
+            await self._hooks.close()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -149,7 +154,7 @@ class Worker:
             fingerprint=engine.fingerprint,
             kv_endpoint=engine.kv_endpoint,
             limits=engine.limits,
-            has_hook=self._hook is not None,
+            has_hook=self._hooks is not None,
             propagate_terminate=config.propagate_terminate and self._phase == "prefill",
             logits_processors=self._registry.names(),
         )
@@ -164,10 +169,11 @@ class Worker:
                 model=self._config.model_name(),
                 limits=engine.limits,
                 tokenizer=self._tokenizer,
-                hook=self._hook,
+                has_hooks=self._hooks is not None,
                 forced=startup.test_switch_entry(self._config, self._tokenizer, engine),
             ),
             engine=self._engine,
+            hooks=None if self._hooks is None else self._hooks.runs,
             max_legs=engine.limits.max_sequences,
             tally=self._tally,
         )
@@ -249,7 +255,7 @@ class Worker:
             WorkerCollector(
                 phase=self._phase,
                 tally=self._tally,
-                hook=self._hook,
+                hooks=() if self._hooks is None else self._hooks.tallied,
                 load=from_loop(asyncio.get_running_loop(), self._load),
                 ready=lambda: self._ready,
                 engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),

@@ -1,4 +1,4 @@
-"""What a worker does before it can serve: its hook, its engine, the test switch."""
+"""What a worker does before it can serve: its processors, its engine, the test switch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import time
 
 from tandem.engine.base import Engine, EngineDescription
 from tandem.errors import StartError
-from tandem.hooks.contract import Phase
-from tandem.hooks.loader import load_hook
-from tandem.hooks.runner import HookRunner
 from tandem.logits.builtin import hello_world
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
@@ -27,15 +24,6 @@ def load_registry(config: WorkerConfig) -> Registry:
     for name, path in config.logits_processors.items():
         registry.load(name, path)
     return registry
-
-
-def load_runner(phase: Phase, config: WorkerConfig) -> HookRunner | None:
-    """The one hook instance of this process (S0-001). Raises LoadError."""
-    if not config.hook:
-        return None
-    hook = load_hook(config.hook)
-    log.info("hook loaded", extra={"hook": config.hook, "phase": phase})
-    return HookRunner(hook, name=config.hook, phase=phase, model=config.model_name())
 
 
 def test_switch_entry(

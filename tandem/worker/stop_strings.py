@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+TokenLogprob = tuple[float, Sequence[tuple[int, float]]]
+"""A token's log-probability, and the most likely alternatives as (token id, log-probability)."""
+
 
 class Token(NamedTuple):
     """A token that is not shown yet. `end`: characters of output up to its last one."""
 
     token_id: int
-    logprob: float | None
-    top: Sequence[tuple[int, float]]
+    extra: TokenLogprob | None
     end: int
 
 

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from worker_harness import RecordingHook
 
 from tandem.engine.base import Delta, Ending, Logprobs
+from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Verdict, emit
+from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.runner import HookRunner
+from tandem.hooks.settings import HookEntry
 from tandem.worker.detokenizer import ByteTable
 from tandem.worker.output import Output
 from tandem.worker.stop_strings import StopStrings
@@ -69,14 +72,13 @@ def run(
         return given[place] if place < len(given) else emit(chunk.text_diff)
 
     hook.judge = judge
-    runner = HookRunner(hook, name="h", phase="decode", model="m")
+    runner = HookRunner(hook, entry=HookEntry(path="h", name="h"), phase="decode", model="m")
     output = Output(
-        detokenizer=tokenizer.detokenizer(),
-        stops=StopStrings(stops) if stops else None,
-        hook=None
-        if verdicts is None
-        else runner.sequence(request_id=1, output_index=0, streaming=True, trace_id="t"),
+        detokenizer=tokenizer.detokenizer(), stops=StopStrings(stops) if stops else None
     )
+    if verdicts is not None:
+        info = SequenceInfo(request_id=1, group=1, output_index=0, streaming=True, trace_id="t")
+        output.hooks = Chain([runner]).sequence(info)
     for place, chunk in enumerate(chunks):
         ids = [to_token[byte] for byte in chunk]
         last = place == len(chunks) - 1
@@ -85,8 +87,8 @@ def run(
         outcome.pieces.append("" if piece is None else piece.text)
         shown = [] if piece is None else list(piece.token_ids)
         outcome.ids.append([to_byte[i] for i in shown])
-        chosen = [] if piece is None or piece.logprobs is None else piece.logprobs.chosen
-        outcome.logprobs.append([to_byte[int(value)] for value in chosen])
+        extras = [] if piece is None or piece.extras is None else piece.extras
+        outcome.logprobs.append([to_byte[int(chosen)] for chosen, _ in extras])
         if output.end is not None:
             outcome.stop_reason = output.end.stop_reason
             break

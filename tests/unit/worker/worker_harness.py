@@ -9,8 +9,10 @@ from typing import Any
 from scripted_engine import LIMITS, ScriptedEngine
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
+from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Phase, Verdict, emit
 from tandem.hooks.runner import HookRunner
+from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
@@ -128,7 +130,8 @@ class Bench:
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
-        self.runner = HookRunner(self.hook, name="tests.Hook", phase=phase, model=MODEL)
+        entry = HookEntry(path="tests.Hook", name="tests.Hook")
+        self.runner = HookRunner(self.hook, entry=entry, phase=phase, model=MODEL)
         self.tally = WorkerTally()
         self.now = 100.0
         self.phase = phase
@@ -141,10 +144,11 @@ class Bench:
                 model=MODEL,
                 limits=LIMITS,
                 tokenizer=tokenizer,
-                hook=self.runner if hook else None,
+                has_hooks=hook,
                 forced=forced,
             ),
             engine=self.engine,
+            hooks=Chain([self.runner]) if hook else None,
             max_legs=LIMITS.max_sequences,
             tally=self.tally,
             clock=lambda: self.now,

@@ -39,8 +39,9 @@ class Raising:
 class NotCallable:
     pass
 
-class Asynchronous:
-    async def __call__(self, chunk): ...
+class Generating:
+    async def __call__(self, chunk):
+        yield chunk
 
 class TwoArguments:
     def __call__(self, chunk, more): ...
@@ -110,7 +111,7 @@ def test_two_loads_share_no_state() -> None:
         ("user_hooks.Needy", "cannot be built without arguments: missing a required argument"),
         ("user_hooks.Raising", "its constructor raised RuntimeError: no licence"),
         ("user_hooks.NotCallable", "is not callable"),
-        ("user_hooks.Asynchronous", "async __call__, which is not supported"),
+        ("user_hooks.Generating", "its __call__ is a generator"),
         ("user_hooks.TwoArguments", "must take the chunk alone"),
     ],
 )

@@ -1,0 +1,91 @@
+"""The seam for hooks whose verdict comes later: async ones, and those in other processes.
+
+A worker hands over what a step brought (`submit`) and goes on; rulings come back through `deliver`,
+on the event loop. Rules:
+
+- Every Work is answered by exactly one Ruling, or its sequence was aborted meanwhile: then there
+  may be none. Whatever happens (a hook that hangs, a process that dies), it comes in bounded time.
+- Rulings of one sequence come in the order of its Works.
+- The Works of one group (the n outputs of one request) that were submitted together are answered
+  together, in one call of `deliver`: a terminate then withholds what its siblings brought (S0-029).
+- After a Ruling with `error` or `reason` set nothing more of its sequence is judged, and its hooks
+  have been told that it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.errors import HookError
+from tandem.hooks.piece import Piece
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SequenceInfo:
+    """Whose chunks they are."""
+
+    request_id: int
+    group: Hashable
+    """The n outputs of one request share it; they are judged in one place."""
+    output_index: int
+    streaming: bool
+    trace_id: str
+
+
+@dataclass(slots=True)
+class Work:
+    """One step's output of one sequence. The judge owns `piece` from now on."""
+
+    request_id: int
+    piece: Piece
+    final: bool
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What became of one Work."""
+
+    request_id: int
+    piece: Piece | None
+    """What may be shown; None: nothing."""
+    final: bool
+    """As in its Work."""
+    reason: str | None = None
+    """A hook's terminate; `piece` is what may still be shown before it."""
+    error: HookError | None = None
+    """A hook failed closed; `piece` is None."""
+    seconds: float = 0.0
+    """Spent in hooks."""
+
+
+Deliver = Callable[[Sequence[Ruling]], None]
+
+
+class DeferredHooks(Protocol):
+    """Runs the chain somewhere. All methods are called on the event loop, and none waits, but
+    `start` and `close`.
+    """
+
+    async def start(self, deliver: Deliver) -> None:
+        """Raises LoadError or StartError."""
+        ...
+
+    def open(self, info: SequenceInfo) -> None:
+        """A sequence begins."""
+        ...
+
+    def submit(self, work: Sequence[Work]) -> None:
+        """What one step brought, of all sequences."""
+        ...
+
+    def abort(self, request_id: int) -> None:
+        """The sequence is over without a final Work, or before its Rulings came: its hooks are told
+        once, in order. Unknown: no effect.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Abort what is open, shut the hooks down and free everything, in bounded time."""
+        ...

@@ -1,0 +1,82 @@
+"""Stops a hook that takes too long, where it runs in the process's main thread.
+
+A signal interrupts the Python code of the hook, its sleeps and its blocking reads. Code that runs
+in C without looking for signals (one enormous regular expression, a held lock) is not reached:
+hooks that may do such a thing belong in the pool, whose processes can be killed.
+
+The watching thread is not woken for each call: it sleeps for a timeout's length, and looks then
+whether the call that is in progress is overdue. A call costs two assignments.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from time import perf_counter
+from types import FrameType
+
+_SIGNAL = signal.SIGRTMIN + 8
+"""Nobody else's: SIGALRM belongs to whoever sets an alarm."""
+
+
+class OverdueError(BaseException):
+    """Raised inside a hook at its timeout. Not an Exception, so that a hook's own `except
+    Exception` does not swallow it.
+    """
+
+
+class Watch:
+    """The one call of a hook that this process's main thread is in, if it is in one."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        """When the call is overdue, by perf_counter. Whoever made the call sets it to 0 when it has
+        returned or raised.
+        """
+        self._timeout = 0.0
+        self._next_look = math.inf
+        """When the thread looks next; infinite: it sleeps until it is woken."""
+        self._main = 0
+        self._wake = threading.Event()
+
+    def install(self) -> None:
+        """Begin to watch. In another thread than the main one: no effect, and a late call is found
+        out when it returns.
+        """
+        if self._main or threading.current_thread() is not threading.main_thread():
+            return
+        self._main = threading.main_thread().ident or 0
+        signal.signal(_SIGNAL, self._interrupt)
+        threading.Thread(target=self._watch, name="hook-watch", daemon=True).start()
+
+    def enter(self, began: float, timeout: float) -> None:
+        """A call begins. Seconds."""
+        self._timeout = timeout
+        self.due = due = began + timeout
+        if due < self._next_look and self._main:
+            self._next_look = due
+            self._wake.set()
+
+    def _watch(self) -> None:
+        while True:
+            left = self._next_look - perf_counter()
+            if left > 0:
+                self._wake.wait(None if left == math.inf else left)
+                self._wake.clear()
+                continue
+            self._next_look = math.inf  # before `due` is read, or a call that begins now is missed
+            due = self.due
+            if due > perf_counter():
+                self._next_look = due
+            elif due:
+                signal.pthread_kill(self._main, _SIGNAL)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        due = self.due
+        if due and due <= perf_counter():
+            self.enter(perf_counter(), self._timeout)  # once more, should the hook swallow this one
+            raise OverdueError
+
+
+WATCH = Watch()

@@ -1,0 +1,18 @@
+"""What one step of one sequence brings on its way through the hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Piece:
+    """Text, and the tokens that are shown with it. Mutable for speed; each has one owner."""
+
+    text: str
+    token_ids: Sequence[int]
+    extras: Sequence[Any] | None = None
+    """Parallel to `token_ids`: what goes wherever its token goes, such as its log-probability.
+    Hooks do not see it. None: nothing."""

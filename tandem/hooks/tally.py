@@ -1,0 +1,37 @@
+"""What the hooks of a process did. Plain numbers: the metrics read them when they are scraped."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from tandem.hooks.settings import HookEntry
+from tandem.metrics import HOOK_SECONDS
+
+Counted = Literal["emit", "rewrite", "suppress", "terminate", "error", "timeout"]
+COUNTED: tuple[Counted, ...] = ("emit", "rewrite", "suppress", "terminate", "error", "timeout")
+
+
+class HookTally:
+    """Of one hook."""
+
+    __slots__ = ("buckets", "held_tokens", "seconds", "sequences", "verdicts")
+
+    def __init__(self) -> None:
+        self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
+        self.buckets = [0] * (len(HOOK_SECONDS) + 1)
+        """Calls by duration; the last counts those above every bound of HOOK_SECONDS."""
+        self.seconds = 0.0
+        self.held_tokens = 0
+        """Tokens that wait for a later verdict, now."""
+        self.sequences = 0
+        """Sequences that the hook was told of and not yet told the end of, now."""
+
+
+class Tallied(Protocol):
+    """A hook of the chain, wherever it runs, for the metrics."""
+
+    @property
+    def entry(self) -> HookEntry: ...
+
+    @property
+    def tally(self) -> HookTally: ...
