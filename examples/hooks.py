@@ -1,15 +1,13 @@
-"""Output hooks to start from. Name one on a worker: `--hook examples.hooks:UpperCase`.
+"""The three smallest output hooks. Name one on a worker: `--hook examples.hooks:UpperCase`.
 
 A hook is built once in each worker process and sees every chunk of every sequence, so what it
-remembers is kept by (request_id, output_index) and dropped on the final chunk. See docs/hooks.md
-for the contract.
+remembers is kept by request_id, and forgotten in `close`. docs/hooks/writing.md is the contract.
 """
 
 from __future__ import annotations
 
-from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
-
-Key = tuple[int, int]
+from tandem.hooks.contract import Chunk, Verdict, emit, terminate
+from tandem.hooks.holdback import Holdback
 
 
 class UpperCase:
@@ -38,33 +36,38 @@ class CountingHook:
 class PhraseGuard:
     """Stops a request when a phrase appears, even one that is spread over several chunks.
 
-    Text that may be the beginning of the phrase is held back until it is known not to be, so that
-    no part of the phrase is ever shown. The client's finish_reason is "stop" and its stop_reason is
-    "phrase_guard".
+    Chunks that may be the beginning of the phrase are held back with their token ids until it is
+    known that they are not, so that no part of the phrase is ever shown, in any channel. The
+    client's finish_reason is "stop" and its stop_reason is "phrase_guard".
     """
 
-    phrase = "forbidden phrase"
-    reason = "phrase_guard"
-
-    def __init__(self) -> None:
-        self._held: dict[Key, str] = {}
+    def __init__(self, phrase: str = "forbidden phrase", reason: str = "phrase_guard") -> None:
+        self._phrase = _fold(phrase)
+        self._reason = reason
+        self._held: dict[int, Holdback] = {}
 
     def __call__(self, chunk: Chunk) -> Verdict:
-        key = (chunk.request_id, chunk.output_index)
-        text = self._held.pop(key, "") + chunk.text_diff
-        if self.phrase in text.lower():
-            return terminate(self.reason)
+        held = self._held.setdefault(chunk.request_id, Holdback())
+        held.add(chunk.text_diff, len(chunk.token_ids_diff))
+        text = _fold(held.text)
+        place = text.find(self._phrase)
+        if place >= 0:
+            return terminate(self._reason, text=held.text[:place])
         if chunk.is_final:
-            return emit(text)
-        held = self._possible_start(text)
-        if held:
-            self._held[key] = text[len(text) - held :]
-        shown = text[: len(text) - held]
-        return emit(shown) if shown or not held else suppress()
+            return held.finish()
+        return held.show(len(text) - self._possible_start(text))
+
+    def close(self, request_id: int) -> None:
+        self._held.pop(request_id, None)
 
     def _possible_start(self, text: str) -> int:
         """How many of the last characters may begin the phrase."""
-        for size in range(min(len(self.phrase) - 1, len(text)), 0, -1):
-            if self.phrase.startswith(text[-size:].lower()):
+        for size in range(min(len(self._phrase) - 1, len(text)), 0, -1):
+            if self._phrase.startswith(text[-size:]):
                 return size
         return 0
+
+
+def _fold(text: str) -> str:
+    """Lower case, character by character: a place in the result is the same place in `text`."""
+    return "".join(low if len(low := char.lower()) == 1 else char for char in text)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import yaml
 
 from tandem.errors import ConfigError
@@ -106,6 +107,18 @@ def describe(model: type[Any], loaded: Loaded) -> str:
         shown = shown.removesuffix("\n...\n").strip()
         lines.append(f"{field.name}: {shown}  # {loaded.sources[field.name]}\n")
     return "".join(lines)
+
+
+def read_section(model: type[T], name: str, given: object) -> T:
+    """A mapping of a settings file, such as `hooks`, as the msgspec Struct that describes it.
+
+    Raises ConfigError, naming the field and what it takes; never the value, which may be secret.
+    """
+    try:
+        return msgspec.convert(given, model)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        raise ConfigError(f"{name}{path.removesuffix('`')}: {what}") from None
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

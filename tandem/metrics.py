@@ -8,7 +8,9 @@ microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge
@@ -50,3 +52,11 @@ def serve(registry: CollectorRegistry, address: str) -> int:
     host, _, port = address.rpartition(":")
     server, _ = prometheus_client.start_http_server(int(port), addr=host, registry=registry)
     return int(server.server_port)
+
+
+def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """As Prometheus wants buckets: each with all that is not above its bound. `counts` has one more
+    entry than `bounds`.
+    """
+    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]

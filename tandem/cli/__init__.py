@@ -101,7 +101,7 @@ def _add_check_hook(commands: argparse._SubParsersAction[argparse.ArgumentParser
     parser = commands.add_parser(
         "check-hook", help="Run an output hook against the calls a worker makes."
     )
-    parser.add_argument("hook", metavar="MODULE:CLASS")
+    check_hook.add_arguments(parser)
     parser.set_defaults(run=check_hook.check_hook)
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from tandem.errors import LoadError
+from tandem.hooks.audit import AuditLog
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.interrupt import WATCH
@@ -20,18 +21,25 @@ log = logging.getLogger(__name__)
 class Chain:
     """All hooks of one process: one instance each (S0-001)."""
 
-    def __init__(self, hooks: Sequence[HookRunner]) -> None:
+    def __init__(self, hooks: Sequence[HookRunner], *, audit: AuditLog | None = None) -> None:
         self.hooks = hooks
+        self.audit = audit
         self.is_async = any(hook.is_async for hook in hooks)
 
     @classmethod
     def build(cls, settings: HookSettings, *, phase: Phase, model: str) -> Chain:
-        """Of settings that were narrowed by `for_worker`. Raises LoadError."""
+        """Of settings that were narrowed by `for_worker`. Raises ConfigError or LoadError."""
         WATCH.install()
-        return cls([_load(entry, phase, model) for entry in settings.chain])
+        audit = None
+        if settings.audit is not None:
+            audit = AuditLog(settings.audit, worker=settings.worker, model=model)
+        hooks = [_load(entry, phase, model, audit) for entry in settings.chain]
+        return cls(hooks, audit=audit)
 
     async def startup(self) -> None:
-        """Run the hooks' own. Raises LoadError."""
+        """Run the hooks' own, and open the audit log. Raises ConfigError or LoadError."""
+        if self.audit is not None:
+            self.audit.start()
         for hook in self.hooks:
             await hook.startup()
 
@@ -39,6 +47,8 @@ class Chain:
         """Run the hooks' own, in bounded time."""
         for hook in reversed(self.hooks):
             await hook.shutdown()
+        if self.audit is not None:
+            self.audit.close()
 
     def sequence(self, info: SequenceInfo) -> SequenceChain:
         """For the chunks of one sequence, in order."""
@@ -130,7 +140,7 @@ class SequenceChain:
         return True, passed if passed is not None and passed.text else None
 
 
-def _load(entry: HookEntry, phase: Phase, model: str) -> HookRunner:
+def _load(entry: HookEntry, phase: Phase, model: str, audit: AuditLog | None) -> HookRunner:
     try:
         hook = load_hook(entry.path, entry.config)
     except LoadError as error:
@@ -142,4 +152,4 @@ def _load(entry: HookEntry, phase: Phase, model: str) -> HookRunner:
     elif entry.on_error == "open":
         log.warning("a hook fails open: what it fails on is shown", extra={"hook": entry.name})
     log.info("hook loaded", extra={"hook": entry.name, "phase": phase})
-    return HookRunner(hook, entry=entry, phase=phase, model=model)
+    return HookRunner(hook, entry=entry, phase=phase, model=model, audit=audit)

@@ -24,23 +24,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Phase = Literal["prefill", "decode"]
 Action = Literal["emit", "suppress", "terminate"]
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Chunk:
-    """One piece of one sequence's output. Hooks must not keep it: keep what they need, keyed by
-    `request_id`.
+class Chunk(NamedTuple):
+    """One piece of one sequence's output. It cannot be changed. Hooks must not keep it: keep what
+    they need, keyed by `request_id`. (A tuple, because that is the cheapest thing to make.)
     """
 
     request_id: int
-    """This phase's own number of the sequence's request, unique in this process and never reused.
+    """This phase's own number of the sequence, unique in this process and never reused. Key what
+    you remember by it.
     """
     output_index: int
-    """Which of the request's n outputs: 0 .. n-1. Key state by (request_id, output_index)."""
+    """Which of the request's n outputs: 0 .. n-1. Each is a sequence with its own request_id."""
     text_diff: str
     """Text of this chunk, already cut at stop strings. May be empty: on the final call, or inside a
     multi-byte character.
@@ -60,10 +60,10 @@ class Chunk:
     """
     streaming: bool
     """Whether the client asked for a stream. The calls are the same either way."""
-    phase: Phase
-    trace_id: str
+    phase: Phase = "decode"
+    trace_id: str = ""
     """Joins the calls of both phases that belong to one client request."""
-    model: str
+    model: str = ""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 hooks:
   workers: 0                # processes that run the chain; 0: in the worker itself
+  memory_mb: 0              # of each such process; one that needs more is replaced; 0: any
   chain:                    # in order: each hook sees what those before it let through
     - path: my_pkg.guard:Guard      # or the name of a ready-made hook: banned_phrases
       name: guard                   # in metrics and logs; default: the path
@@ -16,47 +17,67 @@ hooks:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from tandem.config import read_section
 from tandem.errors import ConfigError
+from tandem.hooks.audit.settings import AuditSettings
 from tandem.hooks.contract import Phase
 
 OnError = Literal["closed", "open"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 MAX_WORKERS = 256
+MIN_MEMORY_MB = 128
+"""What a process needs that does nothing, with room for a simple hook."""
+MAX_TIMEOUT_MS = 3_600_000
+Name = Annotated[str, Meta(min_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HookEntry:
-    """One hook of the chain. The types of its fields are checked by `parse`."""
+class HookEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One hook of the chain."""
 
-    path: str
+    path: Name
     """Import path of the class, or the name of a ready-made hook (tandem.hooks.ready)."""
     name: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    timeout_ms: float = 1000.0
+    """In metrics and logs."""
+    config: dict[str, Any] = {}
+    timeout_ms: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_MS)] = 1000.0
     on_error: OnError = "closed"
     shadow: bool = False
-    phases: tuple[Phase, ...] = PHASES
-    models: tuple[str, ...] = ()
+    phases: Annotated[tuple[Phase, ...], Meta(min_length=1)] = PHASES
+    models: tuple[Name, ...] = ()
 
     def applies(self, phase: Phase, model: str) -> bool:
         """Whether a worker of this phase, serving this model, runs it."""
         return phase in self.phases and (not self.models or model in self.models)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HookSettings:
+class _Section(Struct, forbid_unknown_fields=True):
+    """What a settings file may say."""
+
+    workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] = 0
+    memory_mb: Annotated[int, Meta(ge=0)] = 0
+    chain: tuple[str | HookEntry, ...] = ()
+
+
+class HookSettings(Struct, frozen=True, kw_only=True):
     """All hooks of a worker."""
 
     chain: tuple[HookEntry, ...] = ()
     workers: int = 0
+    memory_mb: int = 0
+    audit: AuditSettings | None = None
+    """Where decisions are written down; None: nowhere."""
+    worker: str = ""
+    """The worker's name, for the audit log."""
 
     def for_worker(self, phase: Phase, model: str) -> HookSettings:
         """With only the entries that a worker of this phase and model runs."""
         chain = tuple(entry for entry in self.chain if entry.applies(phase, model))
-        return HookSettings(chain=chain, workers=self.workers)
+        return replace(self, chain=chain)
 
 
 def parse(hook: str, hooks: Mapping[str, Any]) -> HookSettings:
@@ -66,71 +87,18 @@ def parse(hook: str, hooks: Mapping[str, Any]) -> HookSettings:
     """
     if hook and hooks:
         raise ConfigError("hook and hooks are both set: name the class in hooks.chain")
-    if hook:
-        return HookSettings(chain=(HookEntry(path=hook, name=hook),))
-    _refuse_unknown("hooks", hooks, {"workers", "chain"})
-    workers = hooks.get("workers", 0)
-    if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
-        raise ConfigError(f"hooks.workers must be 0 to {MAX_WORKERS}, not {workers!r}")
-    chain = hooks.get("chain", [])
-    if not isinstance(chain, list):
-        raise ConfigError(f"hooks.chain must be a list of hooks, not {chain!r}")
-    entries = tuple(_entry(f"hooks.chain[{place}]", given) for place, given in enumerate(chain))
-    names = [entry.name for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"hooks.chain has two hooks named {name!r}: give each its own name")
-    return HookSettings(chain=entries, workers=workers)
+    section = read_section(_Section, "hooks", hooks)
+    if 0 < section.memory_mb < MIN_MEMORY_MB:
+        raise ConfigError(f"hooks.memory_mb must be 0 (no limit) or at least {MIN_MEMORY_MB}")
+    if section.memory_mb and not section.workers:
+        raise ConfigError("hooks.memory_mb limits the processes of hooks.workers, which is 0")
+    chain = tuple(map(_named, (hook,) if hook else section.chain))
+    names = [entry.name for entry in chain]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"hooks.chain has two hooks named {doubled!r}: give each its own name")
+    return HookSettings(chain=chain, workers=section.workers, memory_mb=section.memory_mb)
 
 
-def _entry(where: str, given: Any) -> HookEntry:
-    if isinstance(given, str):
-        given = {"path": given}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} must be a mapping with a path, not {given!r}")
-    _refuse_unknown(where, given, {known.name for known in fields(HookEntry)})
-    path = given.get("path")
-    if not isinstance(path, str) or not path:
-        raise ConfigError(f"{where}.path must be an import path, not {path!r}")
-    name = given.get("name", path)
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{where}.name must be a text, not {name!r}")
-    config = given.get("config", {})
-    if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
-        raise ConfigError(f"{where}.config must be a mapping of keyword arguments, not {config!r}")
-    timeout = given.get("timeout_ms", 1000.0)
-    if type(timeout) not in (int, float) or not 0 < timeout <= 3_600_000:
-        raise ConfigError(f"{where}.timeout_ms must be above 0 and finite, not {timeout!r}")
-    on_error = given.get("on_error", "closed")
-    if on_error not in ("closed", "open"):
-        raise ConfigError(f"{where}.on_error must be closed or open, not {on_error!r}")
-    shadow = given.get("shadow", False)
-    if not isinstance(shadow, bool):
-        raise ConfigError(f"{where}.shadow must be true or false, not {shadow!r}")
-    phases = _names(where, "phases", given.get("phases", list(PHASES)))
-    if not phases or not set(phases) <= set(PHASES):
-        raise ConfigError(f"{where}.phases must be of prefill and decode, not {list(phases)!r}")
-    return HookEntry(
-        path=path,
-        name=name,
-        config=dict(config),
-        timeout_ms=float(timeout),
-        on_error=on_error,
-        shadow=shadow,
-        phases=tuple(phase for phase in PHASES if phase in phases),
-        models=_names(where, "models", given.get("models", [])),
-    )
-
-
-def _names(where: str, key: str, given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{where}.{key} must be a list of names, not {given!r}")
-    return tuple(given)
-
-
-def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(map(str, set(given) - known))
-    if unknown:
-        raise ConfigError(
-            f"{where} has no {', '.join(unknown)}; it takes {', '.join(sorted(known))}"
-        )
+def _named(given: str | HookEntry) -> HookEntry:
+    entry = HookEntry(path=given) if isinstance(given, str) else given
+    return entry if entry.name else replace(entry, name=entry.path)

@@ -1,17 +1,18 @@
-"""`tandem check-hook` tells a good hook from a bad one, and the example hooks are good ones."""
+"""`tandem check-hook` tells a good hook from a bad one, and says what to mend."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
 
-from examples.hooks import CountingHook, PhraseGuard, UpperCase
 from tandem.cli import main
-from tandem.hooks.contract import Chunk, Verdict
+from tandem.cli.check_hook import crowd, duration, samples
 
-HOOKS = """
+HOOKS = '''
+import asyncio
 import time
 from tandem.hooks.contract import emit, suppress, terminate
 
@@ -19,15 +20,15 @@ class Good:
     def __call__(self, chunk):
         return emit(chunk.text_diff)
 
-class Raises:
+class Raises(Good):
     def __call__(self, chunk):
         raise KeyError("words")
 
-class ReturnsText:
+class ReturnsText(Good):
     def __call__(self, chunk):
         return chunk.text_diff
 
-class NeedsArguments:
+class NeedsArguments(Good):
     def __init__(self, phrase): ...
 
 class BreaksOnAbort(Good):
@@ -36,24 +37,149 @@ class BreaksOnAbort(Good):
             raise RuntimeError("unexpected end")
         return super().__call__(chunk)
 
-class MixesRequestsUp:
+class BreaksOnEmpty(Good):
+    def __call__(self, chunk):
+        return emit(chunk.text_diff if chunk.text_diff[0] else "")
+
+class BreaksOnPrefill(Good):
+    def __call__(self, chunk):
+        return None if chunk.phase == "prefill" else super().__call__(chunk)
+
+class BreaksInClose(Good):
+    def close(self, request_id):
+        raise OSError("closed already")
+
+class AsyncClose(Good):
+    async def close(self, request_id): ...
+
+class HoldsTooMuch(Good):
+    def __call__(self, chunk):
+        return emit("", hold_tokens=5)
+
+class Hangs(Good):
+    def __call__(self, chunk):
+        while True:
+            time.sleep(1)
+
+class HangsAsync(Good):
+    async def __call__(self, chunk):
+        await asyncio.Event().wait()
+
+class OneBuffer(Good):
+    """All requests in one text."""
+    banned = "bad word"
     def __init__(self):
         self.text = ""
     def __call__(self, chunk):
         self.text += chunk.text_diff
-        return emit(self.text)
+        return terminate("banned") if self.banned in self.text else emit(chunk.text_diff)
+
+class ByTrace(Good):
+    """The outputs of a request in one text."""
+    def __init__(self, banned="bad word"):
+        self.banned = banned
+        self.texts = {}
+    def __call__(self, chunk):
+        text = self.texts.get(chunk.trace_id, "") + chunk.text_diff
+        self.texts[chunk.trace_id] = text
+        if chunk.is_final:
+            self.texts.pop(chunk.trace_id, None)
+        return terminate("banned") if self.banned in text else emit(chunk.text_diff)
+
+class ForgetsNoAborted(Good):
+    def __init__(self):
+        self.users = {"all": {}}
+    def __call__(self, chunk):
+        if chunk.is_final and not chunk.aborted:
+            self.users["all"].pop(chunk.request_id, None)
+        else:
+            self.users["all"][chunk.request_id] = chunk.text_diff
+        return super().__call__(chunk)
+
+SEEN = []
+class RemembersInModule(Good):
+    def __call__(self, chunk):
+        if chunk.is_final:
+            SEEN.append(chunk.trace_id)
+        return super().__call__(chunk)
+
+class RemembersInClass(Good):
+    seen = set()
+    def close(self, request_id):
+        self.seen.add(request_id)
+
+class Slots(Good):
+    __slots__ = ("log",)
+    def __init__(self):
+        self.log = []
+    def __call__(self, chunk):
+        self.log.append(chunk.request_id)
+        return super().__call__(chunk)
+
+class Counts(Good):
+    """Remembers, but no more with every request."""
+    def __init__(self):
+        self.by_phase = {}
+        self.cache = {}
+    def __call__(self, chunk):
+        self.by_phase[chunk.phase] = self.by_phase.get(chunk.phase, 0) + 1
+        self.cache[chunk.request_id % 50] = chunk.text_diff
+        return super().__call__(chunk)
+
+class ByChunk(Good):
+    def __call__(self, chunk):
+        return emit(chunk.text_diff.replace("4111", "####"))
+
+class HoldsTextOnly(Good):
+    def __init__(self):
+        self.held = {}
+    def __call__(self, chunk):
+        text = self.held.pop(chunk.request_id, "") + chunk.text_diff
+        if chunk.is_final:
+            return emit(text)
+        self.held[chunk.request_id] = text[-5:]
+        return emit(text[:-5])
+
+class Collects(Good):
+    """The whole answer at its end, without its tokens."""
+    def __init__(self):
+        self.held = {}
+    def __call__(self, chunk):
+        self.held[chunk.request_id] = self.held.get(chunk.request_id, "") + chunk.text_diff
+        return emit(self.held[chunk.request_id]) if chunk.is_final else suppress()
+    def close(self, request_id):
+        self.held.pop(request_id)
 
 class Slow(Good):
     def __call__(self, chunk):
-        until = time.perf_counter() + 0.0015 * (chunk.text_diff == " END")
+        until = time.perf_counter() + 0.0015
         while time.perf_counter() < until:
             pass
+        return super().__call__(chunk)
+
+class SlowAsync(Good):
+    async def __call__(self, chunk):
+        time.sleep(0.0015)
         return emit(chunk.text_diff)
 
-class Stops:
+class Waits(Good):
+    """Takes long, but not from others."""
+    async def __call__(self, chunk):
+        await asyncio.sleep(0.002)
+        return emit(chunk.text_diff)
+
+class ReadsAll(Good):
     def __call__(self, chunk):
-        return terminate("enough") if "time" in chunk.text else suppress()
-"""
+        sum(chunk.text.count(word) for word in ("a", "b", "c", "d", "e", "f"))
+        return super().__call__(chunk)
+
+class Shouts(Good):
+    def __init__(self, mark="!"):
+        self.mark = mark
+    def __call__(self, chunk):
+        print("for nobody")
+        return emit(chunk.text_diff + self.mark * chunk.is_final)
+'''
 
 
 @pytest.fixture
@@ -62,91 +188,180 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(HOOKS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(importlib.sys.modules, name, raising=False)  # type: ignore[attr-defined]
     importlib.invalidate_caches()
     return name
 
 
-@pytest.mark.parametrize("name", ["Good", "Stops"])
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For hooks that are slow on purpose."""
+    monkeypatch.setattr(crowd, "AT_ONCE", 4)
+    monkeypatch.setattr(crowd, "SECONDS", 0.5)
+    monkeypatch.setattr(samples, "SECONDS", 0.3)
+    monkeypatch.setattr(duration, "LONG_ANSWER_SECONDS", 0.3)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The report as one line: where it is wrapped depends on its words."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_a_hook_that_keeps_to_the_contract_passes(
-    module: str, name: str, capsys: pytest.CaptureFixture[str]
+    module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check-hook", f"{module}:{name}"]) == 0
-    assert "time a call: median" in capsys.readouterr().out
+    assert main(["check-hook", f"{module}:Good"]) == 0
+    out = said(capsys)
+    assert "!!" not in out
+    assert "??" not in out
+    assert "2,000 interleaved, 64 at a time, each as if alone" in out
+    assert out.endswith(f"ok {module}:Good keeps to the contract")
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Raises", "raised KeyError"),
-        ("ReturnsText", "answered str"),
-        ("BreaksOnAbort", "raised RuntimeError: unexpected end"),
-        ("MixesRequestsUp", "key what you remember by"),
+        ("Raises", "raised KeyError: 'words' (hooks_under_test.py:12) on prefill's final chunk"),
+        ("ReturnsText", "it answered str, not a verdict"),
+        ("BreaksOnAbort", "raised RuntimeError: unexpected end (hooks_under_test.py:24) on the"),
+        ("BreaksOnEmpty", "raised IndexError: string index out of range"),
+        ("BreaksOnPrefill", "it answered NoneType, not a verdict"),
+        ("BreaksInClose", "raised OSError: closed already (hooks_under_test.py:37) in close()"),
+        ("AsyncClose", "close() is async, and is not awaited"),
+        ("HoldsTooMuch", "it holds more tokens than there are"),
+        ("Hangs", "took longer than 1 s on prefill's final chunk"),
+        ("HangsAsync", "took longer than 1 s on prefill's final chunk"),
     ],
 )
 def test_a_hook_that_breaks_the_contract_fails_with_its_reason(
     module: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check-hook", f"{module}:{name}"]) == 1
-    assert says in capsys.readouterr().out
+    out = said(capsys)
+    assert says in out
+    assert out.endswith(f"!! {module}:{name}: 1 finding to mend")
 
 
-def test_a_slow_hook_is_named(module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-hook", f"{module}:Slow"]) == 0
-    assert "delays every token" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["OneBuffer", "ByTrace"])
+def test_a_hook_that_mixes_up_outputs_is_told_what_to_key_by(
+    module: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", f"{module}:{name}"]) == 1
+    assert "two outputs of one request are mixed up: key what you remember by" in said(capsys)
 
 
-def test_a_hook_that_cannot_be_built_has_status_2(
+def test_a_hook_that_mixes_up_requests_is_shown_where(
     module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check-hook", f"{module}:NeedsArguments"]) == 2
-    assert "cannot be built without arguments" in capsys.readouterr().err
+    assert main(["check-hook", f"{module}:OneBuffer"]) == 1
+    out = said(capsys)
+    assert "requests are mixed up: key what you remember by chunk.request_id" in out
+    assert "alone: shows 'It began well. bad', then stops (banned)" in out
 
 
-def test_a_path_that_leads_nowhere_has_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-hook", "no_such_module_here:Hook"]) == 2
-    assert "no_such_module_here" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("ForgetsNoAborted", "users[*] grew by"),
+        ("RemembersInModule", "hooks_under_test.SEEN grew by 1,000 entries in 1,000 requests"),
+        ("RemembersInClass", "RemembersInClass.seen grew by 1,000 entries"),
+        ("Slots", "log grew by"),
+        ("OneBuffer", "text grew by"),
+    ],
+)
+def test_state_that_outlives_its_requests_is_named(
+    module: str, name: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", f"{module}:{name}"]) == 1
+    assert where in said(capsys)
 
 
-@pytest.mark.parametrize("hook", [UpperCase, CountingHook, PhraseGuard])
-def test_the_example_hooks_pass(hook: type, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-hook", f"examples.hooks:{hook.__name__}"]) == 0, capsys.readouterr().out
+def test_state_that_is_bounded_is_no_leak(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-hook", f"{module}:Counts"]) == 0
+    assert "nothing of requests that are over" in said(capsys)
 
 
-def run(hook: PhraseGuard, *pieces: str, request_id: int = 1) -> list[Verdict]:
-    verdicts = []
-    for index, piece in enumerate(pieces):
-        verdict = hook(
-            Chunk(
-                request_id=request_id,
-                output_index=0,
-                text_diff=piece,
-                text="".join(pieces[: index + 1]),
-                token_ids_diff=(),
-                is_final=index == len(pieces) - 1,
-                aborted=False,
-                streaming=True,
-                phase="decode",
-                trace_id="0" * 32,
-                model="m",
-            )
-        )
-        verdicts.append(verdict)
-        if verdict.action == "terminate":
-            break
-    return verdicts
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ByChunk", "what is shown depends on where the chunks begin and end by words: shows"),
+        ("ByChunk", "text is taken out, but its token ids are shown"),
+        ("HoldsTextOnly", "are shown while its text is held back: emit(…, hold_tokens=n)"),
+        ("Collects", "text is shown whose token ids were dropped: suppress(hold_tokens=n)"),
+        ("ReadsAll", "look at chunk.text_diff and what you remember, not at all of chunk.text"),
+    ],
+)
+def test_what_an_author_should_know_is_a_warning(
+    module: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", f"{module}:{name}"]) == 0
+    assert says in said(capsys)
 
 
-def shown(verdicts: list[Verdict]) -> str:
-    return "".join(verdict.text for verdict in verdicts if verdict.action == "emit")
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("name", ["Slow", "SlowAsync"])
+def test_a_hook_that_keeps_the_worker_waiting_fails(
+    module: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", f"{module}:{name}"]) == 1
+    assert "more than 1 ms delays every token of the worker" in said(capsys)
 
 
-def test_the_phrase_guard_shows_nothing_of_a_phrase_that_spans_chunks() -> None:
-    verdicts = run(PhraseGuard(), "Well, For", "bidden", " phr", "ase", " more")
-    assert (verdicts[-1].action, verdicts[-1].reason) == ("terminate", "phrase_guard")
-    assert shown(verdicts) == "Well, "
+@pytest.mark.usefixtures("hasty")
+def test_an_async_hook_may_wait(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-hook", f"{module}:Waits"]) == 0
+    assert "awaited; of that on the event loop p50" in said(capsys)
 
 
-def test_the_phrase_guard_loses_nothing_of_other_text() -> None:
-    guard = PhraseGuard()
-    assert shown(run(guard, "for", "forbidden", " phra", "X for")) == "forforbidden phraX for"
-    assert shown(run(guard, "next", request_id=2)) == "next"
+def test_a_text_of_the_caller_is_tried(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-hook", f"{module}:ByChunk", "--text", "4111 is a prefix"]) == 0
+    assert "'#### is a prefix'" in said(capsys)
+
+
+def test_a_text_of_the_config_is_tried(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-hook", f"{module}:ByTrace", "--config={banned: x y z z y}"]) == 1
+    assert "1 terminate" in said(capsys)
+
+
+@pytest.mark.parametrize("form", ["inline", "file"])
+def test_the_config_reaches_the_constructor(
+    module: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = '{"mark": "?"}'
+    if form == "file":
+        (tmp_path / "config.yaml").write_text("mark: '?'\n")
+        given = "config.yaml"
+    assert main(["check-hook", f"{module}:Shouts", "--config", given]) == 0
+    assert "keeps to the contract" in said(capsys)
+
+
+def test_json_says_the_same_and_nothing_else(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", f"{module}:Shouts", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hook"], found["ok"]) == (f"{module}:Shouts", True)
+    names = [check["name"] for check in found["checks"]]
+    assert names[:2] == ["built", "calls"]
+    assert main(["check-hook", f"{module}:Raises", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    assert found["checks"][1]["status"] == "failed"
+    assert "KeyError" in found["checks"][1]["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["MODULE:NeedsArguments"], "cannot be built without arguments"),
+        (["MODULE:Shouts", "--config={volume: 3}"], "cannot be built from config ['volume']"),
+        (["MODULE:Good", "--config=[1]"], "--config must be a mapping"),
+        (["MODULE:Good", "--config={"], "--config cannot be read"),
+        (["no_such_module_here:Hook"], "no_such_module_here"),
+    ],
+)
+def test_a_hook_that_cannot_be_built_has_status_2(
+    module: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-hook", *(each.replace("MODULE", module) for each in arguments)]) == 2
+    assert says in capsys.readouterr().err

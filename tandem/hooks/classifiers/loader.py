@@ -1,0 +1,107 @@
+"""Builds the classifiers that settings name: by import path, ready-made, or from a plugin.
+
+A worker never starts without a classifier that it was asked to run: every failure is a LoadError.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from tandem.errors import LoadError
+from tandem.hooks.classifiers.settings import ClassifierEntry
+from tandem.hooks.loader import load_object
+
+PLUGINS = "tandem.classifiers"
+"""The entry-point group of packages that register classifiers by code."""
+READY: Mapping[str, str] = {
+    "judge": "tandem.hooks.adapters.judge:JudgeClassifier",
+    "litellm": "tandem.hooks.adapters.litellm:LiteLlmClassifier",
+    "nemo": "tandem.hooks.adapters.nemo:NemoClassifier",
+    "openai_moderations": "tandem.hooks.adapters.openai_moderations:ModerationsClassifier",
+    "webhook": "tandem.hooks.adapters.webhook:WebhookClassifier",
+}
+"""Short names of the ready-made classifiers -> import path."""
+
+
+def load_classifier(entry: ClassifierEntry) -> Any:
+    """One instance of the entry's class, made with its config as keyword arguments. What the entry
+    says of name, blocking and timeout_ms is set on it.
+
+    Raises LoadError, which names the path and what is wrong with it.
+    """
+    path = entry.path
+    found = load_object(READY.get(path, path))
+    if not isinstance(found, type):
+        raise LoadError(f"classifier {path!r} is a {type(found).__name__}, not a class")
+    instance = _build(path, found, entry.config)
+    given = {"name": entry.name, "blocking": entry.blocking, "timeout_ms": entry.timeout_ms}
+    if entry.name is None and not hasattr(instance, "name"):
+        given["name"] = path
+    if entry.timeout_ms is None and not hasattr(instance, "timeout_ms"):
+        given["timeout_ms"] = 1000
+    for attribute, value in given.items():
+        if value is not None:
+            _set(path, instance, attribute, value)
+    return instance
+
+
+def load_plugin(name: str) -> Callable[[Any], object]:
+    """The function that a package offers as entry point `name` of the group `tandem.classifiers`.
+    It is called with the ClassifierSet.
+
+    Raises LoadError: no package offers it, several do, it cannot be imported, or is no function.
+    """
+    found = {f"{point.module}:{point.attr}" for point in entry_points(group=PLUGINS, name=name)}
+    if not found:
+        known = sorted(point.name for point in entry_points(group=PLUGINS)) or ["none"]
+        raise LoadError(
+            f"no installed package offers the classifier plugin {name!r}; there is "
+            f"{', '.join(known)} (entry points of the group {PLUGINS})"
+        )
+    if len(found) > 1:
+        raise LoadError(f"several installed packages offer the classifier plugin {name!r}")
+    register = load_object(path := found.pop())
+    if not callable(register):
+        raise LoadError(f"classifier plugin {name!r} is no function: {path}")
+
+    def call(classifiers: Any) -> None:
+        try:
+            register(classifiers)
+        except LoadError as error:
+            raise LoadError(f"classifier plugin {name!r}: {error}") from error
+        except Exception as error:
+            raise LoadError(f"classifier plugin {name!r} raised {_words(error)}") from error
+
+    return call
+
+
+def _build(path: str, found: type[Any], config: Mapping[str, Any]) -> Any:
+    try:
+        inspect.signature(found).bind(**config)
+    except TypeError as error:
+        given = f"from config {sorted(config)}" if config else "without arguments"
+        raise LoadError(f"classifier {path!r} cannot be built {given}: {error}") from error
+    except ValueError:
+        pass  # a class without a readable signature, written in C: the call decides
+    try:
+        return found(**config)
+    except LoadError as error:
+        raise LoadError(f"classifier {path!r}: {error}") from error
+    except Exception as error:
+        raise LoadError(f"classifier {path!r}: its constructor raised {_words(error)}") from error
+
+
+def _set(path: str, instance: Any, attribute: str, value: Any) -> None:
+    try:
+        setattr(instance, attribute, value)
+    except Exception as error:
+        raise LoadError(
+            f"classifier {path!r} does not let its {attribute} be set; leave it out of the entry"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

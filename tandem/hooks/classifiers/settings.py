@@ -1,0 +1,95 @@
+"""The settings of a worker's classifiers: `classifiers` in its settings file.
+
+classifiers:
+  hold_back: none           # what waits for a judgement: none (the last chunk), window, all
+  window_tokens: 64         # of hold_back: window
+  refusal: "…"              # shown where a classifier blocks and brings no replacement
+  max_concurrency: 256      # calls of one classifier at a time; others wait within their timeout
+  regenerate: null          # off; {times: 1, temperature: 0} tries again before it blocks
+  plugins: []               # installed packages that register classifiers by code
+  entries:
+    - path: my_pkg.toxicity:Toxicity    # or a ready-made one: litellm, webhook, …
+      name: toxicity                    # default: the class's own, or the path
+      blocking: true                    # default: the class's own
+      timeout_ms: 500                   # default: the class's own, or 1000
+      config: {threshold: 0.9}          # keyword arguments of the class
+      models: []                        # names of served models; empty: every one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from tandem.config import read_section
+from tandem.errors import ConfigError
+from tandem.hooks.settings import MAX_TIMEOUT_MS, Name
+
+HoldBack = Literal["none", "window", "all"]
+REFUSAL = "I can't help with that."
+MAX_REGENERATIONS = 3
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class ClassifierEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One classifier. None: as its class says."""
+
+    path: Name
+    """Import path of the class, or the name of a ready-made one (READY in loader.py)."""
+    name: Name | None = None
+    blocking: bool | None = None
+    timeout_ms: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_MS)] | None = None
+    config: dict[str, Any] = {}
+    models: tuple[Name, ...] = ()
+
+    def applies(self, model: str) -> bool:
+        """Whether a worker that serves this model runs it."""
+        return not self.models or model in self.models
+
+
+class RegenerateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often, and with which other sampling parameters, a blocked output is generated again
+    before its replacement is shown. None: as the client asked.
+    """
+
+    times: Annotated[int, Meta(ge=1, le=MAX_REGENERATIONS)] = 1
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+
+
+class ClassifierSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All classifiers of a worker."""
+
+    hold_back: HoldBack = "none"
+    window_tokens: Annotated[int, Meta(ge=1, le=4096)] = 64
+    refusal: Annotated[str, Meta(min_length=1)] = REFUSAL
+    max_concurrency: Annotated[int, Meta(ge=1, le=65_536)] = 256
+    regenerate: RegenerateSettings | None = None
+    """None: off."""
+    plugins: tuple[Name, ...] = ()
+    entries: tuple[ClassifierEntry, ...] = ()
+
+
+def parse(given: Mapping[str, Any]) -> ClassifierSettings:
+    """From `classifiers` as above. Raises ConfigError, naming the entry and the field."""
+    settings = read_section(ClassifierSettings, "classifiers", _spelled_out(given))
+    if settings.regenerate and settings.hold_back != "all":
+        raise ConfigError(
+            "classifiers.regenerate needs hold_back: all: what was shown cannot be made again"
+        )
+    return settings
+
+
+def _spelled_out(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry that is a text names its path."""
+    entries = given.get("entries")
+    if not isinstance(entries, list):
+        return given
+    spelled_out = [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
+    return {**given, "entries": spelled_out}

@@ -1,0 +1,40 @@
+"""What the classifiers of a process did. Plain numbers: the metrics read them at a scrape."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Literal
+
+Counted = Literal["pass", "block", "annotate", "error", "timeout", "cancelled"]
+COUNTED: tuple[Counted, ...] = ("pass", "block", "annotate", "error", "timeout", "cancelled")
+CLASSIFIER_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Buckets for a classifier's call: from a rule in the process to a model elsewhere."""
+
+
+class ClassifierTally:
+    """Of one classifier (S4-120)."""
+
+    __slots__ = ("buckets", "running", "seconds", "verdicts")
+
+    def __init__(self) -> None:
+        self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
+        """A blocking classifier passes or blocks, any other annotates. `cancelled`: the request
+        ended first.
+        """
+        self.buckets = [0] * (len(CLASSIFIER_SECONDS) + 1)
+        """Calls by duration, the wait for their turn included; the last counts those above every
+        bound of CLASSIFIER_SECONDS.
+        """
+        self.seconds = 0.0
+        self.running = 0
+        """Calls that have not returned, now; those that were given up and do not end count too."""
+
+    @property
+    def calls(self) -> int:
+        return sum(self.verdicts.values())
+
+    def add(self, counted: Counted, seconds: float) -> None:
+        """One call, and how it went."""
+        self.verdicts[counted] += 1
+        self.seconds += seconds
+        self.buckets[bisect_left(CLASSIFIER_SECONDS, seconds)] += 1

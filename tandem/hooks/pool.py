@@ -1,0 +1,273 @@
+"""Runs the chain in processes of their own: `hooks.workers` of them.
+
+A hook that crashes, hangs in C code or eats all memory then costs the requests of one process, and
+not the worker. All chunks of a request go to one process (S0-031); a step is one message to each
+process, and one back. When a process is lost, its open requests fail closed, others go on, and a
+new one takes its place (S0-032). The worker never waits for one: see docs/design/0008.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from itertools import count
+from typing import Final
+
+from tandem.errors import HookError, StartError
+from tandem.hooks.contract import Phase
+from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
+from tandem.hooks.hosted import failed, over, patience
+from tandem.hooks.late import Late
+from tandem.hooks.pool_keeper import Keeper, PoolLimits
+from tandem.hooks.pool_link import PoolLink
+from tandem.hooks.pool_sequence import PoolGroup, PoolSequence
+from tandem.hooks.pool_spawner import Spawner
+from tandem.hooks.pool_tally import PooledHook, ProcessTally
+from tandem.hooks.pool_wire import Boot, Changed, Open, Reply
+from tandem.hooks.settings import HookSettings
+from tandem.logs import Format
+
+log = logging.getLogger(__name__)
+_NOTHING: Final[dict[int, Changed]] = {}
+
+
+class HookPool:
+    """Implements DeferredHooks over processes."""
+
+    def __init__(
+        self,
+        settings: HookSettings,
+        *,
+        phase: Phase,
+        model: str,
+        log_format: Format = "console",
+        log_level: str = "info",
+        limits: PoolLimits = PoolLimits(),  # noqa: B008 - it is frozen
+    ) -> None:
+        """Of settings that were narrowed by `for_worker`; `settings.workers` is at least 1."""
+        self._settings = settings
+        self._phase: Phase = phase
+        self._model = model
+        self._log_format: Format = log_format
+        self._log_level = log_level
+        self._limits = limits
+        self.hooks = [PooledHook(entry) for entry in settings.chain]
+        """For the metrics, as those of a Chain."""
+        self._patience = patience(settings.chain)
+        self._keeper = Keeper(
+            workers=settings.workers, boot=self._boot, new_link=self._new_link, limits=limits
+        )
+        self._sequences: dict[int, PoolSequence[PoolLink]] = {}
+        self._groups: dict[Hashable, PoolGroup[PoolLink]] = {}
+        self._numbers = count(1)
+        self._deliver: Deliver
+        self._late = Late(self._answer)
+        self._flushing = False
+        self._closed = False
+
+    @property
+    def open_sequences(self) -> int:
+        """Those that were opened and are not over, now."""
+        return len(self._sequences)
+
+    @property
+    def processes_up(self) -> int:
+        """Processes that can judge, now."""
+        return sum(link.up for link in self._keeper.links)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those processes."""
+        return [link.pid for link in self._keeper.links if link.up and link.pid]
+
+    @property
+    def restarts(self) -> int:
+        """Processes that were replaced, or tried to be."""
+        return self._keeper.restarts
+
+    @property
+    def outstanding(self) -> int:
+        """Works that were sent and not answered, now."""
+        return sum(len(sequence.waiting) for sequence in self._sequences.values())
+
+    # --- DeferredHooks ---------------------------------------------------------------------------
+
+    async def start(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        try:
+            await self._keeper.start()
+        except StartError:
+            await self.close()
+            raise
+
+    def open(self, info: SequenceInfo) -> None:
+        group = self._groups.get(info.group)
+        if group is None:
+            group = self._groups[info.group] = PoolGroup(info.group, next(self._numbers))
+        group.members += 1
+        self._sequences[info.request_id] = PoolSequence(info, group)
+
+    def submit(self, work: Sequence[Work]) -> None:
+        sequences = self._sequences
+        for item in work:
+            request_id = item.request_id
+            sequence = sequences.get(request_id)
+            if sequence is None:
+                self._late.add(over(item))
+                continue
+            link = sequence.link or self._place(sequence)
+            if link is None:
+                self._refuse(sequence, item)
+                continue
+            sequence.waiting.append(item)
+            batch, piece = link.batch, item.piece
+            if item.final:
+                batch.finals.append(len(batch.request_ids))
+            batch.request_ids.append(request_id)
+            batch.texts.append(piece.text)
+            batch.token_ids.append(piece.token_ids)
+        self._flush()
+
+    def abort(self, request_id: int) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
+        link = sequence.link or self._place(sequence)
+        self._forget(sequence)
+        if link is not None:
+            link.owed -= len(sequence.waiting)
+            link.batch.aborted.append(request_id)
+            self._flush_soon()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._sequences.clear()
+        self._groups.clear()
+        await self._keeper.close()
+
+    # --- requests and processes ------------------------------------------------------------------
+
+    def _place(self, sequence: PoolSequence[PoolLink]) -> PoolLink | None:
+        """Its request's process, or for a new request the one with the least to do; None: there is
+        none, or it was lost.
+        """
+        if sequence.error is not None:
+            return None
+        group = sequence.group
+        if group.link is None or group.link.lost:
+            # One that is starting reads what was sent when it is up; a start is bounded.
+            links = self._keeper.usable()
+            if not links:
+                return None
+            group.link = min(links, key=lambda link: len(link.sequences))
+        link = sequence.link = group.link
+        info = sequence.info
+        link.sequences[info.request_id] = sequence
+        link.batch.opened.append(
+            Open(info.request_id, group.number, info.output_index, info.streaming, info.trace_id)
+        )
+        return link
+
+    def _refuse(self, sequence: PoolSequence[PoolLink], work: Work) -> None:
+        error = sequence.error or HookError("no process that runs the output hooks is up")
+        self._forget(sequence)
+        self._late.add(failed(work, error))
+
+    def _forget(self, sequence: PoolSequence[PoolLink]) -> None:
+        del self._sequences[sequence.info.request_id]
+        if sequence.link is not None:
+            del sequence.link.sequences[sequence.info.request_id]
+        group = sequence.group
+        group.members -= 1
+        if not group.members:
+            del self._groups[group.key]
+
+    def _flush(self) -> None:
+        self._flushing = False
+        for link in self._keeper.links:
+            link.flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    # --- what processes say ----------------------------------------------------------------------
+
+    def _on_reply(self, _link: PoolLink, reply: Reply) -> int:
+        changed = {change.place: change for change in reply.changed} if reply.changed else _NOTHING
+        seconds = dict(reply.seconds)
+        rulings: list[Ruling] = []
+        try:
+            for place, request_id in enumerate(reply.request_ids):
+                sequence = self._sequences.get(request_id)
+                if sequence is None:
+                    continue  # aborted meanwhile
+                ruling = sequence.answer(changed.get(place), seconds.get(place, 0.0))
+                rulings.append(ruling)
+                if ruling.final or ruling.reason is not None or ruling.error is not None:
+                    self._forget(sequence)
+                    rulings += sequence.answer_rest(reason=ruling.reason, error=ruling.error)
+        finally:
+            if rulings:
+                self._answer(rulings)
+        return len(rulings)
+
+    def _answer(self, rulings: Sequence[Ruling]) -> None:
+        if not self._closed:
+            self._deliver(rulings)
+
+    def _on_lost(self, link: PoolLink) -> None:
+        """Fail its open requests closed."""
+        if self._closed:
+            return
+        if link.sequences:
+            log.error(
+                "requests failed: their hook process was lost",
+                extra={"reason": link.lost, "count": len(link.sequences)},
+            )
+        for sequence in list(link.sequences.values()):
+            sequence.error = HookError("the process that ran the output hooks was lost")
+            sequence.group.link = None
+            if sequence.waiting:
+                self._forget(sequence)
+                for ruling in sequence.answer_rest(error=sequence.error):
+                    self._late.add(ruling)
+            sequence.link = None
+        link.sequences.clear()
+
+    # --- for the keeper --------------------------------------------------------------------------
+
+    def _new_link(self, spawner: Spawner) -> PoolLink:
+        return PoolLink(
+            spawner=spawner,
+            tally=ProcessTally(self.hooks),
+            patience=self._longest,
+            on_reply=self._on_reply,
+            on_lost=self._on_lost,
+        )
+
+    def _longest(self, link: PoolLink) -> float:
+        """Seconds that a process may be silent: the Works of a group are answered together."""
+        groups = Counter(
+            sequence.group.number for sequence in link.sequences.values() if sequence.waiting
+        )
+        return self._patience * max(groups.values(), default=1) + self._limits.margin
+
+    def _boot(self, slot: int) -> bytes:
+        boot = Boot(
+            settings=self._settings,
+            phase=self._phase,
+            model=self._model,
+            import_path=tuple(sys.path),
+            component=f"{self._phase}_worker-hooks-{slot}",
+            log_format=self._log_format,
+            log_level=self._log_level,
+        )
+        return pickle.dumps(boot)

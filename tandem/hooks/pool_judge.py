@@ -1,0 +1,217 @@
+"""What a process of the hook pool does: reads chunks, has them judged, writes the rulings back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import traceback
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final
+
+from tandem.hooks.chain import Chain
+from tandem.hooks.deferred import Ruling, SequenceInfo, Work
+from tandem.hooks.host import SLOW_SECONDS, ChainHost
+from tandem.hooks.piece import Piece
+from tandem.hooks.pool_tally import tallies_of
+from tandem.hooks.pool_wire import (
+    Batch,
+    Changed,
+    Frames,
+    Reply,
+    decode_batch,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+TALLY_SECONDS: Final = 1.0
+READ_BYTES: Final = 64 * 1024
+
+
+class Sent(Piece):
+    """A piece as the worker sent it. A chain that changes anything makes a new one."""
+
+    __slots__ = ()
+
+
+class Judge:
+    """Between the socket and the host of the chain."""
+
+    def __init__(self, stream: socket.socket, chain: Chain) -> None:
+        self._stream = stream
+        self._chain = chain
+        self._host = ChainHost(chain)
+        self._frames = Frames()
+        self._tokens: dict[int, int] = {}
+        """How many tokens of each open sequence have come."""
+        self._reply = _nothing()
+        self._reply_soon = False
+        self._tally_soon = False
+        self._ended = asyncio.Event()
+        self._out_of_memory = False
+
+    async def start(self) -> None:
+        """Raises LoadError."""
+        await self._host.start(self._deliver)
+
+    async def run(self) -> int:
+        """Until the worker ends the stream, or this process must not go on. Returns the exit
+        status.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._stream, self._on_readable)
+        await self._ended.wait()
+        loop.remove_reader(self._stream)
+        if self._out_of_memory:
+            log.critical("the hooks ran out of memory; see hooks.memory_mb")
+            return 1
+        await self._host.close()
+        self._send_tallies()
+        return 0
+
+    # --- in --------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._stream.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._ended.set()
+            return
+        try:
+            for payload in self._frames.feed(data):
+                self._take(decode_batch(payload))
+        except MemoryError:
+            self._give_up()
+        self._send_reply()
+
+    def _take(self, batch: Batch) -> None:
+        for opened in batch.opened:
+            self._tokens[opened.request_id] = 0
+            self._host.open(
+                SequenceInfo(
+                    request_id=opened.request_id,
+                    group=opened.group,
+                    output_index=opened.output_index,
+                    streaming=opened.streaming,
+                    trace_id=opened.trace_id,
+                )
+            )
+        for request_id in batch.aborted:
+            self._abort(request_id)
+        if batch.request_ids:
+            self._host.submit(self._works(batch))
+
+    def _abort(self, request_id: int) -> None:
+        self._tokens.pop(request_id, None)
+        began = perf_counter()
+        self._host.abort(request_id)
+        self._reply.aborts += 1
+        if perf_counter() - began > SLOW_SECONDS:
+            self._send_reply()
+
+    def _works(self, batch: Batch) -> list[Work]:
+        works: list[Work] = []
+        tokens = self._tokens
+        for request_id, text, token_ids in zip(
+            batch.request_ids, batch.texts, batch.token_ids, strict=True
+        ):
+            first = tokens.get(request_id)
+            if first is None:  # over: its token ids are not shown
+                first = 0
+            else:
+                tokens[request_id] = first + len(token_ids)
+            extras = range(first, first + len(token_ids))
+            works.append(Work(request_id, Sent(text, token_ids, extras), False))
+        for place in batch.finals:
+            works[place].final = True
+        return works
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def _deliver(self, rulings: Sequence[Ruling]) -> None:
+        """Of async hooks, what one turn of the event loop brings leaves together; others are asked
+        and answered together anyway.
+        """
+        reply = self._reply
+        for ruling in rulings:
+            place = len(reply.request_ids)
+            reply.request_ids.append(ruling.request_id)
+            if ruling.piece.__class__ is not Sent or ruling.reason is not None:
+                reply.changed.append(_changed(place, ruling))
+            if ruling.seconds:
+                reply.seconds.append((place, ruling.seconds))
+            if ruling.final or ruling.reason is not None or ruling.error is not None:
+                self._over(ruling)
+        if not self._chain.is_async:
+            self._send_reply()
+        elif not self._reply_soon:
+            self._reply_soon = True
+            asyncio.get_running_loop().call_soon(self._send_reply)
+
+    def _over(self, ruling: Ruling) -> None:
+        self._tokens.pop(ruling.request_id, None)
+        if ruling.error is None:
+            return
+        cause = ruling.error.__cause__
+        log.warning(
+            "a hook failed",
+            extra={
+                "request_id": ruling.request_id,
+                "reason": ruling.error.message + _where(cause),
+            },
+        )
+        if isinstance(cause, MemoryError):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What filled the memory is still there: a new process begins without it."""
+        self._out_of_memory = True
+        self._ended.set()
+
+    def _send_reply(self) -> None:
+        self._reply_soon = False
+        reply = self._reply
+        if not reply.request_ids and not reply.aborts:
+            return
+        self._reply = _nothing()
+        self._send(encode(reply))
+        if not self._tally_soon:
+            self._tally_soon = True
+            asyncio.get_running_loop().call_later(TALLY_SECONDS, self._send_tallies)
+
+    def _send_tallies(self) -> None:
+        self._tally_soon = False
+        self._send(encode(tallies_of(self._chain.hooks)))
+
+    def _send(self, data: bytes) -> None:
+        """Waits for the worker, which always reads."""
+        try:
+            self._stream.sendall(data)
+        except ConnectionError:  # it is gone, and nobody is there to be told
+            self._ended.set()
+
+
+def _changed(place: int, ruling: Ruling) -> Changed:
+    error = None if ruling.error is None else ruling.error.message
+    piece = ruling.piece
+    if piece is None:
+        return Changed(place, None, None, ruling.reason, error)
+    # A range is what came with this chunk; a chain that holds tokens makes lists of what it shows.
+    positions = None if isinstance(piece.extras, range) else list(piece.extras or ())
+    return Changed(place, piece.text, positions, ruling.reason, error)
+
+
+def _nothing() -> Reply:
+    return Reply([], [], [], 0)
+
+
+def _where(cause: BaseException | None) -> str:
+    """Where user code raised. Its own words stay out of the log: they may quote the text."""
+    if cause is None or not (frames := traceback.extract_tb(cause.__traceback__)):
+        return ""
+    return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"

@@ -1,0 +1,85 @@
+"""A process of the hook pool: `python -m tandem.hooks.pool_process FD`, started by the worker.
+
+It reads chunks from the socket FD, runs the chain on them and writes rulings back. It imports what
+hooks need and no engine. It ends when the worker closes its end of the socket, and with the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import uvloop
+
+from tandem import logs
+from tandem.errors import StartError
+from tandem.hooks.chain import Chain
+from tandem.hooks.pool_judge import Judge
+from tandem.hooks.pool_wire import Boot, Started, encode
+
+_PR_SET_PDEATHSIG: Final = 1
+"""prctl(2)."""
+
+
+async def serve(stream: socket.socket, boot: Boot) -> int:
+    """Build the chain, and run it until the end. Returns the exit status."""
+    try:
+        judge = Judge(stream, Chain.build(boot.settings, phase=boot.phase, model=boot.model))
+        await judge.start()
+    except StartError as error:
+        stream.sendall(encode(Started(str(error))))
+        return 2
+    stream.sendall(encode(Started()))
+    return await judge.run()
+
+
+def main(argv: Sequence[str]) -> int:
+    _own_signals()
+    _die_with_worker()
+    stream = socket.socket(fileno=int(argv[1]))
+    stream.set_inheritable(False)
+    boot = _read_boot(stream)
+    if boot is None:
+        return 1
+    sys.path[:] = boot.import_path
+    logs.configure(boot.component, format=boot.log_format, level=boot.log_level)
+    if boot.settings.memory_mb:
+        limit = boot.settings.memory_mb * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    return uvloop.run(serve(stream, boot))
+
+
+def _own_signals() -> None:
+    """Those that go to the worker's whole group are the worker's: it drains, and needs its hooks
+    for that. (Handled and not ignored, which the children of hooks would inherit.)
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: None)
+
+
+def _die_with_worker() -> None:
+    """Even in the middle of a hook: a worker that is killed cannot end its processes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _read_boot(stream: socket.socket) -> Boot | None:
+    """None: the worker has gone."""
+    length = int.from_bytes(stream.recv(4, socket.MSG_WAITALL), "little")
+    payload = stream.recv(length, socket.MSG_WAITALL)
+    if not length or len(payload) < length:
+        return None
+    boot = pickle.loads(payload)
+    assert isinstance(boot, Boot)
+    return boot
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

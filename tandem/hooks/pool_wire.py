@@ -1,0 +1,163 @@
+"""What a worker and a process of its hook pool say to each other, over one Unix stream socket.
+
+Each message is a length (4 bytes, little endian) and that many bytes of MessagePack. The worker
+speaks first: Boot, pickled because a hook's configuration may hold what YAML knows and MessagePack
+does not. Then it sends a Batch for each step, and Replies come back; the end of its stream means:
+end in order. The process says Started once, then Replies, and TallyStates about once a second.
+
+Columns, not records: encoding and decoding a Batch and its Reply of 32 tokens takes 9 µs together.
+A Reply names only what a hook changed, so that a chunk which passes costs its request_id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tandem.hooks.contract import Phase
+from tandem.hooks.settings import HookSettings
+from tandem.logs import Format
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+_LENGTH_BYTES: Final = 4
+
+
+class WireError(Exception):
+    """The other side does not speak as it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """All a process must know to run the chain."""
+
+    settings: HookSettings
+    phase: Phase
+    model: str
+    import_path: tuple[str, ...]
+    """Where the worker finds modules."""
+    component: str
+    """For its logs."""
+    log_format: Format
+    log_level: str
+
+
+class Open(msgspec.Struct, array_like=True, frozen=True):
+    """A SequenceInfo."""
+
+    request_id: int
+    group: int
+    output_index: int
+    streaming: bool
+    trace_id: str
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """What is new for a process; to be read in this order."""
+
+    opened: list[Open]
+    aborted: list[int]
+    request_ids: list[int]
+    """The Works; `texts` and `token_ids` are parallel."""
+    texts: list[str]
+    token_ids: list[Sequence[int]]
+    finals: list[int]
+    """Places of those that are final."""
+
+
+class Started(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    """The chain can be run, or `error` says why not."""
+
+    error: str = ""
+
+
+class Changed(msgspec.Struct, array_like=True):
+    """A Ruling that is not: show the chunk as it is."""
+
+    place: int
+    text: str | None
+    """None: nothing is shown."""
+    positions: list[int] | None
+    """Which tokens are shown, counted over the sequence from 0; None: exactly this chunk's."""
+    reason: str | None = None
+    error: str | None = None
+
+
+class Reply(msgspec.Struct, array_like=True, tag=True):
+    """Rulings, in the order of their Works for each sequence."""
+
+    request_ids: list[int]
+    changed: list[Changed]
+    """In the order of their places."""
+    seconds: list[tuple[int, float]]
+    """Place, and time spent in hooks by a sequence that is over with this Ruling."""
+    aborts: int
+    """So many aborts were heard."""
+
+
+class TallyState(msgspec.Struct, array_like=True):
+    """A HookTally."""
+
+    verdicts: dict[str, int]
+    buckets: list[int]
+    seconds: float
+    held_tokens: int
+    sequences: int
+
+
+class Tallies(msgspec.Struct, array_like=True, tag=True):
+    """Of all hooks of the chain, since the process began."""
+
+    hooks: list[TallyState]
+
+
+Answer = Started | Reply | Tallies
+_encoder = msgspec.msgpack.Encoder()
+_batches = msgspec.msgpack.Decoder(Batch)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload as it travels."""
+    return len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
+
+
+def encode(message: Batch | Answer) -> bytes:
+    """The frame of a message."""
+    return frame(_encoder.encode(message))
+
+
+def decode_batch(payload: bytes) -> Batch:
+    """Raises msgspec.DecodeError."""
+    return _batches.decode(payload)
+
+
+def decode_answer(payload: bytes) -> Answer:
+    """Raises msgspec.DecodeError."""
+    return _answers.decode(payload)
+
+
+class Frames:
+    """Cuts a stream into payloads."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The payloads that are complete with `data`. Raises WireError."""
+        data = self._rest + data if self._rest else data
+        start, size = 0, len(data)
+        while size - start >= _LENGTH_BYTES:
+            begin = start + _LENGTH_BYTES
+            end = begin + int.from_bytes(data[start:begin], "little")
+            if end - begin > MAX_MESSAGE_BYTES:
+                raise WireError(f"a message of {end - begin} bytes")
+            if end > size:
+                break
+            yield data[begin:end]
+            start = end
+        self._rest = data[start:]
