@@ -74,6 +74,15 @@ def dtype(model_path: Path) -> str:
     return str(value).removeprefix("torch.")
 
 
+def processor_facts(model_path: Path) -> dict[str, Any]:
+    """What logits processors are told: arguments of tandem.logits.model.Model."""
+    return {
+        "vocabulary": vocabulary(model_path),
+        "eos_token_ids": eos_token_ids(model_path),
+        "tokenizer_path": model_path / "tokenizer.json",
+    }
+
+
 def _text_config(model_path: Path) -> dict[str, Any]:
     """The language model's part of the configuration: a multimodal model nests it."""
     config = _config(model_path)

@@ -2,19 +2,24 @@
 here.
 """
 
+from tandem.logits.history import HistoryUnavailableError, TokenHistory
+from tandem.logits.model import Model
 from tandem.logits.processor import (
     INTERFACE_VERSION,
-    HistoryUnavailableError,
+    BaseLogitsProcessor,
+    BatchedLogitsProcessor,
     LogitsProcessor,
     Need,
     Row,
-    TokenHistory,
 )
 
 __all__ = [
     "INTERFACE_VERSION",
+    "BaseLogitsProcessor",
+    "BatchedLogitsProcessor",
     "HistoryUnavailableError",
     "LogitsProcessor",
+    "Model",
     "Need",
     "Row",
     "TokenHistory",

@@ -1,12 +1,12 @@
-"""The logits processor's contract: what a processor is given, and what it may do. Standard library
-only.
+"""The logits processor's contract: what a processor is given, and what it may do.
 
 A processor is a callable class. A worker builds one for each sequence from the request's JSON
 arguments, in both phases, and calls it before every token is sampled, with the history so far and
 one row of logits, which it edits in place:
 
-    class BanToken:
+    class BanToken(BaseLogitsProcessor):
         needs = frozenset({Need.VOCABULARY})
+        keeps_state = False
 
         def __init__(self, token_id: int) -> None:
             self._token_id = token_id
@@ -16,16 +16,19 @@ one row of logits, which it edits in place:
 
 The row is a 1-D numpy array or torch tensor of float32, one value for each token id, after
 penalties and before temperature. Prefill samples the first token and decode all others in another
-process: derive what you do from `input_ids.position`, which is exact in both, and not from a
-counter of your own, which starts again in decode (S1-051, S1-052, S3-097).
+process, so a processor that is given what it needs must decide alike in both (S1-051, S1-052,
+S3-097).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
-from typing import Any, Protocol, overload
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from tandem.logits.history import TokenHistory
+from tandem.logits.model import Model
 
 INTERFACE_VERSION = 1
 """Of this module. A class may state the one it was written for as `interface_version`; another one
@@ -44,19 +47,17 @@ class Need(enum.Enum):
     """Which tokens: the prompt's and the generated ones, the last one included."""
     VOCABULARY = "vocabulary"
     """A row over the whole vocabulary, indexed by token id."""
+    TOKENIZER = "tokenizer"
+    """The model's tokenizer: `Model.encode` and `Model.decode` in `prepare`."""
 
 
 EVERYTHING = frozenset(Need)
 
 
-class HistoryUnavailableError(LookupError):
-    """A processor read tokens that its engine does not show. It should declare `Need.HISTORY`, to
-    be refused at once.
-    """
-
-
 class Row(Protocol):
-    """One row of logits, (vocabulary,): what numpy arrays and torch tensors have in common."""
+    """One row of logits, (vocabulary,): what numpy arrays and torch tensors have in common. Rows,
+    (rows, vocabulary), of the batched form are the same.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, key: Any, /) -> Any: ...
@@ -64,78 +65,55 @@ class Row(Protocol):
     def max(self) -> Any: ...
 
 
-class TokenHistory(Sequence[int]):
-    """Token ids of the prompt, then of what was generated so far, at the moment of one call.
+class BaseLogitsProcessor(ABC):
+    """What a processor may say of itself, with the answers that are always safe.
 
-    `position` and `len()` are always exact. The tokens are there only where the engine shows them
-    (`has_tokens`). A view, not a copy: a processor must not keep it.
+    Deriving from it is not required: a class with the same `__call__` serves as well. What a class
+    does not declare is taken from here.
     """
 
-    __slots__ = ("_generated", "_prompt", "position", "prompt_length")
+    needs: ClassVar[frozenset[Need]] = EVERYTHING
+    """What the engine must give it."""
+    keeps_state: ClassVar[bool] = True
+    """Whether an instance remembers something from call to call that it could not derive from its
+    position and history. Such an instance is called once for each position in order, in every
+    process: where decode begins, and wherever an engine goes back, a fresh one is first called for
+    all earlier positions, with a row that is thrown away.
+    """
+    deterministic: ClassVar[bool] = True
+    """Whether equal arguments, histories and rows give equal rows. One that is not is refused where
+    several processes must agree (tensor parallelism).
+    """
 
-    position: int
-    """Tokens generated so far: 0 for the one that prefill samples, 1 for the first of decode."""
-    prompt_length: int
+    def prepare(self, model: Model) -> None:  # noqa: B027 - most have nothing to prepare
+        """Called once, after construction, with what is known of the model: at admission, and again
+        where the sequence runs. A ValueError is the client's, as from the constructor.
+        """
 
-    def __init__(self, prompt: Sequence[int], generated: Sequence[int]) -> None:
-        self._prompt: Sequence[int] | None = prompt
-        self._generated: Sequence[int] = generated
-        self.position = len(generated)
-        self.prompt_length = len(prompt)
+    @abstractmethod
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        """Edit `logits`, (vocabulary,), in place. An exception ends the request, and no other."""
+
+
+@runtime_checkable
+class BatchedLogitsProcessor(Protocol):
+    """A class that can also edit all its rows of a step at once.
+
+    `apply_batch(processors, histories, logits)` is a class method: row i of `logits`, (rows,
+    vocabulary), belongs to processors[i] and histories[i]. It must do what `__call__` does on each
+    row alone. When it raises, the rows are restored and edited one by one, so that only the guilty
+    request ends; a class whose batched form raises for no input may say `batch_is_total = True`,
+    which saves the copy that this takes.
+    """
 
     @classmethod
-    def without_tokens(cls, *, prompt_length: int, position: int) -> TokenHistory:
-        """For an engine that knows where a sequence is, but not yet which token came last."""
-        history = cls((), ())
-        history._prompt = None
-        history.prompt_length = prompt_length
-        history.position = position
-        return history
-
-    @property
-    def has_tokens(self) -> bool:
-        return self._prompt is not None
-
-    def __len__(self) -> int:
-        return self.prompt_length + self.position
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        if isinstance(index, slice):
-            return [self._token(place) for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"token {index} of a history of {len(self)}")
-        return self._token(place)
-
-    def __iter__(self) -> Iterator[int]:
-        return chain(self._shown_prompt(), islice(self._generated, self.position))
-
-    def _token(self, place: int) -> int:
-        prompt = self._shown_prompt()
-        if place < self.prompt_length:
-            return prompt[place]
-        return self._generated[place - self.prompt_length]
-
-    def _shown_prompt(self) -> Sequence[int]:
-        if self._prompt is None:
-            raise HistoryUnavailableError(
-                "this engine gives a logits processor its position, but not the tokens: "
-                "declare Need.HISTORY in `needs` to be refused before the request starts"
-            )
-        return self._prompt
+    def apply_batch(
+        cls, processors: Sequence[Any], histories: Sequence[TokenHistory], logits: Row
+    ) -> None: ...
 
 
 class LogitsProcessor(Protocol):
-    """What a processor class must offer.
-
-    Class attributes, both optional: `needs`, a set of Need (absent: everything, to be safe), and
-    `interface_version`. A method `check_vocabulary(size: int) -> None` is optional too: it raises
-    ValueError at admission, where an argument names a token that the model does not have.
-    """
+    """The least that a processor class must offer; see BaseLogitsProcessor for the rest."""
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None: ...
 
@@ -143,3 +121,11 @@ class LogitsProcessor(Protocol):
 def needs_of(processor: object) -> frozenset[Need]:
     """What a processor, or its class, declares; everything where it declares nothing."""
     return frozenset(getattr(processor, "needs", EVERYTHING))
+
+
+def keeps_state(processor: object) -> bool:
+    return bool(getattr(processor, "keeps_state", True))
+
+
+def deterministic(processor: object) -> bool:
+    return bool(getattr(processor, "deterministic", True))

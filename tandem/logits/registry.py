@@ -1,35 +1,43 @@
 """The logits processors a worker knows, by name.
 
-The deployment decides which classes exist: built in, or named by import path in the worker's
-configuration. A request can only name one of them and give JSON arguments; no code ever comes with
-a request (S3-094).
+The deployment decides which classes exist: ready-made, or named in the worker's configuration. A
+request can only name one of them and give JSON arguments; no code ever comes with a request
+(S3-094).
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from tandem.errors import (
     InvalidRequestError,
     LoadError,
     ProcessorError,
-    StartError,
+    RequestError,
     UnsupportedError,
 )
-from tandem.hooks.loader import load_object
-from tandem.logits.builtin import BUILTIN
-from tandem.logits.processor import INTERFACE_VERSION, LogitsProcessor, Need, needs_of
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits import guard
+from tandem.logits.arguments import Schema
+from tandem.logits.loader import examine, import_path, load_class
+from tandem.logits.model import Model
+from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, needs_of
+from tandem.logits.ready import READY
+from tandem.logits.settings import ProcessorSettings
+from tandem.logits.spec import (
+    PARAM,
+    Entry,
+    LogitsProcessorEntry,
+    LogitsProcessorSpec,
+    PythonProcessorSpec,
+)
 
-PARAM = "logits_processors"
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
+DEFAULT_MOST = 16
+_BUILD_CALLS = 5
+"""Building a processor may take as long as this many calls of one."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,35 +45,71 @@ class _Known:
     """A class that was found fit when it was registered."""
 
     cls: type[LogitsProcessor]
-    signature: inspect.Signature
-    types: Mapping[str, Any]
+    schema: Schema
+    settings: ProcessorSettings
 
 
 class Registry:
     """Names and their processor classes. Filled at start, then only read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, seconds: float = guard.DEFAULT_SECONDS, most: int = DEFAULT_MOST) -> None:
+        """`seconds`: how long one call of a processor may take. `most`: how many processors one
+        request may name.
+        """
+        self.seconds = seconds
+        self.most = most
         self._known: dict[str, _Known] = {}
 
     @staticmethod
     def builtin() -> Registry:
         """The processors that every worker has."""
-        registry = Registry()
-        for name, cls in BUILTIN.items():
-            registry.register(name, cls)
+        return Registry.from_settings({})
+
+    @staticmethod
+    def from_settings(
+        processors: Mapping[str, ProcessorSettings],
+        *,
+        seconds: float = guard.DEFAULT_SECONDS,
+        most: int = DEFAULT_MOST,
+    ) -> Registry:
+        """The ready-made ones and a deployment's own. Raises LoadError, naming the processor."""
+        registry = Registry(seconds=seconds, most=most)
+        for name in READY:
+            registry.load(name, processors.get(name, name))
+        for name, settings in processors.items():
+            if name not in READY:
+                registry.load(name, settings)
         return registry
 
     @staticmethod
-    def from_import_paths(paths: Mapping[str, str]) -> Registry:
-        """The registry that `import_paths` described, in another process."""
-        registry = Registry()
-        for name, path in paths.items():
-            registry.load(name, path)
+    def from_portable(content: Mapping[str, Any]) -> Registry:
+        """The registry that `portable` described, in another process. Raises LoadError."""
+        registry = Registry(seconds=content["seconds"], most=content["most"])
+        for name, (path, args) in content["processors"].items():
+            registry.load(name, ProcessorSettings(use=path, args=args))
         return registry
 
-    def register(self, name: str, cls: type[LogitsProcessor]) -> None:
-        """Raises LoadError where the class is no processor, the name is taken, or the interface
-        version is another.
+    def portable(self) -> dict[str, Any]:
+        """All that another process needs to build the same processors (an engine's scheduler), as
+        JSON values. Raises LoadError for a class that another process cannot import.
+        """
+        return {
+            "seconds": self.seconds,
+            "most": self.most,
+            "processors": {
+                name: [import_path(name, known.cls), dict(known.settings.args)]
+                for name, known in self._known.items()
+            },
+        }
+
+    def register(
+        self,
+        name: str,
+        cls: type[LogitsProcessor],
+        settings: ProcessorSettings | None = None,
+    ) -> None:
+        """Raises LoadError where the class is no processor, the name is taken, the default
+        arguments do not fit, or the interface version is another.
         """
         if not _NAME.fullmatch(name):
             raise LoadError(
@@ -74,69 +118,77 @@ class Registry:
             )
         if name in self._known and self._known[name].cls is not cls:
             raise LoadError(f"a logits processor named {name!r} is registered already")
-        self._known[name] = _examined(name, cls)
+        examine(name, cls)
+        schema = Schema.of(name, cls)
+        settings = settings or ProcessorSettings(use=name)
+        schema.check_defaults(name, settings.args)
+        self._known[name] = _Known(cls, schema, settings)
 
-    def load(self, name: str, path: str) -> None:
-        """Register the class at `path`, "module:Class". Raises LoadError, which says what is wrong
-        with the path.
+    def load(self, name: str, use: str | ProcessorSettings) -> None:
+        """Register what `use` means: an import path, a ready-made processor, an entry point.
+
+        Raises LoadError, which says what is wrong with it.
         """
-        found = load_object(path)
-        if not isinstance(found, type):
-            raise LoadError(f"logits processor {name!r}: {path} is not a class")
-        self.register(name, found)
+        settings = ProcessorSettings(use=use) if isinstance(use, str) else use
+        self.register(name, load_class(name, settings.use), settings)
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._known))
 
+    def classes(self) -> dict[str, type[LogitsProcessor]]:
+        return {name: known.cls for name, known in self._known.items()}
+
     def import_paths(self) -> dict[str, str]:
-        """Name to "module:Class", for a process that must build the same registry (an engine's
-        scheduler).
+        """Name to "module:Class". Raises LoadError for a class that no other process can import."""
+        return {name: import_path(name, known.cls) for name, known in self._known.items()}
 
-        Raises StartError for a class that another process cannot import.
+    def always(self) -> tuple[LogitsProcessorEntry, ...]:
+        """What every request gets, after its own."""
+        return tuple(
+            LogitsProcessorEntry(name)
+            for name, known in self._known.items()
+            if known.settings.always
+        )
+
+    def check_always(self, model: Model) -> None:
+        """That what every request gets can be built for this model. Raises LoadError: otherwise
+        every request would fail.
         """
-        return {name: _import_path(name, known.cls) for name, known in self._known.items()}
+        try:
+            self.check(LogitsProcessorSpec(self.always()), available=EVERYTHING, model=model)
+        except (RequestError, ProcessorError) as error:
+            raise LoadError(f"{error.message}; it is set to be applied always") from error
 
-    def create(self, entry: LogitsProcessorEntry) -> LogitsProcessor:
+    def create(self, entry: Entry, model: Model) -> LogitsProcessor:
         """A fresh processor for one sequence.
 
         Raises InvalidRequestError for an unknown name or an argument that does not fit, naming
-        which; ProcessorError where the constructor itself fails.
+        which; ProcessorError where the class itself fails.
         """
-        if entry.factory is not None:
-            return entry.factory()
-        known = self._known.get(entry.name)
-        if known is None:
-            raise InvalidRequestError(
-                f"unknown logits processor {entry.name!r}; "
-                f"this deployment knows: {', '.join(self.names())}",
-                param=PARAM,
-            )
-        arguments = _arguments(entry, known)
-        try:
-            return known.cls(**arguments)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"logits processor {entry.name!r}: {error}", param=PARAM
-            ) from error
-        except Exception as error:
-            raise ProcessorError(
-                f"logits processor {entry.name!r} could not be built: {type(error).__name__}"
-            ) from error
+        if isinstance(entry, PythonProcessorSpec):
+            return self._built(entry.name, entry.factory, {}, model)
+        known = self._lookup(entry.name)
+        args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
+        return self._built(entry.name, known.cls, args, model)
 
     def check(
-        self,
-        spec: LogitsProcessorSpec,
-        *,
-        available: Collection[Need],
-        vocabulary: int | None = None,
-    ) -> None:
-        """Admission: every processor can be built, gets what it needs, and fits a vocabulary of
-        that size (S3-092).
+        self, spec: LogitsProcessorSpec, *, available: Collection[Need], model: Model
+    ) -> tuple[LogitsProcessor, ...]:
+        """Admission: clients may ask for this, every processor can be built, and gets what it needs
+        (S3-092). Returns what was built.
 
         Raises InvalidRequestError or UnsupportedError, naming the processor.
         """
-        for entry in spec.entries:
-            processor = self.create(entry)
+        self._check_clients(spec)
+        built = []
+        for place, entry in enumerate(spec.entries):
+            processor = self.create(entry, model)
+            if place and getattr(processor, "comes_first", False):
+                raise InvalidRequestError(
+                    f"logits processor {entry.name!r} must be the first of a request, because an "
+                    "engine applies its grammar before all others",
+                    param=PARAM,
+                )
             if missing := needs_of(processor) - set(available):
                 words = ", ".join(sorted(need.value for need in missing))
                 raise UnsupportedError(
@@ -144,90 +196,59 @@ class Registry:
                     "which this engine does not give",
                     param=PARAM,
                 )
-            if vocabulary is not None:
-                _check_vocabulary(entry.name, processor, vocabulary)
+            built.append(processor)
+        return tuple(built)
 
-
-def _check_vocabulary(name: str, processor: LogitsProcessor, size: int) -> None:
-    check = getattr(processor, "check_vocabulary", None)
-    if check is None:
-        return
-    try:
-        check(size)
-    except ValueError as error:
-        raise InvalidRequestError(f"logits processor {name!r}: {error}", param=PARAM) from error
-
-
-def _examined(name: str, cls: type[LogitsProcessor]) -> _Known:
-    """Raises LoadError where `cls` cannot serve; what passes here fails later only by its
-    arguments.
-    """
-    version = getattr(cls, "interface_version", INTERFACE_VERSION)
-    if version != INTERFACE_VERSION:
-        raise LoadError(
-            f"logits processor {name!r} ({cls.__qualname__}) was written for interface version "
-            f"{version}; this worker has version {INTERFACE_VERSION}"
-        )
-    if not any("__call__" in vars(base) for base in cls.__mro__):
-        raise LoadError(f"logits processor {name!r}: {cls.__qualname__} has no __call__ method")
-    unknown = [need for need in getattr(cls, "needs", ()) if not isinstance(need, Need)]
-    if unknown:
-        raise LoadError(
-            f"logits processor {name!r}: `needs` holds {unknown[0]!r}, which is no Need"
-        )
-    signature = inspect.signature(cls)
-    try:
-        hints = typing.get_type_hints(cls.__init__)
-    except NameError as error:
-        raise LoadError(
-            f"logits processor {name!r}: cannot read its annotations: {error}"
-        ) from error
-    for parameter in signature.parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise LoadError(
-                f"logits processor {name!r}: its constructor must name every argument; "
-                f"{parameter} does not"
-            )
-    types = {parameter: hints.get(parameter, Any) for parameter in signature.parameters}
-    for argument, kind in types.items():
-        _check_type(name, argument, kind)
-    return _Known(cls, signature, types)
-
-
-def _check_type(name: str, parameter: str, kind: Any) -> None:
-    info = msgspec.inspect.type_info(kind)
-    if isinstance(info, msgspec.inspect.CustomType):
-        raise LoadError(
-            f"logits processor {name!r}: argument {parameter!r} is a {info.cls.__qualname__}, "
-            "which JSON cannot give"
-        )
-
-
-def _arguments(entry: LogitsProcessorEntry, known: _Known) -> dict[str, Any]:
-    """Arguments as the constructor's annotations say. Raises InvalidRequestError naming processor
-    and argument.
-    """
-    try:
-        bound = known.signature.bind(**entry.args)
-    except TypeError as error:
-        raise InvalidRequestError(
-            f"logits processor {entry.name!r}: {error}", param=PARAM
-        ) from error
-    converted = {}
-    for parameter, value in bound.arguments.items():
-        try:
-            converted[parameter] = msgspec.convert(value, known.types[parameter])
-        except msgspec.ValidationError as error:
+    def _lookup(self, name: str) -> _Known:
+        known = self._known.get(name)
+        if known is None:
             raise InvalidRequestError(
-                f"logits processor {entry.name!r}, argument {parameter!r}: {error}", param=PARAM
+                f"unknown logits processor {name!r}; "
+                f"this deployment knows: {', '.join(self.names())}",
+                param=PARAM,
+            )
+        return known
+
+    def _check_clients(self, spec: LogitsProcessorSpec) -> None:
+        asked = [
+            entry
+            for entry in spec.entries
+            if isinstance(entry, LogitsProcessorEntry) and entry.from_client
+        ]
+        if len(asked) > self.most:
+            raise InvalidRequestError(
+                f"{len(asked)} logits processors: a request may name at most {self.most}",
+                param=PARAM,
+            )
+        for entry in asked:
+            clients = self._lookup(entry.name).settings.clients
+            if clients == "none":
+                raise UnsupportedError(
+                    f"logits processor {entry.name!r} is not for requests to name", param=PARAM
+                )
+            if clients == "select" and entry.args:
+                raise UnsupportedError(
+                    f"logits processor {entry.name!r} takes no arguments from requests", param=PARAM
+                )
+
+    def _built(
+        self, name: str, make: Any, args: Mapping[str, Any], model: Model
+    ) -> LogitsProcessor:
+        seconds = self.seconds * _BUILD_CALLS
+
+        def build() -> Any:
+            processor = make(**args)
+            prepare = getattr(processor, "prepare", None)
+            if prepare is not None:
+                prepare(model)
+            return processor
+
+        try:
+            built: LogitsProcessor = guard.call(build, seconds=seconds)
+        except ValueError as error:
+            raise InvalidRequestError(f"logits processor {name!r}: {error}", param=PARAM) from error
+        except BaseException as error:
+            raise ProcessorError(
+                f"logits processor {name!r} could not be built: it {guard.words(error, seconds)}"
             ) from error
-    return converted
-
-
-def _import_path(name: str, cls: type[LogitsProcessor]) -> str:
-    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
-        raise StartError(
-            f"logits processor {name!r}: another process cannot import {cls.__qualname__}; "
-            "put the class at the top of a module"
-        )
-    return f"{cls.__module__}:{cls.__qualname__}"
+        return built

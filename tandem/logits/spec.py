@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from tandem.errors import UnsupportedError
 from tandem.logits.processor import LogitsProcessor
 from tandem.v1 import common_pb2
 
 FORCED_SEQUENCE = "forced_sequence"
+PARAM = "logits_processors"
+"""The request field that errors name."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,25 +27,39 @@ class LogitsProcessorEntry:
 
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
-    factory: Callable[[], LogitsProcessor] | None = None
-    """Instead of a registered class: makes a fresh processor in this process. Such an entry cannot
-    be sent (S1-049).
+    from_client: bool = field(default=False, compare=False)
+    """Whether it came over the wire: then the deployment's rules for clients apply."""
+
+
+@dataclass(slots=True, frozen=True)
+class PythonProcessorSpec:
+    """A live processor instead of a name, for an engine in this process only. `factory` is called
+    for each sequence. It cannot be sent (S1-049).
     """
+
+    factory: Callable[[], LogitsProcessor]
+
+    @property
+    def name(self) -> str:
+        return f"python:{getattr(self.factory, '__qualname__', type(self.factory).__qualname__)}"
+
+
+Entry: TypeAlias = LogitsProcessorEntry | PythonProcessorSpec
 
 
 @dataclass(slots=True, frozen=True)
 class LogitsProcessorSpec:
     """A request's processors, applied in order. `generation_only` leaves the first token free."""
 
-    entries: tuple[LogitsProcessorEntry, ...]
+    entries: tuple[Entry, ...]
     generation_only: bool = False
 
     def to_proto(self) -> common_pb2.LogitsSpec:
-        """Raises UnsupportedError for an entry that holds a live Python object."""
+        """Raises UnsupportedError for a PythonProcessorSpec."""
         return common_pb2.LogitsSpec(
             processors=[
-                common_pb2.LogitsProcessor(name=entry.name, args_json=_to_json(entry))
-                for entry in self.entries
+                common_pb2.LogitsProcessor(name=entry.name, args_json=json.dumps(dict(entry.args)))
+                for entry in self.named()
             ],
             generation_only=self.generation_only,
         )
@@ -56,10 +72,17 @@ class LogitsProcessorSpec:
         if not message.processors:
             return None
         entries = tuple(
-            LogitsProcessorEntry(processor.name, _arguments(processor))
+            LogitsProcessorEntry(processor.name, _arguments(processor), from_client=True)
             for processor in message.processors
         )
         return LogitsProcessorSpec(entries, generation_only=message.generation_only)
+
+    def named(self) -> tuple[LogitsProcessorEntry, ...]:
+        """The entries, all of which another process can build.
+
+        Raises UnsupportedError for a PythonProcessorSpec.
+        """
+        return tuple(_named(entry) for entry in self.entries)
 
 
 def forced_token_sequence(token_ids: Sequence[int], eos_token_id: int) -> LogitsProcessorEntry:
@@ -67,14 +90,6 @@ def forced_token_sequence(token_ids: Sequence[int], eos_token_id: int) -> Logits
     return LogitsProcessorEntry(
         FORCED_SEQUENCE, {"token_ids": list(token_ids), "eos_token_id": eos_token_id}
     )
-
-
-def python_processor(factory: Callable[[], LogitsProcessor]) -> LogitsProcessorEntry:
-    """An entry that calls `factory` once for each sequence, for an engine in this process only
-    (S1-049).
-    """
-    name = getattr(factory, "__qualname__", type(factory).__qualname__)
-    return LogitsProcessorEntry(f"python:{name}", factory=factory)
 
 
 def for_role(
@@ -88,14 +103,14 @@ def for_role(
     return spec
 
 
-def _to_json(entry: LogitsProcessorEntry) -> str:
-    if entry.factory is not None:
+def _named(entry: Entry) -> LogitsProcessorEntry:
+    if isinstance(entry, PythonProcessorSpec):
         raise UnsupportedError(
             f"{entry.name} is a live Python object and cannot leave its process: "
             "register its class with the worker and name it instead",
-            param="logits_processors",
+            param=PARAM,
         )
-    return json.dumps(dict(entry.args))
+    return entry
 
 
 def _arguments(processor: common_pb2.LogitsProcessor) -> Mapping[str, Any]:

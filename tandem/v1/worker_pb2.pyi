@@ -423,6 +423,8 @@ class LegClosed(_message.Message):
         OUTCOME_CANCELLED: LegClosed._Outcome.ValueType  # 3
         """as the router asked"""
         OUTCOME_FAILED: LegClosed._Outcome.ValueType  # 4
+        OUTCOME_REGENERATE: LegClosed._Outcome.ValueType  # 5
+        """decode: a classifier blocked the output and nothing was shown: run the sequence again"""
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
     OUTCOME_UNSPECIFIED: LegClosed.Outcome.ValueType  # 0
@@ -433,16 +435,21 @@ class LegClosed(_message.Message):
     OUTCOME_CANCELLED: LegClosed.Outcome.ValueType  # 3
     """as the router asked"""
     OUTCOME_FAILED: LegClosed.Outcome.ValueType  # 4
+    OUTCOME_REGENERATE: LegClosed.Outcome.ValueType  # 5
+    """decode: a classifier blocked the output and nothing was shown: run the sequence again"""
 
     OUTCOME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
+    OVERLAY_FIELD_NUMBER: _builtins.int
     outcome: Global___LegClosed.Outcome.ValueType
     reason: _builtins.str
     """TERMINATED: the hook's reason"""
     retryable: _builtins.bool
     """FAILED: nothing of this leg was shown and another pair may succeed"""
+    overlay: _builtins.bytes
+    """REGENERATE: fields of a Task; append them to the task's bytes, whose fields they replace"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """FAILED"""
@@ -454,10 +461,11 @@ class LegClosed(_message.Message):
         reason: _builtins.str = ...,
         error: _common_pb2.Error | None = ...,
         retryable: _builtins.bool = ...,
+        overlay: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "reason", b"reason", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "overlay", b"overlay", "reason", b"reason", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

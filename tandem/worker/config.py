@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from tandem.config import REQUIRED, setting
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
+from tandem.logits import settings as logits_settings
 
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
@@ -53,6 +55,17 @@ class WorkerConfig:
         " hooks with path, name, config, timeout_ms, on_error, shadow, phases and models; and"
         " `workers`, processes that run it (0: the worker itself). See docs/hooks/README.md.",
     )
+    classifiers: dict[str, Any] = setting(
+        {},
+        "Decode: classifiers that judge each output, as a settings file writes it: hold_back,"
+        " window_tokens, refusal, max_concurrency, regenerate, plugins and entries. See"
+        " docs/hooks/classifiers.md.",
+    )
+    audit: dict[str, Any] = setting(
+        {},
+        "Where decisions of hooks and classifiers are written down, as a settings file writes it:"
+        " path, content, key_file, max_bytes, files, passes and on_full. See docs/hooks/audit.md.",
+    )
     propagate_terminate: bool = setting(
         False,
         "Prefill: a terminate by this worker's hook ends the whole request; false: decode goes on,"
@@ -62,7 +75,14 @@ class WorkerConfig:
         False, 'Every answer becomes exactly "Hello world!": proves that logits processors work.'
     )
     logits_processors: dict[str, Any] = setting(
-        {}, "More logits processors that requests may name: name=package.module:Class."
+        {},
+        "Logits processors that requests may name beside the ready-made ones:"
+        " name=package.module:Class, and more in a file: docs/logits/configuring.md.",
+    )
+    max_logits_processors: int = setting(16, "Most logits processors that one request may name.")
+    logits_timeout_ms: float = setting(
+        1000.0,
+        "Time that one call of a logits processor may take, ms; a longer one fails its request.",
     )
     drain_seconds: float = setting(
         300.0,
@@ -77,13 +97,22 @@ class WorkerConfig:
             raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
         if self.drain_seconds < 0:
             raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
-        for name, path in self.logits_processors.items():
-            if not isinstance(path, str):
-                raise ConfigError(f"logits_processors: {name} must be an import path, not {path!r}")
+        if self.max_logits_processors < 0:
+            raise ConfigError(
+                f"max_logits_processors must not be negative, not {self.max_logits_processors}"
+            )
+        if not self.logits_timeout_ms > 0:
+            raise ConfigError(f"logits_timeout_ms must be above 0, not {self.logits_timeout_ms}")
+        logits_settings.parse(self.logits_processors)
 
     def model_name(self) -> str:
         """What requests call the model."""
         return self.served_model_name or self.model_path.resolve().name
+
+    def worker_name(self, phase: Phase) -> str:
+        """Unique in a deployment."""
+        port = self.address(phase).rpartition(":")[2]
+        return self.name or f"{socket.gethostname()}-{phase}-{port}"
 
     def address(self, phase: Phase) -> str:
         """Where gRPC is served, "host:port"."""

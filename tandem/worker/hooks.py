@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from tandem.hooks.audit import AuditLog
+from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import DeferredHooks, Deliver
+from tandem.hooks.host import ChainHost
+from tandem.hooks.pool import HookPool
 from tandem.hooks.settings import parse
 from tandem.hooks.tally import Tallied
 from tandem.worker.config import WorkerConfig
@@ -23,20 +29,37 @@ class WorkerHooks:
     def load(cls, phase: Phase, config: WorkerConfig) -> WorkerHooks | None:
         """None: this worker has no hook. Raises ConfigError or LoadError."""
         model = config.model_name()
-        settings = parse(config.hook, config.hooks).for_worker(phase, model)
+        settings = replace(
+            parse(config.hook, config.hooks).for_worker(phase, model),
+            audit=parse_audit(config.audit),
+            worker=config.worker_name(phase),
+        )
         if not settings.chain:
             return None
         if settings.workers:
-            from tandem.hooks.pool import HookPool
-
             pool = HookPool(settings, phase=phase, model=model)
             return cls(pool, pool.hooks)
         chain = Chain.build(settings, phase=phase, model=model)
         if chain.is_async:
-            from tandem.hooks.host import ChainHost
-
             return cls(ChainHost(chain), chain.hooks)
         return cls(chain, chain.hooks)
+
+    @property
+    def deferred(self) -> bool:
+        """Verdicts come later."""
+        return not isinstance(self.runs, Chain)
+
+    @property
+    def pool(self) -> HookPool | None:
+        """None: no process but this one runs hooks."""
+        return self.runs if isinstance(self.runs, HookPool) else None
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """What this process writes; those of a pool write themselves."""
+        if isinstance(self.runs, ChainHost):
+            return self.runs.chain.audit
+        return self.runs.audit if isinstance(self.runs, Chain) else None
 
     async def start(self, deliver: Deliver) -> None:
         """`deliver` gets what deferred hooks ruled. Raises LoadError or StartError."""

@@ -4,6 +4,7 @@ not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -13,12 +14,15 @@ from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelE
 from tandem.ids import TRACE_ID, counter
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.classifying import SAMPLING
 from tandem.worker.output import Output
 from tandem.worker.sampling import check as check_sampling
 from tandem.worker.stop_strings import StopStrings
 from tandem.worker.tokenizer import Tokenizer
 
 _SEED_BITS = 64
+_SEEDS_BETWEEN_RUNS = 1_000_003
+"""More than a request has outputs."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,17 +44,17 @@ class Intake:
         model: str,
         limits: worker_pb2.Limits,
         tokenizer: Tokenizer,
-        has_hooks: bool,
-        forced: LogitsProcessorEntry | None,
+        reads_text: bool,
+        forced: Sequence[LogitsProcessorEntry],
     ) -> None:
-        """`has_hooks`: whether output must become text for them, whatever the client asked for.
-        `forced`: a processor that every request gets, after its own."""
+        """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
+        `forced`: processors that every request gets, after its own."""
         self._role = role
         self._model = model
         self._limits = limits
         self._tokenizer = tokenizer
-        self._has_hooks = has_hooks
-        self._forced = forced
+        self._reads_text = reads_text
+        self._forced = tuple(forced)
         self._next_request_id = counter()
 
     def accept(self, command: worker_pb2.StartLeg) -> Accepted:
@@ -60,8 +64,11 @@ class Intake:
         self._check_command(command)
         token_ids = self._prompt(task)
         sampling = task.sampling
+        _sample_again(sampling, task.regeneration)
         if sampling.HasField("seed"):
-            sampling.seed = (sampling.seed + command.output_index) % 2**_SEED_BITS
+            # Other outputs, and other runs of one output, are to differ.
+            offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
+            sampling.seed = (sampling.seed + offset) % 2**_SEED_BITS
         request = EngineRequest(
             request_id=self._next_request_id(),
             token_ids=token_ids,
@@ -119,14 +126,14 @@ class Intake:
         except ValueError as error:
             raise InvalidRequestError(str(error), param="logits_processors") from error
         gated = for_role(spec, self._role.value)
-        if self._forced is None:
+        if not self._forced:
             return gated
         entries = () if gated is None else gated.entries
-        return LogitsProcessorSpec((*entries, self._forced))
+        return LogitsProcessorSpec((*entries, *self._forced))
 
     def _output(self, task: common_pb2.Task) -> Output:
         stop = task.sampling.stop
-        reads_text = task.want_text or self._has_hooks or bool(stop)
+        reads_text = task.want_text or self._reads_text or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer() if reads_text else None,
             stops=StopStrings(stop) if stop else None,
@@ -138,6 +145,15 @@ def _parse(data: bytes) -> common_pb2.Task:
         return common_pb2.Task.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
+
+
+def _sample_again(
+    sampling: common_pb2.SamplingParams, regeneration: common_pb2.Regeneration
+) -> None:
+    """What a regeneration samples otherwise replaces what the client asked for."""
+    for name in SAMPLING:
+        if regeneration.HasField(name):  # type: ignore[arg-type]
+            setattr(sampling, name, getattr(regeneration, name))
 
 
 def trace_id_of(task: bytes) -> str | None:

@@ -11,11 +11,12 @@ from tandem.errors import TandemError
 from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
+from tandem.worker.classifying import Guarded
 from tandem.worker.link import ROW_BYTES, RouterLink
 from tandem.worker.output import Output
 from tandem.worker.stop_strings import TokenLogprob
 
-Outcome = Literal["finished", "terminated", "cancelled", "failed"]
+Outcome = Literal["finished", "terminated", "cancelled", "failed", "regenerate"]
 Group = tuple[RouterLink, int, int]
 """The n sequences of one request: link, destination, and the number of its first sequence."""
 _OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
@@ -23,6 +24,7 @@ _OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
     "terminated": worker_pb2.LegClosed.OUTCOME_TERMINATED,
     "cancelled": worker_pb2.LegClosed.OUTCOME_CANCELLED,
     "failed": worker_pb2.LegClosed.OUTCOME_FAILED,
+    "regenerate": worker_pb2.LegClosed.OUTCOME_REGENERATE,
 }
 
 
@@ -34,6 +36,13 @@ class Closing:
     reason: str = ""
     error: TandemError | None = None
     retryable: bool = False
+    overlay: bytes = b""
+    """Of "regenerate": what replaces fields of the task."""
+
+    @property
+    def by_itself(self) -> bool:
+        """Its output came to an end; it did not fail, and nobody cancelled it."""
+        return self.outcome in ("finished", "terminated")
 
     def event(self, leg: int) -> worker_pb2.LegEvent:
         closed = worker_pb2.LegClosed(
@@ -41,6 +50,7 @@ class Closing:
             reason=self.reason,
             error=None if self.error is None else self.error.to_proto(),
             retryable=self.retryable,
+            overlay=self.overlay,
         )
         return worker_pb2.LegEvent(leg=leg, closed=closed)
 
@@ -52,6 +62,8 @@ class Leg:
     `muted`: ended by a sibling's terminate; the router's cancel closes it.
     `settled`: the engine holds nothing for it.
     `held`: output that waits for the router's release.
+    `guarded`: its way past the classifiers, where there are any.
+    `closing`: how it ends; before it is over, classifiers judge the last of its output.
     """
 
     __slots__ = (
@@ -61,6 +73,7 @@ class Leg:
         "destination",
         "engine_cancelled",
         "group",
+        "guarded",
         "held",
         "kv",
         "link",
@@ -73,6 +86,7 @@ class Leg:
         "request_id",
         "sequence",
         "settled",
+        "spent_tokens",
         "started",
         "started_at",
         "trace_id",
@@ -101,6 +115,7 @@ class Leg:
         self.request_id = request_id
         self.trace_id = task.trace_id
         self.prompt_tokens = prompt_tokens
+        self.spent_tokens = task.regeneration.spent_tokens
         self.output = output
         self.want_text = task.want_text
         self.want_token_ids = task.want_token_ids
@@ -114,6 +129,7 @@ class Leg:
         self.settled = False
         self.engine_cancelled = False
         self.closing: Closing | None = None
+        self.guarded: Guarded | None = None
         self.kv: KvTransfer | None = None
         self.cached_tokens = 0
 
@@ -145,8 +161,10 @@ class Leg:
                 ),
                 stop_reason=end.stop_reason,
                 prompt_tokens=self.prompt_tokens,
-                completion_tokens=self.output.completion_tokens,
+                completion_tokens=self.spent_tokens + self.output.completion_tokens,
                 cached_tokens=self.cached_tokens,
+                withheld=end.withheld,
+                external_scores="" if self.guarded is None else self.guarded.wanted_scores,
             )
         )
 

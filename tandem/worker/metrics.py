@@ -5,8 +5,7 @@ series is there from the start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -14,9 +13,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tandem.hooks.contract import Phase
-from tandem.hooks.tally import Tallied
-from tandem.metrics import HOOK_SECONDS
+from tandem.metrics import cumulative
 from tandem.v1 import worker_pb2
+from tandem.worker.classifying import Classifying
+from tandem.worker.hook_metrics import (
+    audit_metrics,
+    classifier_metrics,
+    hook_metrics,
+    pool_metrics,
+)
+from tandem.worker.hooks import WorkerHooks
 from tandem.worker.tally import Buckets, WorkerTally
 
 T = TypeVar("T")
@@ -44,7 +50,8 @@ class WorkerCollector(Collector):
         *,
         phase: Phase,
         tally: WorkerTally,
-        hooks: Sequence[Tallied],
+        hooks: WorkerHooks | None,
+        classifying: Classifying | None,
         load: Callable[[], worker_pb2.Load],
         ready: Callable[[], bool],
         engine_cpu_seconds: Callable[[], float],
@@ -52,6 +59,7 @@ class WorkerCollector(Collector):
         self._phase = phase
         self._tally = tally
         self._hooks = hooks
+        self._classifying = classifying
         self._load = load
         self._ready = ready
         self._engine_cpu_seconds = engine_cpu_seconds
@@ -60,9 +68,18 @@ class WorkerCollector(Collector):
         yield from self._gauges()
         yield from self._counters()
         yield from self._transfers()
-        if self._hooks:
-            yield from self._hook_calls()
-            yield from self._hook_state()
+        yield from self._judges()
+
+    def _judges(self) -> Iterator[Metric]:
+        hooks, classifying = self._hooks, self._classifying
+        yield from hook_metrics(self._phase, () if hooks is None else hooks.tallied)
+        yield from classifier_metrics(
+            self._phase, {} if classifying is None else classifying.tallies
+        )
+        if hooks is not None and hooks.pool is not None:
+            yield from pool_metrics(self._phase, hooks.pool)
+        logs = [each.audit for each in (hooks, classifying) if each is not None]
+        yield from audit_metrics(self._phase, [log for log in logs if log is not None])
 
     def _gauges(self) -> Iterator[Metric]:
         load = self._load()
@@ -120,54 +137,11 @@ class WorkerCollector(Collector):
         )
         for transport, tally in self._tally.transfers.items():
             labels = (self._phase, transport)
-            buckets = _cumulative(tally.seconds.bounds, tally.seconds.counts)
+            buckets = cumulative(tally.seconds.bounds, tally.seconds.counts)
             seconds.add_metric(labels, buckets, tally.seconds.total)
             size.add_metric(labels, tally.bytes)
         yield seconds
         yield size
-
-    def _hook_calls(self) -> Iterator[Metric]:
-        seconds = HistogramMetricFamily(
-            "tandem_hook_seconds", "Time of one call of a hook.", labels=("phase", "hook")
-        )
-        verdicts = CounterMetricFamily(
-            "tandem_hook_verdicts",
-            "What hooks decided; error and timeout are failures of the hook.",
-            labels=("phase", "hook", "verdict"),
-        )
-        for hook in self._hooks:
-            labels = (self._phase, hook.entry.name)
-            buckets = _cumulative(HOOK_SECONDS, hook.tally.buckets)
-            seconds.add_metric(labels, buckets, hook.tally.seconds)
-            for verdict, count in hook.tally.verdicts.items():
-                verdicts.add_metric((*labels, verdict), count)
-        yield seconds
-        yield verdicts
-
-    def _hook_state(self) -> Iterator[Metric]:
-        held = GaugeMetricFamily(
-            "tandem_hook_held_tokens",
-            "Tokens that wait for a hook's later verdict.",
-            labels=("phase", "hook"),
-        )
-        sequences = GaugeMetricFamily(
-            "tandem_hook_open_sequences",
-            "Sequences that a hook was not yet told the end of.",
-            labels=("phase", "hook"),
-        )
-        info = GaugeMetricFamily(
-            "tandem_hook_info",
-            "1 for each hook: what its failure does, and whether its verdicts are applied.",
-            labels=("phase", "hook", "on_error", "shadow"),
-        )
-        for hook in self._hooks:
-            labels, entry = (self._phase, hook.entry.name), hook.entry
-            held.add_metric(labels, hook.tally.held_tokens)
-            sequences.add_metric(labels, hook.tally.sequences)
-            info.add_metric((*labels, entry.on_error, str(entry.shadow).lower()), 1)
-        yield held
-        yield sequences
-        yield info
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, help, labels=("phase",))
@@ -183,12 +157,6 @@ class WorkerCollector(Collector):
 def _histogram(name: str, help: str, labels: dict[str, str], buckets: Buckets) -> Metric:
     family = HistogramMetricFamily(name, help, labels=tuple(labels))
     family.add_metric(
-        tuple(labels.values()), _cumulative(buckets.bounds, buckets.counts), buckets.total
+        tuple(labels.values()), cumulative(buckets.bounds, buckets.counts), buckets.total
     )
     return family
-
-
-def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus wants buckets: each with all that is not above its bound."""
-    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
-    return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]

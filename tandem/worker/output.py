@@ -23,9 +23,11 @@ class End:
 
     reason: Literal["stop", "length"]
     stop_reason: str = ""
-    """The stop string that was found, or the hook's reason."""
+    """The stop string that was found, the hook's reason, or the name of the classifier."""
     terminated: bool = False
-    """By the hook, and its whole request with it."""
+    """By a hook, and its whole request with it."""
+    withheld: bool = False
+    """By a hook or a classifier."""
 
 
 _STOP, _LENGTH = End("stop"), End("length")
@@ -42,9 +44,9 @@ class Output:
         "_detokenizer",
         "_stops",
         "completion_tokens",
+        "deferred_seconds",
         "emitted",
         "end",
-        "hook_seconds",
         "hooks",
         "suppressed",
         "terminated",
@@ -65,7 +67,8 @@ class Output:
         self.end: End | None = None
         self.emitted = self.suppressed = self.terminated = 0
         """Chunks, by what hooks made of them."""
-        self.hook_seconds = 0.0
+        self.deferred_seconds = 0.0
+        """Spent in hooks that judge elsewhere."""
 
     def push(self, delta: Delta) -> Piece | None:
         """What may be shown of a delta that brought tokens; None: nothing.
@@ -79,7 +82,9 @@ class Output:
             return piece if piece.text or piece.token_ids else None
         final = self._cut_end is not None
         passed = hooks.judge(piece, final)
-        self.hook_seconds = hooks.seconds
+        if passed is piece and not final:  # what nearly every call comes to
+            self.emitted += 1
+            return piece if piece.text or piece.token_ids else None
         return self.ruled(passed, hooks.reason, final)
 
     def cut(self, delta: Delta) -> Piece:
@@ -94,6 +99,11 @@ class Output:
         """What `cut` gave was the last."""
         return self._cut_end is not None
 
+    @property
+    def hook_seconds(self) -> float:
+        """Spent in hooks."""
+        return self.deferred_seconds + (0.0 if self.hooks is None else self.hooks.seconds)
+
     def ruled(self, piece: Piece | None, reason: str | None, final: bool) -> Piece | None:
         """What may be shown, now that hooks have ruled on the oldest piece they had not.
 
@@ -101,7 +111,7 @@ class Output:
         """
         if reason is not None:
             self.terminated += 1
-            self.end = End("stop", reason, terminated=True)
+            self.end = End("stop", reason, terminated=True, withheld=True)
         elif piece is None:
             self.suppressed += 1
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 import sys
 import time
 
@@ -20,12 +19,15 @@ from tandem.hooks.contract import Phase
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.worker import startup
+from tandem.worker.classifying import Classifying
 from tandem.worker.config import WorkerConfig
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
+from tandem.worker.judges import Judges
 from tandem.worker.legs import Legs
 from tandem.worker.metrics import WorkerCollector, from_loop
 from tandem.worker.phases import DecodeRules, PrefillRules
+from tandem.worker.pipeline import Pipeline
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.tally import WorkerTally
 from tandem.worker.tokenizer import Tokenizer
@@ -75,6 +77,7 @@ class Worker:
         self._registry = startup.load_registry(config)
         self._hooks = WorkerHooks.load(phase, config)
         self._tokenizer = Tokenizer.load(config.model_path)
+        self._classifying = Classifying.load(config, self._tokenizer) if phase == "decode" else None
         self._tally = WorkerTally()
         self._engine = self._make_engine()
         self._server = Server()
@@ -86,7 +89,11 @@ class Worker:
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
         if self._hooks is not None:
-            await self._hooks.start(lambda rulings: self._legs.on_rulings(rulings))
+            await self._hooks.start(lambda rulings: self._pipeline.on_rulings(rulings))
+        if self._classifying is not None:
+            await self._classifying.start(
+                lambda request_id, judgement: self._pipeline.on_judgement(request_id, judgement)
+            )
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
         process.own_signals(stop)  # engines put in handlers of their own
         if engine is None:
@@ -126,6 +133,8 @@ class Worker:
         await self._engine.close()
         if self._hooks is not None:
             await self._hooks.close()
+        if self._classifying is not None:
+            await self._classifying.close()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -146,9 +155,8 @@ class Worker:
 
     def _describe_as(self, engine: EngineDescription) -> None:
         config = self._config
-        port = config.address(self._phase).rpartition(":")[2]
         self._description = worker_pb2.WorkerDescription(
-            name=config.name or f"{socket.gethostname()}-{self._phase}-{port}",
+            name=config.worker_name(self._phase),
             instance=secrets.token_hex(8),
             phase=_PHASES[self._phase],
             fingerprint=engine.fingerprint,
@@ -160,21 +168,29 @@ class Worker:
         )
 
     def _make_service(self, engine: EngineDescription) -> None:
+        judges = Judges(None if self._hooks is None else self._hooks.runs, self._classifying)
         self._legs = Legs(
             phase=_PHASES[self._phase],
             worker=self._description.name,
-            rules=PrefillRules() if self._phase == "prefill" else DecodeRules(),
             intake=Intake(
                 role=Role(self._phase),
                 model=self._config.model_name(),
                 limits=engine.limits,
                 tokenizer=self._tokenizer,
-                has_hooks=self._hooks is not None,
-                forced=startup.test_switch_entry(self._config, self._tokenizer, engine),
+                reads_text=self._hooks is not None or self._classifying is not None,
+                forced=startup.forced_entries(
+                    self._config, self._registry, self._tokenizer, engine
+                ),
             ),
             engine=self._engine,
-            hooks=None if self._hooks is None else self._hooks.runs,
             max_legs=engine.limits.max_sequences,
+            tally=self._tally,
+            judges=judges,
+        )
+        self._pipeline = Pipeline(
+            self._legs,
+            rules=PrefillRules() if self._phase == "prefill" else DecodeRules(),
+            judges=judges,
             tally=self._tally,
         )
         self._servicer = WorkerServicer(
@@ -204,7 +220,7 @@ class Worker:
         """Hand every step to the legs. Returns why there are no more."""
         try:
             async for step in self._engine.steps():
-                self._legs.on_step(step)
+                self._pipeline.on_step(step)
         except EngineError as error:
             return error
         return EngineError("the engine stopped by itself")
@@ -255,7 +271,8 @@ class Worker:
             WorkerCollector(
                 phase=self._phase,
                 tally=self._tally,
-                hooks=() if self._hooks is None else self._hooks.tallied,
+                hooks=self._hooks,
+                classifying=self._classifying,
                 load=from_loop(asyncio.get_running_loop(), self._load),
                 ready=lambda: self._ready,
                 engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),

@@ -15,6 +15,8 @@ from tandem.worker.legs import DuplicateLegError, Legs
 from tandem.worker.link import RouterLink
 
 log = logging.getLogger(__name__)
+FLUSH_SECONDS = 1.0
+"""For the last frame to leave when a router ends the stream."""
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServicer):
@@ -72,6 +74,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             breaking = tasks.create_task(link.broken.wait())
             running: set[asyncio.Task[Any]] = {reading, writing, breaking}
             ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if reading in ended:
+                # gRPC cannot send a status while a write is under way.
+                link.outbox.close()
+                await asyncio.wait({writing}, timeout=FLUSH_SECONDS)
             for task in running:
                 task.cancel()
         if breaking in ended:

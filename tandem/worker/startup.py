@@ -8,6 +8,8 @@ import time
 
 from tandem.engine.base import Engine, EngineDescription
 from tandem.errors import StartError
+from tandem.hooks.interrupt import WATCH
+from tandem.logits import settings as logits_settings
 from tandem.logits.builtin import hello_world
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
@@ -20,21 +22,27 @@ PROGRESS_SECONDS = 10.0
 
 def load_registry(config: WorkerConfig) -> Registry:
     """The logits processors of this deployment. Raises LoadError."""
-    registry = Registry.builtin()
-    for name, path in config.logits_processors.items():
-        registry.load(name, path)
-    return registry
+    processors = logits_settings.parse(config.logits_processors)
+    if processors:
+        WATCH.install()
+    return Registry.from_settings(
+        processors, seconds=config.logits_timeout_ms / 1000, most=config.max_logits_processors
+    )
 
 
-def test_switch_entry(
-    config: WorkerConfig, tokenizer: Tokenizer, engine: EngineDescription
-) -> LogitsProcessorEntry | None:
-    """The entry of the test switch, tokenised once (S1-047). Raises StartError."""
+def forced_entries(
+    config: WorkerConfig, registry: Registry, tokenizer: Tokenizer, engine: EngineDescription
+) -> tuple[LogitsProcessorEntry, ...]:
+    """What every request gets: the deployment's own, then that of the test switch, tokenised once
+    (S1-047). Raises StartError.
+    """
+    always = registry.always()
     if not config.test_logits_processor:
-        return None
-    return hello_world(
+        return always
+    switch = hello_world(
         lambda text: tokenizer.encode(text, special_tokens=False), engine.eos_token_ids
     )
+    return (*always, switch)
 
 
 async def start_engine(

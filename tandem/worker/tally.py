@@ -46,6 +46,7 @@ class WorkerTally:
             "terminated": 0,
             "cancelled": 0,
             "failed": 0,
+            "regenerate": 0,
         }
         self.tokens = 0
         self.steps = Buckets(STEP_SECONDS)

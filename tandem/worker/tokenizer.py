@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
@@ -48,6 +49,11 @@ class Tokenizer:
         """
         token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
         return token_ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Special tokens included, as the model reads them."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     def detokenizer(self) -> Detokenizer:
         """For one sequence."""

@@ -10,11 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import logits_probe
 from worker_pair import Pair, WorkerProcess, connected, launched_pair
 
 SIM_READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
-HOOK = "--hook=contract_hook.ContractHook"
+FLAGS = ("--hook=contract_hook.ContractHook", *logits_probe.FLAGS)
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
@@ -22,7 +23,7 @@ def _pair(
     engine: str, model_path: Path, tmp_path_factory: pytest.TempPathFactory, seconds: float
 ) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp(f"contract-{engine}")
-    with launched_pair(engine, model_path, folder, ready_seconds=seconds, flags=[HOOK]) as workers:
+    with launched_pair(engine, model_path, folder, ready_seconds=seconds, flags=FLAGS) as workers:
         yield workers
         assert [worker.end() for worker in workers] == [0, 0]
 

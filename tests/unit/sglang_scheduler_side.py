@@ -3,6 +3,7 @@ scheduler, on SGLang's classes and torch, with stand-ins for SGLang's requests. 
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import struct
@@ -13,20 +14,18 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from sglang.srt.environ import envs
 from sglang.srt.layers import sampler
+from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import cpu, processor, requests, seeds
+from tandem.engine.sglang import cpu, late, processor, requests, seeds
+from tandem.engine.sglang.rows import RowEditor
 from tandem.errors import StartError
-from tandem.logits.processor import Need, Row, TokenHistory
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
+from tandem.logits.registry import Registry
+from tandem.logits.spec import LogitsProcessorEntry
 
 VOCABULARY = 8
-PATHS = {
-    "force": "tandem.logits.builtin:ForcedSequence",
-    "raise": "sglang_scheduler_side:Raises",
-    "look": "sglang_scheduler_side:Looks",
-    "gone": "no_such_module:Gone",
-}
 
 
 class Raises:
@@ -36,7 +35,12 @@ class Raises:
         raise KeyError("secret")
 
 
-class Looks:
+class Moody(Raises):
+    def __init__(self) -> None:
+        raise RuntimeError("secret")
+
+
+class Looks(BaseLogitsProcessor):
     """Writes what it was given into the row: position, has_tokens, calls of this instance."""
 
     def __init__(self) -> None:
@@ -50,8 +54,12 @@ class Looks:
         logits[3] = float(input_ids[-1]) if input_ids.has_tokens else -1.0
 
 
+class Request(SimpleNamespace):
+    """As SGLang's, it can be referred to weakly."""
+
+
 def request(prompt: list[int], output: list[int], committed: int) -> Any:
-    return SimpleNamespace(
+    return Request(
         kv=SimpleNamespace(kv_committed_len=committed),
         origin_input_ids=array("q", prompt),
         output_ids=array("q", output),
@@ -60,13 +68,22 @@ def request(prompt: list[int], output: list[int], committed: int) -> Any:
     )
 
 
+def install() -> None:
+    """The registry of this process, as a worker's engine sends it."""
+    registry = Registry.builtin()
+    registry.register("raise", Raises)
+    registry.register("look", Looks)
+    registry.register("moody", Moody)
+    processor.use(RowEditor(registry, Model(vocabulary=VOCABULARY, eos_token_ids=[7])))
+
+
 def params(req: Any, name: str, **args: Any) -> dict[str, Any]:
-    spec = LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
-    return {requests.SPEC_KEY: requests.encode_spec(spec, PATHS), "__req__": req}
+    entry = LogitsProcessorEntry(name, args)
+    return {requests.SPEC_KEY: requests.encode_spec((entry,)), "__req__": req}
 
 
 def forced(req: Any, *token_ids: int) -> dict[str, Any]:
-    return params(req, "force", token_ids=list(token_ids), eos_token_id=7)
+    return params(req, "forced_sequence", token_ids=list(token_ids), eos_token_id=7)
 
 
 def apply(*given: dict[str, Any]) -> list[list[float]]:
@@ -97,9 +114,17 @@ def middle_chunks() -> Any:
 
 
 def state_is_kept_on_the_request() -> Any:
+    """Calls that an instance saw: while its request goes on, after SGLang repeated a position, and
+    of another request."""
     req, other = request([1], [], 1), request([1], [], 1)
-    calls = [apply(params(req, "look"))[0][2] for _ in range(3)]
-    return [*calls, apply(params(other, "look"))[0][2]]
+    calls = []
+    for output in ([], [4], [4, 5], [4, 5]):
+        req.output_ids = array("q", output)
+        req.kv.kv_committed_len = 1 + len(output)
+        instance = id(getattr(req, "_tandem_logits", None))
+        calls.append(apply(params(req, "look"))[0][2])
+    kept = id(req._tandem_logits) == instance
+    return [*calls, apply(params(other, "look"))[0][2], kept]
 
 
 def failing_row() -> Any:
@@ -114,10 +139,60 @@ def failing_row() -> Any:
     }
 
 
-def class_that_cannot_be_imported() -> Any:
-    req = request([1], [], 1)
-    apply(params(req, "gone"))
-    return req.to_finish.to_json()["err_type"]
+def failing_when_built() -> Any:
+    req, good = request([1], [], 1), request([1], [], 1)
+    rows = apply(params(req, "moody"), forced(good, 5))
+    return [req.to_finish.to_json(), rows[0], rows[1].index(max(rows[1]))]
+
+
+def state_dies_with_its_request() -> Any:
+    """By reference counting alone, although SGLang refers to a request from itself."""
+    gc.disable()
+    counts = []
+    for _ in range(50):
+        req = request([1], [], 1)
+        given = params(req, "look")
+        req.sampling_params = SimpleNamespace(custom_params=given)
+        apply(given)
+        counts.append(state.alive())
+        del req, given
+    return [max(counts), state.alive()]
+
+
+def late_sampling() -> Any:
+    """What is decided for batches: without processors, with one, with one that reads tokens."""
+
+    def batch(*flags: bool | None) -> Any:
+        reqs = [
+            SimpleNamespace(
+                sampling_params=SimpleNamespace(
+                    custom_params=None if flag is None else {requests.HISTORY_KEY: flag}
+                )
+            )
+            for flag in flags
+        ]
+        active = any(flag is not None for flag in flags)
+        return SimpleNamespace(
+            reqs=reqs, sampling_info=SimpleNamespace(has_custom_logit_processor=active)
+        )
+
+    seen: list[bool] = []
+
+    def forward(self: Any, batch: Any) -> None:
+        seen.append(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+
+    TpModelWorker.forward_batch_generation = forward
+    late.sample_late_where_history_is_read()
+    worker = SimpleNamespace()
+    for given in (
+        batch(None, None),
+        batch(None, False),
+        batch(None, False, True),
+        batch(None),
+        None,
+    ):
+        TpModelWorker.forward_batch_generation(worker, given)
+    return seen
 
 
 def murmur(seed: int, position: int, column: int) -> int:
@@ -189,7 +264,9 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     middle_chunks,
     state_is_kept_on_the_request,
     failing_row,
-    class_that_cannot_be_imported,
+    failing_when_built,
+    state_dies_with_its_request,
+    late_sampling,
     hashes,
     shares,
     seeded_min_p,
@@ -199,5 +276,6 @@ CHECKS: tuple[Callable[[], Any], ...] = (
 
 if __name__ == "__main__":
     sys.modules["sglang_scheduler_side"] = sys.modules["__main__"]
+    install()
     answers = {check.__name__: check() for check in CHECKS}
     sys.stdout.write("\n" + json.dumps(answers))

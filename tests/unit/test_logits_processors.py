@@ -13,20 +13,21 @@ import pytest
 import torch
 
 from tandem.errors import ProcessorError, StartError
-from tandem.logits.builtin import HELLO_WORLD, ForcedSequence, hello_world
-from tandem.logits.processor import HistoryUnavailableError, Need, Row, TokenHistory
+from tandem.logits import HistoryUnavailableError, Model, Need, Row, TokenHistory
+from tandem.logits.builtin import HELLO_WORLD, hello_world
 from tandem.logits.registry import Registry
 from tandem.logits.spec import (
     LogitsProcessorEntry,
     LogitsProcessorSpec,
+    PythonProcessorSpec,
     for_role,
     forced_token_sequence,
-    python_processor,
 )
 from tandem.logits.state import RequestLogits
 
 VOCABULARY = 50
 END = 2
+MODEL = Model(vocabulary=VOCABULARY, eos_token_ids=[END])
 MakeRows = Callable[[int], Any]
 
 
@@ -102,10 +103,8 @@ class Counts(Raises):
 @pytest.mark.promise("S1-039")
 def test_a_processor_changes_the_row_in_place(rows: MakeRows) -> None:
     row = rows(1)[0]
-    assert (
-        RequestLogits([("forced", ForcedSequence([9], END))]).apply(TokenHistory([1], []), row)
-        is None
-    )
+    state = RequestLogits.create(Registry.builtin(), forced(9), MODEL)
+    assert state.apply(TokenHistory([1], []), row) is None
     assert row[9] == 0.0
     assert float(row[:9].max()) == -math.inf
     assert float(row[10:].max()) == -math.inf
@@ -113,14 +112,14 @@ def test_a_processor_changes_the_row_in_place(rows: MakeRows) -> None:
 
 @pytest.mark.promise("S1-043")
 def test_a_forced_sequence_is_followed_by_the_end_of_sequence_for_ever(rows: MakeRows) -> None:
-    state = RequestLogits.create(Registry.builtin(), forced(11, 12, 13))
+    state = RequestLogits.create(Registry.builtin(), forced(11, 12, 13), MODEL)
     assert generate(rows, state, [4, 5], 6) == [11, 12, 13, END, END, END]
 
 
 @pytest.mark.promise("S1-051", "S1-045")
 def test_two_processes_that_share_only_the_spec_force_one_exact_sequence(rows: MakeRows) -> None:
-    prefill = RequestLogits.create(Registry.builtin(), forced(11, 12, 13))
-    decode = RequestLogits.create(Registry.builtin(), forced(11, 12, 13))
+    prefill = RequestLogits.create(Registry.builtin(), forced(11, 12, 13), MODEL)
+    decode = RequestLogits.create(Registry.builtin(), forced(11, 12, 13), MODEL)
     first, *others = rows(4)
     assert prefill.apply(TokenHistory.without_tokens(prompt_length=3, position=0), first) is None
     generated = [greedy(first)]
@@ -133,8 +132,10 @@ def test_two_processes_that_share_only_the_spec_force_one_exact_sequence(rows: M
 
 @pytest.mark.promise("S1-052", "S3-097")
 def test_a_forced_sequence_resumes_at_its_position_in_a_fresh_processor(rows: MakeRows) -> None:
-    before = generate(rows, RequestLogits.create(Registry.builtin(), forced(11, 12, 13)), [4], 2)
-    resumed = RequestLogits.create(Registry.builtin(), forced(11, 12, 13))
+    before = generate(
+        rows, RequestLogits.create(Registry.builtin(), forced(11, 12, 13), MODEL), [4], 2
+    )
+    resumed = RequestLogits.create(Registry.builtin(), forced(11, 12, 13), MODEL)
     generated = list(before)
     for row in rows(2):
         assert resumed.apply(TokenHistory([4], generated), row) is None
@@ -145,7 +146,7 @@ def test_a_forced_sequence_resumes_at_its_position_in_a_fresh_processor(rows: Ma
 @pytest.mark.promise("S3-096")
 def test_the_same_spec_gives_the_same_tokens_on_numpy_and_torch() -> None:
     answers = [
-        generate(make, RequestLogits.create(Registry.builtin(), forced(8, 30, 8)), [1], 5)
+        generate(make, RequestLogits.create(Registry.builtin(), forced(8, 30, 8), MODEL), [1], 5)
         for make in (numpy_rows, torch_rows)
     ]
     assert answers[0] == answers[1] == [8, 30, 8, END, END]
@@ -157,7 +158,7 @@ def test_each_row_of_a_batch_sees_its_own_processors_and_others_stay_bit_identic
 ) -> None:
     batch, untouched = rows(4), rows(4)
     for index, token in ((0, 21), (2, 22)):
-        state = RequestLogits.create(Registry.builtin(), forced(token))
+        state = RequestLogits.create(Registry.builtin(), forced(token), MODEL)
         assert state.apply(TokenHistory([1], []), batch[index]) is None
     assert (greedy(batch[0]), greedy(batch[2])) == (21, 22)
     assert bytes(memoryview(numpy.asarray(batch[1]))) == bytes(
@@ -173,7 +174,7 @@ def test_two_sequences_never_share_a_processor(rows: MakeRows) -> None:
     registry = Registry()
     registry.register("counts", Counts)
     spec = LogitsProcessorSpec((LogitsProcessorEntry("counts"),))
-    first, second = (RequestLogits.create(registry, spec) for _ in range(2))
+    first, second = (RequestLogits.create(registry, spec, MODEL) for _ in range(2))
     batch = rows(3)
     assert first.apply(TokenHistory([1], []), batch[0]) is None
     assert first.apply(TokenHistory([1], [0]), batch[1]) is None
@@ -184,7 +185,7 @@ def test_two_sequences_never_share_a_processor(rows: MakeRows) -> None:
 @pytest.mark.promise("S3-088")
 def test_a_processor_is_called_once_for_each_token(rows: MakeRows) -> None:
     counts = Counts()
-    assert generate(rows, RequestLogits([("counts", counts)]), [1], 5) == [0, 1, 2, 3, 4]
+    assert generate(rows, RequestLogits([("counts", lambda: counts)]), [1], 5) == [0, 1, 2, 3, 4]
     assert counts.calls == 5
 
 
@@ -198,10 +199,10 @@ def test_the_state_of_ten_thousand_sequences_is_gone_with_them(rows: MakeRows) -
         return counts
 
     registry, row = Registry(), rows(1)[0]
-    spec = LogitsProcessorSpec((python_processor(make),))
+    spec = LogitsProcessorSpec((PythonProcessorSpec(make),))
     states = []
     for _ in range(10_000):
-        state = RequestLogits.create(registry, spec)
+        state = RequestLogits.create(registry, spec, MODEL)
         assert state.apply(TokenHistory([1], []), row) is None
         states.append(state)
     assert len(alive) == 10_000
@@ -225,7 +226,7 @@ def test_a_processor_that_fails_becomes_an_error_and_leaves_a_row_that_can_be_sa
     rows: MakeRows, cls: type[Raises], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch, untouched = rows(2), rows(2)
-    state = RequestLogits([("guard", cls())])
+    state = RequestLogits([("guard", cls)])
     error = state.apply(TokenHistory([1], []), batch[0])
     assert isinstance(error, ProcessorError)
     assert "guard" in error.message
@@ -238,15 +239,14 @@ def test_a_processor_that_fails_becomes_an_error_and_leaves_a_row_that_can_be_sa
 
 def test_processors_after_a_failed_one_are_not_called(rows: MakeRows) -> None:
     counts = Counts()
-    state = RequestLogits([("raises", Raises()), ("counts", counts)])
+    state = RequestLogits([("raises", Raises), ("counts", lambda: counts)])
     assert state.apply(TokenHistory([1], []), rows(1)[0]) is not None
     assert counts.calls == 0
 
 
 def test_processors_apply_in_the_order_of_their_spec(rows: MakeRows) -> None:
     spec = LogitsProcessorSpec((*forced(11).entries, *forced(12).entries))
-    state = RequestLogits.create(Registry.builtin(), spec)
-    assert state.needs == {Need.POSITION, Need.VOCABULARY}
+    state = RequestLogits.create(Registry.builtin(), spec, MODEL)
     assert generate(rows, state, [1], 1) == [12]
 
 
@@ -300,7 +300,8 @@ def test_the_test_switch_tokenises_its_text_once() -> None:
 
     entry = hello_world(encode, {40, END})
     states = [
-        RequestLogits.create(Registry.builtin(), LogitsProcessorSpec((entry,))) for _ in range(3)
+        RequestLogits.create(Registry.builtin(), LogitsProcessorSpec((entry,)), MODEL)
+        for _ in range(3)
     ]
     assert [generate(numpy_rows, state, [1], 3) for state in states] == [[7, 8, END]] * 3
     assert asked == [HELLO_WORLD]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,18 +17,22 @@ from tandem.errors import (
     StartError,
     UnsupportedError,
 )
-from tandem.logits.builtin import ForcedSequence
-from tandem.logits.processor import EVERYTHING, Need, Row, TokenHistory, needs_of
+from tandem.logits import Model, Need, Row, TokenHistory
+from tandem.logits.processor import EVERYTHING, needs_of
+from tandem.logits.ready import READY
+from tandem.logits.ready.forced import ForcedSequence
 from tandem.logits.registry import Registry
+from tandem.logits.settings import parse
 from tandem.logits.spec import (
     FORCED_SEQUENCE,
     LogitsProcessorEntry,
     LogitsProcessorSpec,
+    PythonProcessorSpec,
     forced_token_sequence,
-    python_processor,
 )
 from tandem.v1 import common_pb2
 
+MODEL = Model(vocabulary=50, eos_token_ids=[2])
 MODULE = """
 import math
 from tandem.logits import Need
@@ -99,9 +104,9 @@ def entry(name: str, **args: object) -> LogitsProcessorEntry:
 def test_a_processor_named_by_import_path_is_loaded_and_built(module: str) -> None:
     registry = Registry.builtin()
     registry.load("ban", f"{module}:Ban")
-    built = registry.create(entry("ban", token_id=7))
-    assert (type(built).__name__, built.token_id) == ("Ban", 7)  # type: ignore[attr-defined]
-    assert registry.names() == ("ban", FORCED_SEQUENCE)
+    built: Any = registry.create(entry("ban", token_id=7), MODEL)
+    assert (type(built).__name__, built.token_id) == ("Ban", 7)
+    assert registry.names() == tuple(sorted(("ban", *READY)))
 
 
 @pytest.mark.parametrize(
@@ -146,14 +151,15 @@ def test_a_name_is_taken_once_and_has_the_form_of_an_identifier() -> None:
     ("wrong", "says"),
     [
         (entry("unknown"), "unknown logits processor 'unknown'"),
-        (entry(FORCED_SEQUENCE), "missing a required argument: 'token_ids'"),
+        (entry("typed"), "missing a required argument: 'words'; it takes words (required), limit"),
+        (entry(FORCED_SEQUENCE), "give either token_ids or text"),
         (entry(FORCED_SEQUENCE, token_ids=[1], eos_token_id=2, extra=1), "'extra'"),
         (entry(FORCED_SEQUENCE, token_ids="abc", eos_token_id=2), "argument 'token_ids'"),
         (entry(FORCED_SEQUENCE, token_ids=[1, "2"], eos_token_id=2), "argument 'token_ids'"),
         (entry(FORCED_SEQUENCE, token_ids=[1.5], eos_token_id=2), "argument 'token_ids'"),
         (entry(FORCED_SEQUENCE, token_ids=[True], eos_token_id=2), "argument 'token_ids'"),
-        (entry(FORCED_SEQUENCE, token_ids=[1], eos_token_id=None), "argument 'eos_token_id'"),
-        (entry(FORCED_SEQUENCE, token_ids=[-1], eos_token_id=2), "-1 is negative"),
+        (entry(FORCED_SEQUENCE, token_ids=[1], eos_token_id="2"), "argument 'eos_token_id'"),
+        (entry(FORCED_SEQUENCE, token_ids=[-1], eos_token_id=2), "Expected `int` >= 0 - at `$[0]`"),
         (entry(FORCED_SEQUENCE, token_ids=[99], eos_token_id=2), "99 is outside the vocabulary"),
         (entry("typed", words=["a"], limit=0), "limit must be at least 1"),
         (entry("typed", words=["a", 3]), "argument 'words'"),
@@ -165,7 +171,7 @@ def test_arguments_that_do_not_fit_are_refused_at_admission_naming_processor_and
     registry = Registry.builtin()
     registry.register("typed", Typed)
     with pytest.raises(InvalidRequestError) as refusal:
-        registry.check(LogitsProcessorSpec((wrong,)), available=EVERYTHING, vocabulary=50)
+        registry.check(LogitsProcessorSpec((wrong,)), available=EVERYTHING, model=MODEL)
     assert says in refusal.value.message
     assert wrong.name in refusal.value.message
     assert refusal.value.param == "logits_processors"
@@ -177,14 +183,14 @@ def test_good_arguments_pass_admission() -> None:
     spec = LogitsProcessorSpec(
         (forced_token_sequence([49], 2), entry("typed", words=["a"], limit=1))
     )
-    registry.check(spec, available=EVERYTHING, vocabulary=50)
+    registry.check(spec, available=EVERYTHING, model=MODEL)
 
 
 def test_a_constructor_that_breaks_ends_the_request_and_hides_its_text() -> None:
     registry = Registry()
     registry.register("breaks", BreaksWhenBuilt)
     with pytest.raises(ProcessorError, match="RuntimeError") as failure:
-        registry.create(entry("breaks"))
+        registry.create(entry("breaks"), MODEL)
     assert "no model file" not in failure.value.message
 
 
@@ -197,8 +203,8 @@ def test_a_processor_that_needs_history_is_refused_where_the_engine_gives_none(
     registry.register("reader", cls)
     spec = LogitsProcessorSpec((entry("reader", **({"words": []} if cls is Typed else {})),))
     with pytest.raises(UnsupportedError, match="'reader' needs history"):
-        registry.check(spec, available={Need.POSITION, Need.VOCABULARY})
-    registry.check(spec, available=EVERYTHING)
+        registry.check(spec, available={Need.POSITION, Need.VOCABULARY}, model=MODEL)
+    registry.check(spec, available=EVERYTHING, model=MODEL)
 
 
 def test_a_processor_that_declares_nothing_is_taken_to_need_everything() -> None:
@@ -206,19 +212,16 @@ def test_a_processor_that_declares_nothing_is_taken_to_need_everything() -> None
     assert needs_of(ForcedSequence) == {Need.POSITION, Need.VOCABULARY}
 
 
-def test_another_process_builds_the_same_registry_from_import_paths(module: str) -> None:
-    registry = Registry.builtin()
-    registry.load("ban", f"{module}:Ban")
-    paths = registry.import_paths()
-    assert paths == {
-        "ban": f"{module}:Ban",
-        FORCED_SEQUENCE: "tandem.logits.builtin:ForcedSequence",
-    }
-    rebuilt = Registry.from_import_paths(paths)
-    assert rebuilt.names() == registry.names()
-    assert type(rebuilt.create(entry("ban", token_id=1))) is type(
-        registry.create(entry("ban", token_id=1))
+def test_another_process_builds_the_same_registry_from_json(module: str) -> None:
+    registry = Registry.from_settings(
+        parse({"ban": {"use": f"{module}:Ban", "args": {"strength": 2.0}}}), seconds=0.5, most=3
     )
+    content = json.loads(json.dumps(registry.portable()))
+    assert registry.import_paths()["ban"] == f"{module}:Ban"
+    rebuilt = Registry.from_portable(content)
+    assert (rebuilt.names(), rebuilt.seconds, rebuilt.most) == (registry.names(), 0.5, 3)
+    built: Any = rebuilt.create(entry("ban", token_id=1), MODEL)
+    assert (type(built).__name__, built.strength) == ("Ban", 2.0)
 
 
 def test_a_class_that_another_process_cannot_import_is_refused_by_import_paths() -> None:
@@ -227,7 +230,7 @@ def test_a_class_that_another_process_cannot_import_is_refused_by_import_paths()
     registry = Registry()
     registry.register("local", Local)
     with pytest.raises(StartError, match="top of a module"):
-        registry.import_paths()
+        registry.portable()
 
 
 @pytest.mark.promise("S1-048")
@@ -240,13 +243,15 @@ def test_entries_survive_the_wire_unchanged() -> None:
         generation_only=True,
     )
     wire = spec.to_proto().SerializeToString()
-    assert LogitsProcessorSpec.from_proto(common_pb2.LogitsSpec.FromString(wire)) == spec
+    received = LogitsProcessorSpec.from_proto(common_pb2.LogitsSpec.FromString(wire))
+    assert received == spec
+    assert all(each.from_client for each in received.named())
 
 
 @pytest.mark.promise("S1-049")
 def test_a_live_callable_runs_in_this_process_and_is_refused_by_serialisation() -> None:
-    live = python_processor(Undeclared)
-    assert isinstance(Registry().create(live), Undeclared)
+    live = PythonProcessorSpec(Undeclared)
+    assert isinstance(Registry().create(live, MODEL), Undeclared)
     with pytest.raises(UnsupportedError, match="live Python object"):
         LogitsProcessorSpec((live,)).to_proto()
 
@@ -259,4 +264,4 @@ def test_arguments_that_are_no_json_object_are_refused_and_code_is_only_a_name()
     with pytest.raises(ValueError, match="JSON object"):
         LogitsProcessorSpec.from_proto(message)
     with pytest.raises(InvalidRequestError, match="unknown logits processor 'os:system'"):
-        Registry.builtin().create(entry("os:system"))
+        Registry.builtin().create(entry("os:system"), MODEL)

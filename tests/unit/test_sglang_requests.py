@@ -10,6 +10,8 @@ import pytest
 from tandem.engine.base import Ending, EngineRequest, Role
 from tandem.engine.sglang import admission, outcomes, requests
 from tandem.engine.sglang.admission import Bounds
+from tandem.engine.sglang.processors import Steering
+from tandem.engine.sglang.rows import decode_spec
 from tandem.errors import (
     ContextLengthError,
     DeadlineError,
@@ -20,7 +22,7 @@ from tandem.errors import (
     RequestError,
     UnsupportedError,
 )
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 
 BOUNDS = Bounds(role=Role.DECODE, context_length=100, prompt_length=94, vocabulary=50, seeded=False)
@@ -42,13 +44,15 @@ def request(**fields: Any) -> EngineRequest:
     return EngineRequest(**(plain | fields))
 
 
-def fields_of(asked: EngineRequest, role: Role = Role.DECODE) -> dict[str, Any]:
+def fields_of(
+    asked: EngineRequest, role: Role = Role.DECODE, steering: Steering | None = None
+) -> dict[str, Any]:
     return requests.fields(
         asked,
         role=role,
         endpoint=("10.0.0.1", 8998) if role is Role.PREFILL else None,
         processor="PROCESSOR",
-        import_paths={"ban": "package.module:Ban"},
+        steering=steering,
     )
 
 
@@ -182,15 +186,21 @@ def test_without_a_spec_nothing_of_sampling_changes() -> None:
 
 
 @pytest.mark.promise("S1-048")
-def test_a_spec_travels_to_the_scheduler_as_names_json_and_import_paths() -> None:
-    spec = LogitsProcessorSpec((LogitsProcessorEntry("ban", {"token_ids": [3, 4]}),))
-    made = fields_of(request(logits=spec))
+@pytest.mark.parametrize("reads_history", [False, True])
+def test_a_spec_travels_to_the_scheduler_as_names_and_json(reads_history: bool) -> None:
+    entries = (LogitsProcessorEntry("ban", {"token_ids": [3, 4]}),)
+    made = fields_of(request(), steering=Steering(entries, reads_history))
     assert made["custom_logit_processor"] == "PROCESSOR"
-    carried = made["sampling_params"]["custom_params"][requests.SPEC_KEY]
-    assert json.loads(carried) == {
-        "processors": [["ban", {"token_ids": [3, 4]}]],
-        "import_paths": {"ban": "package.module:Ban"},
-    }
+    carried = made["sampling_params"]["custom_params"]
+    assert json.loads(carried[requests.SPEC_KEY]) == [["ban", {"token_ids": [3, 4]}]]
+    assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
+    assert carried[requests.HISTORY_KEY] is reads_history
+
+
+def test_a_grammar_goes_to_sglangs_own_and_no_processor_is_called_for_it() -> None:
+    made = fields_of(request(), steering=Steering(grammar={"regex": "a+"}))
+    assert made["sampling_params"]["regex"] == "a+"
+    assert "custom_logit_processor" not in made
 
 
 # --- out of SGLang

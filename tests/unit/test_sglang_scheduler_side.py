@@ -46,8 +46,9 @@ def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[st
 def test_position_is_exact_while_overlap_scheduling_shows_tokens_late(
     seen: dict[str, Any],
 ) -> None:
-    position, has_tokens, _, last = seen["position_under_overlap"]
+    position, has_tokens, calls, last = seen["position_under_overlap"]
     assert (position, has_tokens, last) == (2, 0, -1)
+    assert calls == 3  # a processor that counts was called for the positions before
 
 
 def test_tokens_are_shown_where_they_are_exact(seen: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def test_middle_chunks_of_a_prefill_and_of_its_repetition_are_left_alone(
 def test_state_is_found_on_the_request_whichever_instance_sglang_calls(
     seen: dict[str, Any],
 ) -> None:
-    assert seen["state_is_kept_on_the_request"] == [1, 2, 3, 1]
+    assert seen["state_is_kept_on_the_request"] == [1, 2, 3, 3, 1, True]
 
 
 def test_a_raising_processor_ends_its_own_row_with_a_typed_reason(seen: dict[str, Any]) -> None:
@@ -82,8 +83,22 @@ def test_a_row_that_is_ending_is_not_touched_again(seen: dict[str, Any]) -> None
     assert seen["failing_row"]["again"] is True
 
 
-def test_a_class_that_the_scheduler_cannot_import_ends_its_request(seen: dict[str, Any]) -> None:
-    assert seen["class_that_cannot_be_imported"] == "TandemProcessorError"
+def test_a_processor_that_cannot_be_built_ends_its_request_alone(seen: dict[str, Any]) -> None:
+    reason, row, neighbour = seen["failing_when_built"]
+    assert reason["err_type"] == "TandemProcessorError"
+    assert "RuntimeError" in reason["message"]
+    assert "secret" not in reason["message"]
+    assert (row, neighbour) == ([0.0] * 8, 5)
+
+
+@pytest.mark.promise("S3-090")
+def test_state_dies_with_its_request_without_the_garbage_collector(seen: dict[str, Any]) -> None:
+    highest, left = seen["state_dies_with_its_request"]
+    assert highest == left + 1
+
+
+def test_sampling_waits_only_in_batches_whose_processors_read_tokens(seen: dict[str, Any]) -> None:
+    assert seen["late_sampling"] == [False, False, True, False, False]
 
 
 @pytest.mark.promise("S3-094")

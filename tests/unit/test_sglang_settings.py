@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tandem.engine import model_files
 from tandem.engine.base import Role
 from tandem.engine.sglang import SglangEngine, arguments, options
 from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, RequestError, StartError, UnsupportedError
-from tandem.logits.processor import Need, Row, TokenHistory
+from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import (
     LogitsProcessorEntry,
     LogitsProcessorSpec,
+    PythonProcessorSpec,
     forced_token_sequence,
-    python_processor,
 )
 
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
@@ -30,6 +32,15 @@ class ReadsHistory:
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
         logits[input_ids[-1]] = 0.0
+
+
+class Dice(BaseLogitsProcessor):
+    """Gives another row each time."""
+
+    deterministic = False
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        logits[random.randrange(len(logits))] += 1.0
 
 
 def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
@@ -114,8 +125,8 @@ def test_a_gpu_keeps_the_choices_of_sglang() -> None:
 
 def test_shims_for_cpu_are_switched_on_only_there() -> None:
     parsed = options.parse({})
-    on_cpu = arguments.environment(parsed, host="h", device="cpu", history=False)
-    on_gpu = arguments.environment(parsed, host="h", device="cuda", history=False)
+    on_cpu = arguments.environment(parsed, host="h", device="cpu")
+    on_gpu = arguments.environment(parsed, host="h", device="cuda")
     assert on_cpu["SGLANG_USE_CPU_ENGINE"] == "1"
     assert on_cpu["SGLANG_PLUGINS"] == arguments.CPU_PLUGIN
     assert on_gpu.keys().isdisjoint({"SGLANG_USE_CPU_ENGINE", "SGLANG_PLUGINS"})
@@ -123,7 +134,7 @@ def test_shims_for_cpu_are_switched_on_only_there() -> None:
 
 def test_a_hand_over_without_progress_is_bounded_as_the_operator_says() -> None:
     parsed = options.parse({"handover_timeout_seconds": 7})
-    made = arguments.environment(parsed, host="h", device="cuda", history=False)
+    made = arguments.environment(parsed, host="h", device="cuda")
     assert made["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] == "7"
     assert made["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] == "7"
 
@@ -140,24 +151,40 @@ def test_port_zero_finds_a_free_port() -> None:
     assert arguments.listening_port("127.0.0.1", port) == port
 
 
+def processors_of(registry: Registry, raw: dict[str, Any] | None = None) -> Processors:
+    model = Model(vocabulary=100, eos_token_ids=[1])
+    return Processors(registry, options.parse(raw or {}), model)
+
+
+def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
+    return LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
+
+
 @pytest.mark.promise("S0-027")
 def test_processors_with_speculative_decoding_are_refused_at_start() -> None:
     with pytest.raises(StartError, match="speculative"):
-        Processors(with_history(), Role.DECODE, options.parse(SPECULATIVE))
+        processors_of(with_history(), SPECULATIVE)
 
 
 def test_built_in_processors_are_refused_by_request_under_speculative_decoding() -> None:
-    processors = Processors(Registry.builtin(), Role.DECODE, options.parse(SPECULATIVE))
-    spec = LogitsProcessorSpec((forced_token_sequence([5], 1),))
+    processors = processors_of(Registry.builtin(), SPECULATIVE)
     assert not processors.enabled
     with pytest.raises(UnsupportedError):
-        processors.check(spec, 100)
+        processors.steering(LogitsProcessorSpec((forced_token_sequence([5], 1),)))
+
+
+def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None:
+    registry = Registry.builtin()
+    registry.register("dice", Dice)
+    assert processors_of(registry).enabled
+    with pytest.raises(StartError, match="'dice' is not deterministic"):
+        processors_of(registry, {"tensor_parallel": 2})
 
 
 @pytest.mark.promise("S3-086")
 def test_without_processors_the_engine_flag_stays_off() -> None:
-    assert not Processors(Registry(), Role.DECODE, options.parse({})).enabled
-    assert Processors(Registry.builtin(), Role.DECODE, options.parse({})).enabled
+    assert not processors_of(Registry()).enabled
+    assert processors_of(Registry.builtin()).enabled
 
 
 @pytest.mark.promise("S1-046", "S3-085")
@@ -174,7 +201,7 @@ def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_f
         host="10.0.0.1",
         device="cpu",
         bootstrap_port=4321,
-        processors=Processors(Registry.builtin(), role, asked).enabled,
+        processors=processors_of(Registry.builtin()).enabled,
     )
     assert built["enable_custom_logit_processor"] is True
     assert "skip_tokenizer_init" not in built
@@ -182,36 +209,39 @@ def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_f
         options.parse({"server_args": '{"skip_tokenizer_init": true}'})
 
 
-@pytest.mark.parametrize(
-    ("role", "raw", "waits"),
-    [
-        (Role.DECODE, {}, True),
-        (Role.AGGREGATED, {}, True),
-        (Role.PREFILL, {}, False),
-        (Role.DECODE, {"disable_overlap_schedule": True}, False),
-    ],
-)
-def test_sampling_waits_for_the_tokens_only_where_they_would_be_late(
-    role: Role, raw: dict[str, Any], waits: bool
+def test_without_a_spec_there_is_nothing_to_steer() -> None:
+    assert processors_of(Registry.builtin()).steering(None) is None
+
+
+def test_only_a_processor_that_reads_tokens_makes_sampling_wait_for_them() -> None:
+    processors = processors_of(with_history())
+    reader = processors.steering(spec_of("reader"))
+    forced = processors.steering(spec_of("forced_sequence", token_ids=[5]))
+    assert reader is not None
+    assert forced is not None
+    assert (reader.reads_history, forced.reads_history) == (True, False)
+
+
+def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler(
+    model_path: Path,
 ) -> None:
-    processors = Processors(with_history(), role, options.parse(raw))
-    assert processors.delay_sampling is waits
-    processors.check(LogitsProcessorSpec((LogitsProcessorEntry("reader"),)), 100)
-
-
-@pytest.mark.promise("S3-092")
-def test_a_processor_that_needs_unavailable_history_is_refused_at_admission() -> None:
-    processors = Processors(Registry.builtin(), Role.DECODE, options.parse({}))
-    with pytest.raises(RequestError, match="reader"):
-        processors.check(LogitsProcessorSpec((LogitsProcessorEntry("reader"),)), 100)
-    assert Need.HISTORY not in processors._available
+    model = Model(**model_files.processor_facts(model_path))
+    processors = Processors(Registry.builtin(), options.parse({}), model)
+    bias = LogitsProcessorEntry("bias", {"bias": {"5": 1.0}})
+    grammar = LogitsProcessorEntry("json_schema", {"schema": {"type": "object"}})
+    steering = processors.steering(LogitsProcessorSpec((grammar, bias)))
+    assert steering is not None
+    assert json.loads(steering.grammar["json_schema"]) == {"type": "object"}
+    assert steering.spec == (bias,)
+    with pytest.raises(RequestError, match="'json_schema' must be the first"):
+        processors.steering(LogitsProcessorSpec((bias, grammar)))
 
 
 @pytest.mark.promise("S1-049")
 def test_a_live_processor_object_is_refused_because_it_cannot_reach_the_scheduler() -> None:
-    processors = Processors(Registry.builtin(), Role.DECODE, options.parse({}))
+    processors = processors_of(Registry.builtin())
     with pytest.raises(UnsupportedError, match="live Python object"):
-        processors.check(LogitsProcessorSpec((python_processor(ReadsHistory),)), 100)
+        processors.steering(LogitsProcessorSpec((PythonProcessorSpec(ReadsHistory),)))
 
 
 @pytest.mark.promise("S0-025")

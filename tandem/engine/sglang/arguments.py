@@ -29,12 +29,8 @@ def resolve_device(options: Options) -> str:
     return "cuda" if _NVIDIA_CONTROL.exists() else "cpu"
 
 
-def environment(options: Options, *, host: str, device: str, history: bool) -> dict[str, str]:
-    """Variables SGLang reads when it is imported, here and in its child processes.
-
-    `history`: a logits processor reads the tokens so far, which overlap scheduling shows one step
-    late unless sampling waits for them.
-    """
+def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
+    """Variables SGLang reads when it is imported, here and in its child processes."""
     timeout = str(options.handover_timeout_seconds)
     variables = {
         "HF_HUB_OFFLINE": "1",  # models are folders here
@@ -50,8 +46,6 @@ def environment(options: Options, *, host: str, device: str, history: bool) -> d
         # Log-probabilities of the model, not of what temperature makes of it.
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
     }
-    if history:
-        variables["SGLANG_ENABLE_DELAY_SAMPLE"] = "1"
     if device == "cpu":
         variables |= {
             "SGLANG_USE_CPU_ENGINE": "1",

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from tandem import config
+from tandem.engine import model_files
 from tandem.engine.base import Delta, EngineDescription, EngineRequest, Role, Step
 from tandem.engine.sglang import admission, arguments, describe, processors, requests
 from tandem.engine.sglang import options as engine_options
+from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.admission import Bounds
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.leg import Leg
 from tandem.errors import EngineError, StartError
+from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
 
@@ -56,7 +59,8 @@ class SglangEngine:
         self._host = host
         self._options = engine_options.parse(options)
         self._device = arguments.resolve_device(self._options)
-        self._processors = processors.Processors(registry, role, self._options)
+        self._facts = model_files.processor_facts(model_path)
+        self._processors = processors.Processors(registry, self._options, Model(**self._facts))
         self._endpoint: tuple[str, int] | None = None
         self._legs: dict[int, Leg] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,6 +71,7 @@ class SglangEngine:
         self._thread: EngineThread | None = None
         self._launched: Launched | None = None
         self._bounds: Bounds | None = None
+        self._states: Any = None
 
     async def start(self) -> EngineDescription:
         """Takes tens of seconds, during which the loop runs on. Raises StartError with the mend."""
@@ -81,13 +86,19 @@ class SglangEngine:
                 self._options,
                 host=self._host,
                 device=self._device,
-                history=self._processors.delay_sampling,
             )
         )
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGQUIT, self._die, "one of its processes ended"
         )
-        self._thread = EngineThread(self._arguments(), seeded=seeded, on_cpu=self._device == "cpu")
+        additions = Additions(
+            seeded=seeded,
+            on_cpu=self._device == "cpu",
+            registry=self._processors.portable,
+            model=self._facts,
+        )
+        self._states = additions.states
+        self._thread = EngineThread(self._arguments(), additions)
         try:
             self._launched = await self._thread.start()
             self._bounds = describe.bounds(self._launched, role=self._role, seeded=seeded)
@@ -109,13 +120,13 @@ class SglangEngine:
         assert self._launched is not None, "submit before start"
         assert self._bounds is not None
         admission.check(request, self._bounds)
-        self._processors.check(request.logits, self._bounds.vocabulary)
+        steering = self._processors.steering(request.logits)
         fields = requests.fields(
             request,
             role=self._role,
             endpoint=self._endpoint,
             processor=self._launched.processor,
-            import_paths=self._processors.import_paths,
+            steering=steering,
         )
         leg = Leg(
             request,
@@ -154,6 +165,11 @@ class SglangEngine:
             kv_tokens_used=sum(leg.prompt_length + leg.generated for leg in legs),
             kv_tokens_total=self._launched.capacity if self._launched else 0,
         )
+
+    @property
+    def logits_states(self) -> int:
+        """Sequences whose logits processors are in the scheduler's memory now."""
+        return int(self._states.value) if self._states is not None else 0
 
     async def close(self) -> None:
         if self._closed:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.sglang.additions import Additions
 from tandem.errors import StartError
 
 _STOP_SECONDS = 10.0
@@ -48,10 +49,9 @@ class Launched:
 class EngineThread:
     """The thread that starts an engine, keeps its children alive, and stops it."""
 
-    def __init__(self, arguments: Mapping[str, Any], *, seeded: bool, on_cpu: bool) -> None:
+    def __init__(self, arguments: Mapping[str, Any], additions: Additions) -> None:
         self._arguments = arguments
-        self._seeded = seeded
-        self._on_cpu = on_cpu
+        self._additions = additions
         self._others = set(multiprocessing.active_children())
         self._started: Future[Launched] = Future()
         self._ended: Future[None] = Future()
@@ -112,13 +112,13 @@ class EngineThread:
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
-        if self._on_cpu:
+        if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)
 
         class Engine(upstream.Engine):
             run_scheduler_process_func = staticmethod(
-                functools.partial(scheduler.run_scheduler, seeded=self._seeded, on_cpu=self._on_cpu)
+                functools.partial(scheduler.run_scheduler, additions=self._additions)
             )
             run_detokenizer_process_func = staticmethod(scheduler.run_detokenizer)
 

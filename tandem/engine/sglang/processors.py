@@ -2,56 +2,84 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from tandem.engine.base import Role
 from tandem.engine.sglang import arguments
 from tandem.engine.sglang.options import Options
 from tandem.errors import StartError, UnsupportedError
-from tandem.logits.processor import Need, needs_of
-from tandem.logits.registry import PARAM, Registry
-from tandem.logits.spec import LogitsProcessorSpec
+from tandem.logits.model import Model
+from tandem.logits.processor import EVERYTHING, Need, deterministic, needs_of
+from tandem.logits.ready import READY
+from tandem.logits.ready.grammar import GrammarProcessor
+from tandem.logits.registry import Registry
+from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
+
+
+@dataclass(slots=True, frozen=True)
+class Steering:
+    """A request's processors as SGLang runs them."""
+
+    spec: tuple[LogitsProcessorEntry, ...] = ()
+    """Those that run in the scheduler, in order."""
+    reads_history: bool = False
+    grammar: Mapping[str, str] = field(default_factory=dict)
+    """What SGLang's own grammar does instead: at most one field of its sampling parameters."""
 
 
 class Processors:
     """The registry of a worker, as SGLang can run it."""
 
-    def __init__(self, registry: Registry, role: Role, options: Options) -> None:
-        """Raises StartError for a processor that SGLang would pass over, or cannot import."""
+    def __init__(self, registry: Registry, options: Options, model: Model) -> None:
+        """Raises StartError for a processor that SGLang would pass over, that it cannot import, or
+        that several ranks would not agree on.
+        """
         self._registry = registry
+        self._model = model
         self._speculative = arguments.speculative(options)
-        added = sorted(set(registry.names()) - set(Registry.builtin().names()))
+        always = {entry.name for entry in registry.always()}
+        added = sorted(always | set(registry.names()) - set(READY))
         if self._speculative and added:
             raise StartError(
                 f"speculative decoding skips logits processors ({', '.join(added)}): "
                 "drop speculative_algorithm from server_args, or the processors"
             )
-        self.import_paths: Mapping[str, str] = registry.import_paths()
-        overlap = not options.disable_overlap_schedule
-        self.delay_sampling = overlap and role is not Role.PREFILL and self._want_history()
-        """Let sampling wait for the tokens before it: overlap scheduling shows them a step late."""
-        exact = role is Role.PREFILL or not overlap or self.delay_sampling
-        self._available = frozenset(Need) if exact else frozenset(Need) - {Need.HISTORY}
+        if options.tensor_parallel > 1:
+            _check_deterministic(registry)
+        registry.check_always(model)
+        self.portable: Mapping[str, Any] = registry.portable()
+        """For the scheduler's process: what `Registry.from_portable` takes."""
 
     @property
     def enabled(self) -> bool:
         """Whether SGLang has to accept processors at all (S3-086)."""
-        return bool(self.import_paths) and not self._speculative
+        return bool(self._registry.names()) and not self._speculative
 
-    def check(self, spec: LogitsProcessorSpec | None, vocabulary: int) -> None:
+    def steering(self, spec: LogitsProcessorSpec | None) -> Steering | None:
         """Raises RequestError for a spec that cannot be run, naming the processor."""
         if spec is None:
-            return
+            return None
         if not self.enabled:
             raise UnsupportedError("this worker runs no logits processors", param=PARAM)
-        if any(entry.factory is not None for entry in spec.entries):
-            raise UnsupportedError(
-                "a live Python object cannot reach SGLang's scheduler: register its class",
-                param=PARAM,
-            )
-        self._registry.check(spec, available=self._available, vocabulary=vocabulary)
+        named = spec.named()
+        built = self._registry.check(spec, available=EVERYTHING, model=self._model)
+        grammar: dict[str, str] = {}
+        own: list[LogitsProcessorEntry] = []
+        reads_history = False
+        for entry, processor in zip(named, built, strict=True):
+            if isinstance(processor, GrammarProcessor):
+                grammar[processor.engine_field] = processor.source()
+            else:
+                own.append(entry)
+                reads_history |= Need.HISTORY in needs_of(processor)
+        return Steering(tuple(own), reads_history, grammar)
 
-    def _want_history(self) -> bool:
-        classes = map(pkgutil.resolve_name, self.import_paths.values())
-        return any(Need.HISTORY in needs_of(cls) for cls in classes)
+
+def _check_deterministic(registry: Registry) -> None:
+    for name, cls in registry.classes().items():
+        if not deterministic(cls):
+            raise StartError(
+                f"logits processor {name!r} is not deterministic, and every tensor-parallel rank "
+                "runs it: set tensor_parallel to 1, or drop the processor"
+            )

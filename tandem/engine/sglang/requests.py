@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from tandem.engine.base import EngineRequest, Role
-from tandem.logits.spec import LogitsProcessorSpec
+from tandem.engine.sglang.processors import Steering
+from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 
 SPEC_KEY = "tandem_logits"
 """Of custom_params: JSON text, since only scalars survive the way to the scheduler."""
+HISTORY_KEY = "tandem_reads_history"
+"""Of custom_params: true where a processor reads the tokens so far."""
 
 
 def rid(request_id: int) -> str:
@@ -27,14 +30,14 @@ def fields(
     role: Role,
     endpoint: tuple[str, int] | None,
     processor: str,
-    import_paths: Mapping[str, str],
+    steering: Steering | None,
 ) -> dict[str, Any]:
     """Arguments of SGLang's GenerateReqInput.
 
     Args:
         endpoint: host and port where a PREFILL engine begins hand-overs.
         processor: the serialised class that applies logits specs.
-        import_paths: name to "module:Class" of the processors a spec may name.
+        steering: the request's logits processors.
     """
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -50,11 +53,14 @@ def fields(
             "logprob_start_len": -1,
             "top_logprobs_num": sampling.logprobs,
         }
-    if request.logits is not None:
-        arguments["custom_logit_processor"] = processor
-        arguments["sampling_params"]["custom_params"] = {
-            SPEC_KEY: encode_spec(request.logits, import_paths)
-        }
+    if steering is not None:
+        arguments["sampling_params"] |= steering.grammar
+        if steering.spec:
+            arguments["custom_logit_processor"] = processor
+            arguments["sampling_params"]["custom_params"] = {
+                SPEC_KEY: encode_spec(steering.spec),
+                HISTORY_KEY: steering.reads_history,
+            }
     if role is not Role.AGGREGATED:
         host, port = endpoint or parse_endpoint(request.kv_peer)
         arguments |= {
@@ -94,14 +100,9 @@ def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:
     return params
 
 
-def encode_spec(spec: LogitsProcessorSpec, import_paths: Mapping[str, str]) -> str:
-    """A spec as JSON, with the import paths of what it names, for the scheduler's process."""
-    return json.dumps(
-        {
-            "processors": [[entry.name, dict(entry.args)] for entry in spec.entries],
-            "import_paths": {entry.name: import_paths[entry.name] for entry in spec.entries},
-        }
-    )
+def encode_spec(entries: Sequence[LogitsProcessorEntry]) -> str:
+    """Names and arguments as JSON, for the scheduler's process."""
+    return json.dumps([[entry.name, dict(entry.args)] for entry in entries])
 
 
 def format_endpoint(host: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 - Each request's hand-over is measured where it happens, and travels with its first output.
 - A request's seed decides its tokens, where the engine is started so.
+- The logits processors of the worker's registry, and how many sequences have some.
 """
 
 from __future__ import annotations
@@ -19,21 +20,28 @@ from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
-from tandem.engine.sglang import cpu, seeds
+from tandem.engine.sglang import cpu, late, processor, rows, seeds
+from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.outcomes import HAND_OVER_KEY
+from tandem.engine.sglang.rows import RowEditor
+from tandem.hooks.interrupt import WATCH
+from tandem.logits import state
+from tandem.logits.model import Model
+from tandem.logits.registry import Registry
 
 _MEASURED = "_tandem_measured"
 
 
-def run_scheduler(*args: Any, seeded: bool, on_cpu: bool, **kwargs: Any) -> None:
+def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     """SGLang's scheduler process, with Tandem's additions."""
     _leave_interrupts_to_parent()
     load_plugins()
-    if on_cpu:
+    if additions.on_cpu:
         cpu.verify()
     Scheduler.get_output_streamer_class = _streamer_class
-    if seeded:
-        seeds.seed_every_row(on_cpu=on_cpu)
+    if additions.seeded:
+        seeds.seed_every_row(on_cpu=additions.on_cpu)
+    _apply_processors(additions)
     run_scheduler_process(*args, **kwargs)
 
 
@@ -43,6 +51,15 @@ def run_detokenizer(*args: Any, **kwargs: Any) -> None:
     run_detokenizer_process(*args, **kwargs)
 
 
+def _apply_processors(additions: Additions) -> None:
+    registry = Registry.from_portable(additions.registry)
+    processor.use(RowEditor(registry, Model(**additions.model)))
+    late.sample_late_where_history_is_read()
+    WATCH.install()
+    states = additions.states
+    state.report_alive(lambda count: setattr(states, "value", count))
+
+
 def _leave_interrupts_to_parent() -> None:
     """Ctrl-C reaches the whole process group, but the worker still has requests to finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -50,12 +67,17 @@ def _leave_interrupts_to_parent() -> None:
 
 @dataclass(kw_only=True)
 class MeasuringStreamer(SchedulerOutputStreamer):
-    """Adds a request's hand-over, [bytes, seconds], to its first output."""
+    """Adds a request's hand-over, [bytes, seconds], to its first output, and lets the processors of
+    a request go with its last.
+    """
 
     has_additional_customized_info: ClassVar[bool] = True
     scheduler: Any
 
     def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[list[Any]]]:
+        for req in reqs:
+            if req.finished():
+                rows.forget(req)
         if self.disaggregation_mode is DisaggregationMode.NULL:
             return {}
         fresh = [not hasattr(req, _MEASURED) for req in reqs]

@@ -8,6 +8,7 @@ from tandem.engine.sim.language import Language
 from tandem.engine.sim.sampling import RowSampler
 from tandem.engine.sim.sequence import Sequence
 from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
 
@@ -21,6 +22,7 @@ def admit(
     limits: worker_pb2.Limits,
     eos: frozenset[int],
     registry: Registry,
+    model: Model,
 ) -> Sequence:
     """Raises RequestError, naming the field."""
     _check_tokens(request, limits)
@@ -51,7 +53,9 @@ def admit(
         total_pages=total_pages,
         limit=limit,
         stops=stops if sampling.ignore_eos else stops | eos,
-        sampler=(RowSampler(request, language, registry) if RowSampler.needed(request) else None),
+        sampler=(
+            RowSampler(request, language, registry, model) if RowSampler.needed(request) else None
+        ),
         faults=frozenset(),
     )
 

@@ -22,6 +22,8 @@ from tandem.engine.sim.runners import Troubles
 from tandem.engine.sim.scheduler import PHASES, Scheduler
 from tandem.errors import EngineError, InvalidRequestError
 from tandem.kv_transfer.tasks import Tasks
+from tandem.logits import state
+from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
 
@@ -89,6 +91,7 @@ class SimEngine:
             limits=started.limits,
             eos=started.eos,
             registry=self._registry,
+            model=started.steered,
         )
         sequence.faults = self._troubles.chosen(self._next_index())
         started.scheduler.add(sequence)
@@ -125,6 +128,11 @@ class SimEngine:
     def engine_cpu_seconds(self) -> float:
         """CPU this engine spent on what a GPU does in a real one: KV contents and tokens."""
         return self._started.model.cpu_seconds if self._started is not None else 0.0
+
+    @property
+    def logits_states(self) -> int:
+        """Sequences of this process that have logits processors now."""
+        return state.alive()
 
     @property
     def open_rooms(self) -> int:
@@ -180,7 +188,9 @@ class SimEngine:
             troubles=self._troubles,
             mailbox=self._mailbox,
         )
-        return _Started(limits, eos, language, pool, model, handover, scheduler)
+        steered = Model(**model_files.processor_facts(path))
+        self._registry.check_always(steered)
+        return _Started(limits, eos, language, pool, model, handover, scheduler, steered)
 
     def _pages_are_back(self, pages: Sequence[int]) -> None:
         """No peer can write into them any more."""
@@ -219,3 +229,5 @@ class _Started:
     model: SimModel
     handover: Handover
     scheduler: Scheduler
+    steered: Model
+    """As logits processors know it."""

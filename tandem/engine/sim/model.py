@@ -134,7 +134,8 @@ class SimModel:
 
 
 def failed(sequence: Sequence, error: ProcessorError) -> Delta:
-    return Delta(sequence.id, (), Ending.FAILED, error=error)
+    """Without the traceback: its frames hold every sequence of the step, and their processors."""
+    return Delta(sequence.id, (), Ending.FAILED, error=error.with_traceback(None))
 
 
 def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:

@@ -103,11 +103,14 @@ class PrefillRunner:
             clock = time.monotonic()
             while self._queue:
                 await self._give_way()
-                sequence = self._queue.popleft()
-                if sequence.stage is Stage.PREFILL:
-                    clock = await self._take_time(sequence, clock)
-                if sequence.stage is Stage.PREFILL:  # it may have ended meanwhile
-                    self._compute(sequence)
+                clock = await self._serve(self._queue.popleft(), clock)
+
+    async def _serve(self, sequence: Sequence, clock: float) -> float:
+        if sequence.stage is Stage.PREFILL:
+            clock = await self._take_time(sequence, clock)
+        if sequence.stage is Stage.PREFILL:  # it may have ended meanwhile
+            self._compute(sequence)
+        return clock
 
     async def _give_way(self) -> None:
         """Prompts that take no time are computed some together, so that they are answered together,
@@ -134,7 +137,7 @@ class PrefillRunner:
         try:
             self._model.prefill(sequence)
         except ProcessorError as error:
-            self._failed(sequence, error)
+            self._failed(sequence, error.with_traceback(None))
         else:
             self._computed(sequence)
 

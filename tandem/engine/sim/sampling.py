@@ -9,7 +9,10 @@ import numpy as np
 
 from tandem.engine.base import EngineRequest, Logprobs
 from tandem.engine.sim.language import Language
-from tandem.logits.processor import EVERYTHING, TokenHistory
+from tandem.errors import ProcessorError
+from tandem.logits.history import TokenHistory
+from tandem.logits.model import Model
+from tandem.logits.processor import EVERYTHING
 from tandem.logits.registry import Registry
 from tandem.logits.state import RequestLogits
 from tandem.v1 import common_pb2
@@ -24,7 +27,9 @@ class RowSampler:
     its say in which token the model favours. So a processor that changes nothing changes nothing.
     """
 
-    def __init__(self, request: EngineRequest, language: Language, registry: Registry) -> None:
+    def __init__(
+        self, request: EngineRequest, language: Language, registry: Registry, model: Model
+    ) -> None:
         """Raises RequestError for a processor that is unknown or does not fit."""
         sampling = request.sampling
         self._language = language
@@ -35,9 +40,8 @@ class RowSampler:
         self._bias = dict(sampling.logit_bias)
         self._processors = None
         if request.logits is not None:
-            size = language.vocabulary
-            registry.check(request.logits, available=EVERYTHING, vocabulary=size)
-            self._processors = RequestLogits.create(registry, request.logits)
+            registry.check(request.logits, available=EVERYTHING, model=model)
+            self._processors = RequestLogits.create(registry, request.logits, model)
 
     @staticmethod
     def needed(request: EngineRequest) -> bool:
@@ -64,7 +68,7 @@ class RowSampler:
             history = TokenHistory(self._prompt, self._generated)
             error = self._processors.apply(history, row)
             if error is not None:
-                raise error
+                raise ProcessorError(error.message)  # not the one that the state keeps
         token = int(row.argmax())
         self.record(token)
         return token, self._logprobs(row, token)

@@ -24,6 +24,7 @@ class Nothing:
 class Seen:
     """Notes the positions it was called at; fresh for each request."""
 
+    keeps_state = False
     calls: list[tuple[int, int, int, int]] = []  # noqa: RUF012 - shared so that the test sees it
 
     def __init__(self) -> None:
@@ -186,3 +187,27 @@ async def test_requests_that_ask_for_no_row_get_none(pair: Any, monkeypatch: Any
 
     monkeypatch.setattr(Language, "row", no_row)
     assert len(await pair.tokens(temperature=1.0, seed=2, top_p=0.5, repetition_penalty=1.0)) == 12
+
+
+@pytest.mark.promise("S3-090")
+async def test_ten_thousand_requests_with_aborts_and_failures_leave_no_state(
+    start: Any, registry: Registry
+) -> None:
+    whole = await start(Role.AGGREGATED, registry=registry, step_ms=0)
+    before, highest = whole.engine.logits_states, 0
+    for _ in range(100):
+        numbers = [
+            whole.ask(
+                logits=spec("raise_at", position=2) if index % 10 == 0 else spec("nothing"),
+                max_tokens=3,
+            )
+            for index in range(100)
+        ]
+        highest = max(highest, whole.engine.logits_states)
+        for number in numbers[::3]:
+            whole.engine.cancel(number)
+        for number in numbers:
+            await whole.end_of(number)
+        whole.said.clear()
+    assert highest >= before + 100
+    assert whole.engine.logits_states == before

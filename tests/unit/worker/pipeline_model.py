@@ -134,7 +134,4 @@ def held_from(text: str, stops: Sequence[str]) -> int:
 
 
 def _as_bytes(call: Chunk, to_byte: dict[int, int]) -> Chunk:
-    return Chunk(
-        **{name: getattr(call, name) for name in Chunk.__dataclass_fields__}
-        | {"token_ids_diff": [to_byte[i] for i in call.token_ids_diff]}
-    )
+    return call._replace(token_ids_diff=[to_byte[i] for i in call.token_ids_diff])

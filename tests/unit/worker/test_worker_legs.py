@@ -1,4 +1,6 @@
-"""A leg's life: started, shown, held, ended; and closed exactly once, whatever ends it."""
+"""A leg's life: started, shown, held, ended; and closed exactly once, whatever ends it and wherever
+its hooks judge.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ from typing import Any
 
 import pytest
 from scripted_engine import LIMITS
-from worker_harness import KV, Bench, delta, with_logprobs
+from worker_harness import KV, Bench, LaterHooks, delta, with_logprobs
 
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.logits.spec import forced_token_sequence
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.legs import MAX_HELD_ROWS, DuplicateLegError
+from tandem.worker.legs import DuplicateLegError
+from tandem.worker.pipeline import MAX_HELD_ROWS
 from tandem.worker.tokenizer import Tokenizer
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
@@ -22,6 +25,12 @@ CANCELLED = worker_pb2.LegClosed.OUTCOME_CANCELLED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 STOP = common_pb2.FINISH_REASON_STOP
 LENGTH = common_pb2.FINISH_REASON_LENGTH
+
+
+@pytest.fixture(params=["inline", "later"], autouse=True)
+def _hooks_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test: with hooks that judge at once, and with ones that judge elsewhere."""
+    monkeypatch.setattr(Bench, "hooks_run", request.param)
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -586,7 +595,68 @@ def test_what_happened_is_counted(tokenizer: Tokenizer) -> None:
     bench.settle()
     bench.start(3, max_tokens=0)
     tally = bench.tally
-    assert tally.legs == {"finished": 1, "terminated": 0, "cancelled": 1, "failed": 1}
+    assert {outcome: count for outcome, count in tally.legs.items() if count} == {
+        "finished": 1,
+        "cancelled": 1,
+        "failed": 1,
+    }
     assert tally.tokens == 2
     assert sum(tally.steps.counts) == 2
     assert tally.transfers["nixl/ucx"].bytes == KV.bytes
+
+
+# --- hooks that judge elsewhere -------------------------------------------------------------------
+
+
+def _later(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, LaterHooks]:
+    monkeypatch.setattr(Bench, "hooks_run", "later")
+    bench = Bench(tokenizer)
+    assert bench.later is not None
+    return bench, bench.later
+
+
+def test_the_engine_goes_on_while_verdicts_are_awaited_and_order_is_kept(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, later = _later(tokenizer, monkeypatch)
+    request = bench.start()
+    for word, end in (("a", None), ("b", None), ("c", Ending.LENGTH)):
+        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word), end)]))
+    assert bench.link.take() is None or bench.said.text(101) == ""
+    assert len(bench.legs) == 1
+    bench.pipeline.on_rulings(later.rulings())
+    said = bench.take()
+    assert said.text(101) == "abc"
+    assert said.closed(1).outcome == FINISHED
+    assert len(bench.legs) == 0
+
+
+def test_a_verdict_that_comes_after_the_end_changes_nothing(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, later = _later(tokenizer, monkeypatch)
+    request = bench.start()
+    bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, "a"))]))
+    late = later.rulings()
+    bench.legs.cancel(bench.link, 1, "test")
+    bench.pipeline.on_rulings(late)
+    said = bench.settle()
+    assert said.text(101) == ""
+    assert said.closed(1).outcome == CANCELLED
+    assert [call.aborted for call in bench.hook.finals(request)] == [True]
+
+
+@pytest.mark.promise("S0-015")
+def test_what_the_engine_brought_after_a_terminate_that_was_not_known_yet_is_dropped(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, later = _later(tokenizer, monkeypatch)
+    bench.hook.judge = _terminate_at(1)
+    request = bench.start()
+    for word in ("bad", "worse", "worst"):
+        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+    bench.pipeline.on_rulings(later.rulings())
+    said = bench.settle()
+    assert said.text(101) == ""
+    assert said.closed(1).outcome == TERMINATED
+    assert bench.engine.cancelled == [request]

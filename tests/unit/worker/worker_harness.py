@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from scripted_engine import LIMITS, ScriptedEngine
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
-from tandem.hooks.chain import Chain
-from tandem.hooks.contract import Chunk, Phase, Verdict, emit
+from tandem.errors import HookError
+from tandem.hooks.chain import Chain, SequenceChain
+from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit
+from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 from tandem.worker.intake import Intake
+from tandem.worker.judges import Judges
 from tandem.worker.legs import Legs
 from tandem.worker.link import RouterLink
 from tandem.worker.phases import DecodeRules, PrefillRules
+from tandem.worker.pipeline import Pipeline
 from tandem.worker.tally import WorkerTally
 from tandem.worker.tokenizer import Tokenizer
 
@@ -116,8 +120,57 @@ class Said:
         return last
 
 
+class LaterHooks:
+    """Judges when it is told to, as hooks in other processes do."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._open: dict[int, SequenceChain] = {}
+        self._waiting: list[Work | int] = []
+
+    async def start(self, deliver: Deliver) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    def open(self, info: SequenceInfo) -> None:
+        self._open[info.request_id] = self._chain.sequence(info)
+
+    def submit(self, work: Sequence[Work]) -> None:
+        self._waiting += work
+
+    def abort(self, request_id: int) -> None:
+        self._waiting.append(request_id)
+
+    def rulings(self) -> list[Ruling]:
+        """On all that waits, in order."""
+        waiting, self._waiting = self._waiting, []
+        return [ruling for item in waiting if (ruling := self._judge(item)) is not None]
+
+    def _judge(self, item: Work | int) -> Ruling | None:
+        if isinstance(item, int):
+            if chain := self._open.pop(item, None):
+                chain.abort()
+            return None
+        chain = self._open.get(item.request_id)
+        if chain is None:
+            return None
+        ruling = Ruling(item.request_id, None, item.final)
+        try:
+            ruling.piece = chain.judge(item.piece, item.final)
+            ruling.reason = chain.reason
+        except HookError as error:
+            ruling.error = error
+        if item.final or ruling.error is not None or ruling.reason is not None:
+            del self._open[item.request_id]
+        return ruling
+
+
 class Bench:
     """A worker without gRPC. What an engine would do by itself, the test does by `step`."""
+
+    hooks_run: ClassVar[Literal["inline", "later"]] = "inline"
 
     def __init__(
         self,
@@ -125,33 +178,42 @@ class Bench:
         *,
         phase: Phase = "decode",
         judge: Judge | None = None,
-        hook: bool = True,
+        hook: bool | Hook = True,
         forced: LogitsProcessorEntry | None = None,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
         entry = HookEntry(path="tests.Hook", name="tests.Hook")
-        self.runner = HookRunner(self.hook, entry=entry, phase=phase, model=MODEL)
+        runs = self.hook if isinstance(hook, bool) else hook
+        self.runner = HookRunner(runs, entry=entry, phase=phase, model=MODEL)
+        chain = Chain([self.runner])
+        self.later = LaterHooks(chain) if self.hooks_run == "later" else None
         self.tally = WorkerTally()
         self.now = 100.0
         self.phase = phase
+        judges = Judges((self.later or chain) if hook else None)
         self.legs = Legs(
             phase=PHASES[phase],
             worker="w",
-            rules=DecodeRules() if phase == "decode" else PrefillRules(),
             intake=Intake(
                 role=Role(phase),
                 model=MODEL,
                 limits=LIMITS,
                 tokenizer=tokenizer,
-                has_hooks=hook,
-                forced=forced,
+                reads_text=bool(hook),
+                forced=() if forced is None else (forced,),
             ),
             engine=self.engine,
-            hooks=Chain([self.runner]) if hook else None,
+            judges=judges,
             max_legs=LIMITS.max_sequences,
             tally=self.tally,
             clock=lambda: self.now,
+        )
+        self.pipeline = Pipeline(
+            self.legs,
+            rules=DecodeRules() if phase == "decode" else PrefillRules(),
+            judges=judges,
+            tally=self.tally,
         )
         self.link = self.connect()
         self.said = Said()
@@ -203,15 +265,19 @@ class Bench:
         return self.engine.submitted[-1].request_id if accepted else 0
 
     def step(self, *deltas: Delta) -> Said:
-        self.legs.on_step(self.engine.note(deltas))
+        self.pipeline.on_step(self.engine.note(deltas))
+        if self.later is not None:
+            self.pipeline.on_rulings(self.later.rulings())
+            self.later.rulings()  # what a ruling aborted
         return self.take()
 
     def settle(self) -> Said:
         """The engine ends what was cancelled."""
-        self.legs.on_step(self.engine.settle())
-        return self.take()
+        return self.step(*self.engine.settle())
 
     def take(self) -> Said:
+        if self.later is not None:
+            self.later.rulings()  # aborts
         self.said.add(self.link.take())
         return self.said
 

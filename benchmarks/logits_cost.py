@@ -1,0 +1,225 @@
+"""What logits processors cost a step of SGLang: CPU time of its `apply_custom_logit_processor`,
+with Tandem's processor in it, for a batch of 64 rows of which some are active.
+
+Beside it stands the same work through SGLang's bare interface: a custom processor that loops over
+its rows and calls the same code, without a time limit, without a check of what it left, and without
+a batched form. No model runs: a step's own time is what the figures are to be compared with.
+
+    python benchmarks/logits_cost.py                    # both tables, about three minutes
+    python benchmarks/logits_cost.py --vocabulary 32768 --kind forced_sequence
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import machine
+import torch
+from sglang.srt.layers.sampler import apply_custom_logit_processor
+
+from tandem.engine.sglang import late
+from tandem.engine.sglang.processors import Steering
+from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
+from tandem.engine.sglang.rows import RowEditor, history_of
+from tandem.logits import Model
+from tandem.logits.registry import Registry
+from tandem.logits.spec import LogitsProcessorEntry
+
+BATCH = 64
+ACTIVE = (1, 8, 64)
+VOCABULARIES = (32_768, 131_072)
+STEPS, WARM_UP = 60, 5
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+TOKENIZER = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny" / "tokenizer.json"
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "forced_sequence": {"token_ids": list(range(5, 1000))},
+    "allowed_tokens": {"token_ids": list(range(1000, 2000))},
+    "banned_tokens": {"token_ids": list(range(1000, 1100))},
+    "banned_sequences": {"sequences": [[5 + n, 6 + n, 7 + n] for n in range(50)]},
+    "bias": {"bias": {str(n): 1.0 for n in range(1000, 1100)}},
+    "min_new_tokens": {"count": 1000},
+    "repetition_penalty": {"penalty": 1.2},
+    "no_repeat_ngram": {"size": 3},
+    "temperature_schedule": {"points": [[0, 1.0], [500, 0.5]]},
+    "thinking_budget": {"budget": 10, "end_token_ids": [9, 10]},
+    "stop_at_sentence": {"after": 10},
+    "watermark": {"key": "benchmark"},
+    "choice": {"token_ids": [[5, 6, 7], [8, 9]]},
+}
+
+
+class Request(SimpleNamespace):
+    """What of SGLang's request is read."""
+
+    def finished(self) -> bool:
+        return False
+
+
+class Bare:
+    """The same processors through SGLang's interface as it is."""
+
+    def __init__(self, processors: Sequence[Any]) -> None:
+        self._processors = processors
+
+    def __call__(self, logits: Any, params: Sequence[Mapping[str, Any]]) -> Any:
+        for row, given, processor in zip(logits, params, self._processors, strict=True):
+            processor(history_of(given["__req__"]), row)
+        return logits
+
+
+class Tandem:
+    """What the scheduler of a worker runs."""
+
+    def __init__(self, editor: RowEditor) -> None:
+        self._editor = editor
+
+    def __call__(self, logits: Any, params: Sequence[Mapping[str, Any]]) -> Any:
+        self._editor.edit(logits, params, _failed)
+        return logits
+
+
+def _failed(_request: Any, error: Exception) -> None:
+    raise SystemExit(f"a processor failed: {error}")
+
+
+class Batch:
+    """SGLang's SamplingBatchInfo, as far as `apply_custom_logit_processor` reads it."""
+
+    def __init__(self, requests: Sequence[Request], processor: Any, active: int) -> None:
+        indices = torch.arange(active)
+        entry = SimpleNamespace(rows=list(range(active)), indices=indices, processor=processor)
+        self.custom_logit_processor = {0: entry}
+        self.custom_params = [request.params for request in requests]
+        self.device = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.custom_params)
+
+
+def requests_for(name: str, args: Mapping[str, Any]) -> list[Request]:
+    entry = LogitsProcessorEntry(name, args)
+    made = []
+    for _ in range(BATCH):
+        request = Request(
+            kv=SimpleNamespace(kv_committed_len=512),
+            origin_input_ids=array("q", [(7 * n) % 900 + 100 for n in range(512)]),
+            output_ids=array("q"),
+            to_finish=None,
+        )
+        params = {SPEC_KEY: encode_spec(Steering((entry,)).spec), HISTORY_KEY: True}
+        request.params = params | {"__req__": request}
+        made.append(request)
+    return made
+
+
+@dataclass(frozen=True)
+class Side:
+    """Tandem's processor, or the bare one, with requests of its own."""
+
+    requests: Sequence[Request]
+    batch: Batch
+
+    @staticmethod
+    def of(name: str, args: Mapping[str, Any], active: int, vocabulary: int, bare: bool) -> Side:
+        model = Model(vocabulary=vocabulary, eos_token_ids=[1], tokenizer_path=TOKENIZER)
+        registry = Registry.builtin()
+        requests = requests_for(name, args)
+        entry = LogitsProcessorEntry(name, args)
+        processor: Any = (
+            Bare([registry.create(entry, model) for _ in range(active)])
+            if bare
+            else Tandem(RowEditor(registry, model))
+        )
+        return Side(requests, Batch(requests, processor, active))
+
+    def step(self, number: int, logits: Any) -> float:
+        """CPU seconds of one step; then every sequence grows by one token."""
+        rows = logits.clone()
+        began = time.thread_time()
+        apply_custom_logit_processor(rows, self.batch)
+        took = time.thread_time() - began
+        for request in self.requests:
+            request.output_ids.append(200 + number % 50)
+            request.kv.kv_committed_len += 1
+        return took
+
+
+def microseconds(
+    name: str, args: Mapping[str, Any], active: int, logits: Any
+) -> tuple[float, float]:
+    """Of a step: with Tandem, and bare. Medians; the two take turns, because the machine's own
+    speed changes.
+    """
+    sides = [Side.of(name, args, active, logits.shape[1], bare) for bare in (False, True)]
+    took: list[list[float]] = [[], []]
+    for number in range(WARM_UP + STEPS):
+        for side, measured in zip(sides, took, strict=True):
+            measured.append(side.step(number, logits) * 1e6)
+    ours, bare = (median(measured[WARM_UP:]) for measured in took)
+    return ours, bare
+
+
+def inactive() -> float:
+    """What Tandem adds to a step whose batch has no processor: the question whether one reads
+    tokens."""
+    batch = SimpleNamespace(
+        sampling_info=SimpleNamespace(has_custom_logit_processor=False), reqs=[None] * BATCH
+    )
+    return _per_call(lambda: late.reads_history(batch))
+
+
+def _per_call(function: Callable[[], object], count: int = 200_000) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        function()
+    return (time.perf_counter() - began) / count
+
+
+def keep_memory() -> None:
+    """Let the C library keep what is freed, as torch does on a GPU: else a step of many rows is
+    spent on getting the same pages again, with a processor or without.
+    """
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def table(vocabulary: int, kinds: Sequence[str]) -> str:
+    logits = torch.randn(BATCH, vocabulary)
+    head = " | ".join(f"{active} active: µs, bare, ratio" for active in ACTIVE)
+    lines = [f"| {vocabulary} tokens | {head} |", "| --- |" + " --- |" * len(ACTIVE)]
+    for name in kinds:
+        cells = []
+        for active in ACTIVE:
+            ours, bare = microseconds(name, KINDS[name], active, logits)
+            cells.append(f"{ours:.0f}, {bare:.0f}, {ours / bare:.2f}")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        sys.stderr.write(lines[-1] + "\n")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--vocabulary", type=int, choices=VOCABULARIES, action="append")
+    parser.add_argument("--kind", choices=sorted(KINDS), action="append")
+    asked = parser.parse_args()
+    keep_memory()
+    torch.set_num_threads(1)  # as the engine on a CPU
+    print(f"Measured on {machine.describe()}, torch {torch.__version__} on one thread.\n")
+    print(f"A step without an active row: {inactive() * 1e9:.0f} ns.\n")
+    for vocabulary in asked.vocabulary or VOCABULARIES:
+        print(table(vocabulary, asked.kind or list(KINDS)), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""What SGLang's scheduler process needs of Tandem. Travels to it as a pickle of plain values."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _shared_number() -> Any:
+    return multiprocessing.get_context("spawn").RawValue("q", 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Additions:
+    """Made by the worker's process, read by the scheduler's."""
+
+    seeded: bool
+    on_cpu: bool
+    registry: Mapping[str, Any]
+    """`Registry.portable`."""
+    model: Mapping[str, Any]
+    """Arguments of tandem.logits.model.Model."""
+    states: Any = field(default_factory=_shared_number)
+    """In memory that both processes share: how many sequences have logits processors now. Each rank
+    writes its own number, which is the same on all of them."""

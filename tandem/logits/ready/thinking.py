@@ -1,0 +1,67 @@
+"""A bound for a model's reasoning."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tandem.logits.history import TokenHistory
+from tandem.logits.model import Model
+from tandem.logits.processor import Need
+from tandem.logits.ready.masks import Mask, MaskingProcessor
+from tandem.logits.ready.types import Count, Text, TokenIds, tokens_of
+
+
+class ThinkingBudget(MaskingProcessor):
+    """Ends the reasoning after `budget` tokens: unless its end marker has come, the marker's tokens
+    are forced one after the other from that position on. Source: budget forcing, Muennighoff et al.
+    2025, arXiv:2501.19393, section 3.
+
+    The reasoning is taken to begin with the answer, or in the prompt. A marker that the model has
+    begun by itself is completed, not repeated.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
+
+    def __init__(
+        self,
+        budget: Count,
+        end_token_ids: TokenIds | None = None,
+        end_text: Text | None = None,
+    ) -> None:
+        """`end_token_ids` or `end_text`: the marker, such as "</think>"."""
+        self._budget = budget
+        self._given, self._text = end_token_ids, end_text
+        self._end: list[int] = []
+        self._masks: list[Mask] = []
+        self._ended_at = 0
+        """Position after the marker, once it was found; it is looked for again where an engine goes
+        back."""
+
+    def prepare(self, model: Model) -> None:
+        self._end = tokens_of(model, self._given, self._text)
+        self._masks = [Mask.of("force", [token]) for token in self._end]
+
+    def mask(self, input_ids: TokenHistory) -> Mask | None:
+        position = input_ids.position
+        if position < self._budget or 0 < self._ended_at <= position:
+            return None
+        generated = list(input_ids.generated)
+        self._ended_at = _end_of(self._end, generated)
+        return None if self._ended_at else self._masks[_begun(self._end, generated)]
+
+
+def _end_of(marker: list[int], tokens: list[int]) -> int:
+    """Where the first `marker` in `tokens` ends; 0 where there is none."""
+    size = len(marker)
+    for end in range(size, len(tokens) + 1):
+        if tokens[end - size : end] == marker:
+            return end
+    return 0
+
+
+def _begun(marker: list[int], tokens: list[int]) -> int:
+    """How many of the marker's first tokens are the last tokens."""
+    for length in range(min(len(marker) - 1, len(tokens)), 0, -1):
+        if tokens[-length:] == marker[:length]:
+            return length
+    return 0

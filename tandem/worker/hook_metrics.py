@@ -1,0 +1,115 @@
+"""Metrics of a worker's hooks and classifiers (S4-120)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from tandem.hooks.audit import AuditLog
+from tandem.hooks.classifiers.tally import CLASSIFIER_SECONDS, ClassifierTally
+from tandem.hooks.contract import Phase
+from tandem.hooks.pool import HookPool
+from tandem.hooks.tally import Tallied
+from tandem.metrics import HOOK_SECONDS, cumulative
+
+_PHASE = ("phase",)
+_HOOK = ("phase", "hook")
+_CLASSIFIER = ("phase", "classifier")
+
+
+def hook_metrics(phase: Phase, hooks: Sequence[Tallied]) -> Iterator[Metric]:
+    """Of the chain, wherever it runs."""
+    seconds = HistogramMetricFamily(
+        "tandem_hook_seconds", "Time of one call of a hook.", labels=_HOOK
+    )
+    verdicts = CounterMetricFamily(
+        "tandem_hook_verdicts",
+        "What hooks decided; error and timeout are failures of the hook.",
+        labels=(*_HOOK, "verdict"),
+    )
+    held = GaugeMetricFamily(
+        "tandem_hook_held_tokens", "Tokens that wait for a hook's later verdict.", labels=_HOOK
+    )
+    sequences = GaugeMetricFamily(
+        "tandem_hook_open_sequences",
+        "Sequences that a hook was not yet told the end of.",
+        labels=_HOOK,
+    )
+    info = GaugeMetricFamily(
+        "tandem_hook_info",
+        "1 for each hook: what its failure does, and whether its verdicts are applied.",
+        labels=(*_HOOK, "on_error", "shadow"),
+    )
+    for hook in hooks:
+        entry, tally = hook.entry, hook.tally
+        labels = (phase, entry.name)
+        seconds.add_metric(labels, cumulative(HOOK_SECONDS, tally.buckets), tally.seconds)
+        for verdict, count in tally.verdicts.items():
+            verdicts.add_metric((*labels, verdict), count)
+        held.add_metric(labels, tally.held_tokens)
+        sequences.add_metric(labels, tally.sequences)
+        info.add_metric((*labels, entry.on_error, str(entry.shadow).lower()), 1)
+    yield from (seconds, verdicts, held, sequences, info)
+
+
+def pool_metrics(phase: Phase, pool: HookPool) -> Iterator[Metric]:
+    """Of the processes that run the chain."""
+    up = GaugeMetricFamily(
+        "tandem_hook_pool_processes", "Processes of the hook pool that can judge.", labels=_PHASE
+    )
+    up.add_metric((phase,), pool.processes_up)
+    restarts = CounterMetricFamily(
+        "tandem_hook_pool_restarts",
+        "Processes of the hook pool that died or hung, and were replaced.",
+        labels=_PHASE,
+    )
+    restarts.add_metric((phase,), pool.restarts)
+    outstanding = GaugeMetricFamily(
+        "tandem_hook_pool_outstanding", "Chunks that wait for the pool's verdict.", labels=_PHASE
+    )
+    outstanding.add_metric((phase,), pool.outstanding)
+    yield from (up, restarts, outstanding)
+
+
+def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
+    """Of what this process writes down."""
+    records = CounterMetricFamily(
+        "tandem_audit_records",
+        "Decisions for the audit log: written, or dropped because the disk was slower.",
+        labels=(*_PHASE, "outcome"),
+    )
+    records.add_metric((phase, "written"), sum(each.written for each in logs))
+    records.add_metric((phase, "dropped"), sum(each.dropped for each in logs))
+    errors = CounterMetricFamily(
+        "tandem_audit_errors", "Writes that the disk refused; they are tried again.", labels=_PHASE
+    )
+    errors.add_metric((phase,), sum(each.errors for each in logs))
+    yield from (records, errors)
+
+
+def classifier_metrics(
+    phase: Phase, classifiers: Mapping[str, ClassifierTally]
+) -> Iterator[Metric]:
+    """By name."""
+    seconds = HistogramMetricFamily(
+        "tandem_classifier_seconds",
+        "Time of one call of a classifier, the wait for its turn included.",
+        labels=_CLASSIFIER,
+    )
+    verdicts = CounterMetricFamily(
+        "tandem_classifier_verdicts",
+        "What classifiers decided; error and timeout are failures, cancelled ended first.",
+        labels=(*_CLASSIFIER, "verdict"),
+    )
+    running = GaugeMetricFamily(
+        "tandem_classifier_running", "Calls that have not returned.", labels=_CLASSIFIER
+    )
+    for name, tally in classifiers.items():
+        labels = (phase, name)
+        seconds.add_metric(labels, cumulative(CLASSIFIER_SECONDS, tally.buckets), tally.seconds)
+        for verdict, count in tally.verdicts.items():
+            verdicts.add_metric((*labels, verdict), count)
+        running.add_metric(labels, tally.running)
+    yield from (seconds, verdicts, running)

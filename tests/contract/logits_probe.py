@@ -1,0 +1,90 @@
+"""Processors that a test deployment adds. They make what is generated a matter of the processors
+alone, so that the same spec must give the same tokens on every engine and in every mode.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, ClassVar, Literal
+
+import numpy
+
+from tandem.logits import BaseLogitsProcessor, Need, Row, TokenHistory
+from tandem.logits.ready.arrays import like
+
+FLAGS = (
+    "--logits-processors=probe=logits_probe:Probe,counted=logits_probe:Counted,"
+    "fault=logits_probe:Fault",
+)
+SETTINGS = {
+    "probe": "logits_probe:Probe",
+    "counted": "logits_probe:Counted",
+    "fault": "logits_probe:Fault",
+}
+
+
+class Probe(BaseLogitsProcessor):
+    """Instead of the model: a row that the position and all tokens so far decide. A position or a
+    history that is wrong by one gives other tokens from there on.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
+    keeps_state: ClassVar[bool] = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        seed = (self._seed, input_ids.position, len(input_ids), sum(input_ids), input_ids[-1])
+        values: Any = numpy.random.default_rng(seed).normal(size=len(logits)) * 3
+        logits[:] = like(logits, values.astype(numpy.float32))
+
+
+class Counted(BaseLogitsProcessor):
+    """Forces its tokens by a counter of its own, as many processors are written, and declares
+    nothing.
+    """
+
+    def __init__(self, token_ids: list[int]) -> None:
+        self._token_ids = token_ids
+        self._next = 0
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        logits[:] = -math.inf
+        logits[self._token_ids[self._next % len(self._token_ids)]] = 0.0
+        self._next += 1
+
+
+class Fault(BaseLogitsProcessor):
+    """Does something wrong at one position."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.POSITION})
+    keeps_state: ClassVar[bool] = False
+
+    def __init__(
+        self, kind: Literal["raise", "exit", "nan", "all", "shape", "answer", "slow"], at: int
+    ) -> None:
+        self._kind, self._at = kind, at
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> Any:
+        if input_ids.position != self._at:
+            return None
+        match self._kind:
+            case "raise":
+                raise KeyError("the prompt was: secret")
+            case "exit":
+                raise SystemExit(3)
+            case "nan":
+                logits[7] = math.nan
+            case "all":
+                logits[:] = -math.inf
+            case "shape":
+                logits[:] = logits[:5]
+            case "answer":
+                return logits[:5]
+            case "slow":
+                until = time.monotonic() + 30
+                while time.monotonic() < until:
+                    pass
+        return None

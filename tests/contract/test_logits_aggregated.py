@@ -1,0 +1,143 @@
+"""Every processor in one aggregated engine, of each kind, with everything at once that moves
+positions: prompts prefilled in chunks, prefixes found in the cache, overlap scheduling, requests
+beside each other, retractions (SGLang), cancels and failures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import logits_cases
+import pytest
+import tokenizers
+from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
+
+pytestmark = pytest.mark.timeout(500)
+HERE = Path(__file__).parent
+FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
+LONG = tuple(5 + number % 200 for number in range(700))
+ENGINES: dict[str, dict[str, Any]] = {
+    "sim": {"options": {"step_ms": 1}},
+    "sglang": {"options": {"chunked_prefill_size": 256, "max_total_tokens": 40_000}},
+}
+
+
+def asked(processors: list[Any], prompt: Any = PROMPT, **more: Any) -> dict[str, Any]:
+    return {
+        "token_ids": list(prompt),
+        "processors": processors,
+        "max_tokens": LENGTH,
+        **more,
+    }
+
+
+def requests() -> dict[str, dict[str, Any]]:
+    """By name; those without processors first."""
+    named = {f"free-{number}": asked([]) for number in range(3)}
+    named |= {f"case-{case.name}": asked(list(case.given)) for case in CASES}
+    named |= {f"long-{case.name}": asked(list(case.given), LONG) for case in CASES[:4]}
+    named |= {f"again-{case.name}": asked(list(case.given)) for case in CASES}
+    named |= {f"grammar-{each.name}": asked([each.given]) for each in GRAMMARS}
+    for number, kind in enumerate(FAULTS):
+        fault = ["fault", {"kind": kind, "at": number % 3}]
+        named[f"fault-{kind}"] = asked([["probe", {"seed": 9}], fault])
+    named |= {
+        f"cancelled-{number}": asked([["probe", {"seed": number}]], cancel_after=3 + number % 5)
+        for number in range(6)
+    }
+    return named
+
+
+@pytest.fixture(scope="module", params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
+    """What each request got, by name, and "states"."""
+    named = requests()
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "logits_engine.py")],
+        input=json.dumps(
+            {
+                "engine": request.param,
+                "model_path": str(model_path),
+                "requests": list(named.values()),
+                **ENGINES[request.param],
+            }
+        ),
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "SGLANG_TEST_RETRACT": "1",
+            "SGLANG_TEST_RETRACT_INTERVAL": "7",
+        },
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    result = json.loads(finished.stdout.splitlines()[-1])
+    found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
+    return found | {"states": result["states"], "peak": result["peak"]}
+
+
+@pytest.mark.promise("S3-096", "S1-052", "S3-097")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_processor_gives_the_tokens_it_gives_without_an_engine(
+    answers: dict[str, Any], model_path: Path, case: logits_cases.Case
+) -> None:
+    expected = logits_cases.expected(case, model_path)
+    assert len(expected) > 1
+    for turn in ("case", "again"):
+        assert answers[f"{turn}-{case.name}"] == {"token_ids": expected, "error": None}
+
+
+@pytest.mark.promise("S1-052")
+@pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case.name)
+def test_a_prompt_prefilled_in_chunks_changes_no_position(
+    answers: dict[str, Any], model_path: Path, case: logits_cases.Case
+) -> None:
+    expected = logits_cases.expected(case, model_path, LONG)
+    assert answers[f"long-{case.name}"] == {"token_ids": expected, "error": None}
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)
+def test_an_answer_is_a_sentence_of_its_grammar(
+    answers: dict[str, Any], model_path: Path, grammar: logits_cases.Grammar
+) -> None:
+    answer = answers[f"grammar-{grammar.name}"]
+    assert answer["error"] is None
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    text = tokenizer.decode(answer["token_ids"], skip_special_tokens=True)
+    assert grammar.fits(text), text
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_faulty_processor_ends_its_own_request_with_a_typed_error(
+    answers: dict[str, Any], kind: str
+) -> None:
+    answer = answers[f"fault-{kind}"]
+    code, message = answer["error"]
+    assert code == "logits_processor_failed"
+    assert "'fault'" in message
+    assert "secret" not in message
+    assert len(answer["token_ids"]) == FAULTS.index(kind) % 3
+
+
+@pytest.mark.promise("S1-050")
+def test_requests_without_processors_agree_with_each_other(answers: dict[str, Any]) -> None:
+    free = [answers[f"free-{number}"] for number in range(3)]
+    assert free[0] == free[1] == free[2]
+    assert len(free[0]["token_ids"]) > 1
+
+
+@pytest.mark.promise("S3-090")
+def test_nothing_is_left_of_any_processor_when_all_requests_have_ended(
+    answers: dict[str, Any],
+) -> None:
+    assert answers["peak"] > 1
+    assert answers["states"] == 0

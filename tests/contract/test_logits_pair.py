@@ -1,0 +1,125 @@
+"""Every processor through a prefill and a decode worker, of each engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import logits_cases
+import pytest
+from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
+from worker_pair import Pair, Sequence_
+
+from tandem.v1 import common_pb2, worker_pb2
+
+pytestmark = pytest.mark.timeout(400)
+FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
+FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
+TOGETHER = 7
+
+
+def spec_of(*given: Any) -> common_pb2.LogitsSpec:
+    return common_pb2.LogitsSpec(
+        processors=[
+            common_pb2.LogitsProcessor(name=name, args_json=json.dumps(args))
+            for name, args in given
+        ]
+    )
+
+
+async def start(pair: Pair, *given: Any, **fields: Any) -> Sequence_:
+    task = {"prompt_text": "", "prompt_token_ids": PROMPT, "want_token_ids": True}
+    return await pair.start(
+        task={**task, "logits": spec_of(*given)},
+        **{"max_tokens": LENGTH, "ignore_eos": False, **fields},
+    )
+
+
+def tokens_of(sequence: Sequence_) -> list[int]:
+    """Where every open sequence wants its token ids, as all do here."""
+    found: list[int] = []
+    for columns in (*sequence.pair.prefill.told.columns, *sequence.pair.decode.told.columns):
+        place = 0
+        for number, count in zip(columns.sequence, columns.token_count, strict=True):
+            if number == sequence.number:
+                found += columns.token_id[place : place + count]
+            place += count
+    return found
+
+
+@pytest.mark.promise("S3-096", "S1-051", "S3-088")
+@pytest.mark.parametrize("first", range(0, len(CASES), TOGETHER))
+async def test_every_processor_gives_the_tokens_it_gives_without_an_engine(
+    pair: Pair, model_path: Path, first: int
+) -> None:
+    free_alone = await start(pair)
+    await pair.finished(free_alone)
+    cases = CASES[first : first + TOGETHER]
+    sequences = [await start(pair, *case.given) for case in cases]
+    free = [await start(pair) for _ in range(2)]
+    for sequence in (*sequences, *free):
+        prefill, decode = await pair.finished(sequence)
+        assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+    for case, sequence in zip(cases, sequences, strict=True):
+        assert tokens_of(sequence) == logits_cases.expected(case, model_path), case.name
+    assert [tokens_of(each) for each in free] == [tokens_of(free_alone)] * 2
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)
+async def test_an_answer_is_a_sentence_of_its_grammar(
+    pair: Pair, grammar: logits_cases.Grammar
+) -> None:
+    sequence = await start(pair, grammar.given)
+    for closed in await pair.finished(sequence):
+        assert closed.outcome == FINISHED, closed
+    assert grammar.fits(sequence.text), sequence.text
+
+
+@pytest.mark.parametrize(("kind", "at"), [("raise", 0), ("nan", 0), ("slow", 1), ("all", 3)])
+async def test_a_faulty_processor_fails_its_request_and_no_other(
+    pair: Pair, model_path: Path, kind: str, at: int
+) -> None:
+    bad = await start(pair, ("probe", {}), ("fault", {"kind": kind, "at": at}))
+    good = await start(pair, *CASES[0].given)
+    legs = await pair.finished(good)
+    assert [leg.outcome for leg in legs] == [FINISHED, FINISHED]
+    assert tokens_of(good) == logits_cases.expected(CASES[0], model_path)
+    stream = pair.prefill if at == 0 else pair.decode
+    closed = await stream.closed(bad.number)
+    assert (closed.outcome, closed.error.code) == (FAILED, "logits_processor_failed")
+    assert not closed.retryable
+    assert len(tokens_of(bad)) <= at
+    await pair.cancel(bad)
+    await pair.decode.closed(bad.number)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((("nobody", {}),), "unknown logits processor 'nobody'"),
+        ((("bias", {}),), "'bias': missing a required argument: 'bias'"),
+        ((("max_new_tokens", {"count": -1}),), "'max_new_tokens', argument 'count'"),
+        ((("choice", {"token_ids": [[99999]]}),), "99999 is outside the vocabulary"),
+        ((("regex", {"pattern": "(a"}),), "unclosed group"),
+        ((("probe", {}), ("regex", {"pattern": "a"})), "must be the first"),
+        ((("probe", {}),) * 17, "at most 16"),
+    ],
+)
+async def test_both_phases_refuse_a_bad_request_and_say_what_is_wrong(
+    pair: Pair, given: Any, says: str
+) -> None:
+    for closed in await pair.finished(await start(pair, *given)):
+        assert (closed.outcome, closed.error.code) == (FAILED, "invalid_request")
+        assert says in closed.error.message
+        assert closed.error.param == "logits_processors"
+
+
+@pytest.mark.promise("S3-091")
+async def test_each_of_n_outputs_has_state_of_its_own(pair: Pair, model_path: Path) -> None:
+    counted = next(case for case in CASES if case.name == "counted")
+    sequences = [await start(pair, *counted.given, output_index=index) for index in range(4)]
+    for sequence in sequences:
+        await pair.finished(sequence)
+    expected = logits_cases.expected(counted, model_path)
+    assert [tokens_of(sequence) for sequence in sequences] == [expected] * 4
