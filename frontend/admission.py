@@ -132,6 +132,10 @@ class Admission:
             )
         if request.tandem and request.tandem.report and not config.allow_reports:
             raise UnsupportedError("This deployment gives no reports", param="tandem.report")
+        if request.tandem and request.tandem.external_scores and not config.allow_external_scores:
+            raise UnsupportedError(
+                "This deployment gives no external scores", param="tandem.external_scores"
+            )
 
     def _submission(
         self,
@@ -152,6 +156,9 @@ class Admission:
             streaming=bool(request.stream),
             want_token_ids=request.detokenize is False,
             want_report=bool(request.tandem and request.tandem.report),
+            want_external_scores=bool(request.tandem and request.tandem.external_scores),
+            metadata=request.metadata or {},
+            withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             priority=request.priority or 0,
         )
@@ -159,15 +166,18 @@ class Admission:
     def _logits(
         self, choices: Sequence[LogitsProcessorChoice], limits: Limits
     ) -> LogitsProcessorSpec | None:
-        allowed = set(self._config.client_logits_processors) & limits.logits_processors
+        if not choices:
+            return None
+        allowed = set(self._config.client_logits_processors).intersection(limits.logits_processors)
         for position, choice in enumerate(choices):
             if choice.name not in allowed:
                 raise UnsupportedError(
                     f"The logits processor `{choice.name}` is not offered",
                     param=f"logits_processors[{position}].name",
                 )
-        entries = tuple(LogitsProcessorEntry(choice.name, choice.args) for choice in choices)
-        return LogitsProcessorSpec(entries) if entries else None
+        return LogitsProcessorSpec(
+            tuple(LogitsProcessorEntry(choice.name, choice.args) for choice in choices)
+        )
 
 
 def _sampling(

@@ -66,6 +66,15 @@ class FrontendConfig:
     allow_reports: bool = setting(
         False, 'Let clients ask for `tandem: {"report": true}`: workers, request ids, KV figures.'
     )
+    allow_external_scores: bool = setting(
+        False,
+        'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
+    )
+    withheld_finish_reason: Literal["stop", "content_filter"] = setting(
+        "stop",
+        "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
+        " says which.",
+    )
     client_logits_processors: tuple[str, ...] = setting(
         (), "Names of logits processors that clients may use; the workers must know them too."
     )

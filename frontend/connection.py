@@ -8,15 +8,18 @@ even when its peer reads nothing, which then never happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from frontend import http_errors
 from frontend.http_errors import HeadTooLargeError, ReceiveTimeoutError
 from tandem.errors import InvalidRequestError, TandemError
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
@@ -35,6 +38,8 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *, bounds: Bounds, **uvicorn_arguments: Any) -> None:
         super().__init__(**uvicorn_arguments)
         self._bounds = bounds
+        self._served: RequestResponseCycle
+        """Of pipelined requests `cycle` is the last, and this the first that is not complete."""
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -57,12 +62,32 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()  # else the end of the stream is not seen
 
     @property
+    def received(self) -> bool:
+        """Whether all of the request is here, its body included."""
+        cycle: RequestResponseCycle = self.cycle  # of the newest request: pipelined ones are older
+        return not cycle.more_body
+
+    @property
     def writable(self) -> bool:
         return not self.flow.write_paused
 
+    def start_chunks(self, headers: Headers, body: bytes) -> None:
+        """The head of a response of unknown length together with the first part of its body: ASGI
+        would send two packets. Never waits: the caller asks `writable` first.
+        """
+        cycle = self._served
+        cycle.response_started = cycle.chunked_encoding = True
+        lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *headers)]
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        if not self.transport.is_closing():
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+                % (b"".join(lines), len(body), body)
+            )
+
     def write_chunk(self, body: bytes) -> None:
-        """A part of a body whose head was sent without a content-length. Never waits: the caller
-        asks `writable` first. ASGI's `send`, which awaits, costs about as much again as the write
+        """A further part. ASGI's `send`, which awaits, costs about as much again as the write
         itself.
         """
         if not self.transport.is_closing():
@@ -79,9 +104,9 @@ class Connection(HttpToolsProtocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._head_timer is None and not self._serving:
-            self._expect_head()
         super().data_received(data)
+        if self._head_timer is None and not self._serving:
+            self._expect_head()  # a part of one has come
         if self._head_timer is not None:
             self._head_bytes += len(data)
             if self._head_bytes > self._bounds.max_header_bytes:
@@ -116,6 +141,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._on_lost = self._on_stall = self.on_writable = None

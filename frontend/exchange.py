@@ -17,7 +17,7 @@ from tandem.v1 import common_pb2
 
 Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
 """Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "content_filter"]
 
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
@@ -27,7 +27,11 @@ class Ending(NamedTuple):
     choice: int
     reason: FinishReason
     stop_reason: str | None
-    """The matched stop string, or a hook's reason; None for the end of a sequence."""
+    """The matched stop string, a hook's reason or a classifier's name; None for the end of a
+    sequence.
+    """
+    external_scores: str = ""
+    """A JSON object, where it was asked for."""
 
 
 class Exchange:
@@ -49,11 +53,11 @@ class Exchange:
         "_limit",
         "_release",
         "_rows",
-        "_streaming",
         "_tokens",
         "_touched",
         "_touched_list",
         "_waiter",
+        "_withheld_reason",
         "backlog",
         "base",
         "cached_tokens",
@@ -71,13 +75,14 @@ class Exchange:
         base: int,
         prompts: int,
         n: int,
-        streaming: bool,
         backlog_limit: int,
         inter_token: Tally,
         touched: list[Exchange],
         release: Callable[[Exchange], None],
         abort_client: Callable[[], None],
+        withheld_reason: FinishReason,
     ) -> None:
+        """`withheld_reason`: of a choice that a hook or a classifier ended."""
         self.base = base
         self.firsts = range(base, base + prompts * n, n)
         self.open_choices = prompts * n
@@ -93,13 +98,13 @@ class Exchange:
         self._ended: list[Ending] = []
         self._counted = 0
         self._limit = backlog_limit
-        self._streaming = streaming
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
         self._touched = False
         self._touched_list = touched
         self._release = release
         self._abort_client = abort_client
+        self._withheld_reason = withheld_reason
 
     @property
     def sequences(self) -> range:
@@ -140,12 +145,20 @@ class Exchange:
         prompt = choice * len(self.cached_tokens) // len(self._tokens)
         self.cached_tokens[prompt] = max(self.cached_tokens[prompt], finish.cached_tokens)
         self._tokens[choice] = max(self._tokens[choice], finish.completion_tokens)
-        length = finish.reason == common_pb2.FINISH_REASON_LENGTH
-        self.end(choice, "length" if length else "stop", finish.stop_reason)
+        reason: FinishReason = "stop"
+        if finish.withheld:
+            reason = self._withheld_reason
+        elif finish.reason == common_pb2.FINISH_REASON_LENGTH:
+            reason = "length"
+        self._end(Ending(choice, reason, finish.stop_reason or None, finish.external_scores))
 
-    def end(self, choice: int, reason: FinishReason, stop_reason: str) -> None:
+    def withhold(self, choice: int, stop_reason: str) -> None:
+        """A hook ended the choice elsewhere: in prefill, or in another choice."""
+        self._end(Ending(choice, self._withheld_reason, stop_reason or None))
+
+    def _end(self, ending: Ending) -> None:
         """A choice has all it will have."""
-        self._ended.append(Ending(choice, reason, stop_reason or None))
+        self._ended.append(ending)
         self.open_choices -= 1
         if not self._touched:
             self._touched = True
@@ -156,9 +169,9 @@ class Exchange:
     def settle(self) -> None:
         """The router's message has been handed out: pass on what it brought."""
         self._touched = False
-        if self.error is not None or not self.open_choices or self.pump is None:
+        if self._over():
             self._wake()
-        if self._streaming and self.open_choices and not (self.pump is not None and self.pump()):
+        elif self.pump is not None and not self.pump():
             self._bound_backlog()
 
     def fail(self, error: TandemError) -> None:
@@ -170,15 +183,11 @@ class Exchange:
 
     # --- the handler's side ---
 
-    async def started(self) -> None:
-        """Until something may be said to the client: a streaming one's first output, or the end."""
-        while not (self._streaming and (self._rows or self._ended)) and not self._over():
-            await self._wait()
-
     async def over(self) -> None:
         """Until the last end, or a failure."""
-        while not self._over():
-            await self._wait()
+        if not self._over():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     def take(self) -> tuple[list[Row], list[Ending]]:
         """All that came since the last call. A choice's rows come before its end."""
@@ -193,13 +202,6 @@ class Exchange:
 
     def _over(self) -> bool:
         return self.error is not None or not self.open_choices
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

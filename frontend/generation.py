@@ -6,7 +6,6 @@ import logging
 import time
 
 from frontend import http_errors
-from frontend.connection import Connection
 from frontend.exchange import Exchange
 from frontend.http import Call
 from frontend.metrics import Metrics
@@ -52,7 +51,7 @@ class Generation:
 
         Raises the failure where nothing has been sent yet.
         """
-        echoes = [prompt.text for prompt in submission.prompts for _ in range(submission.n)]
+        echoes = [p.text for p in submission.prompts for _ in range(submission.n)] if echo else []
         with self._switchboard.exchange(
             submission, backlog_limit=self._backlog_limit, abort_client=call.connection.abort
         ) as exchange:
@@ -62,9 +61,6 @@ class Generation:
             )
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
             try:
-                await exchange.started()
-                if exchange.error is not None:
-                    raise exchange.error
                 ending = _Ending(submission, exchange, arrived)
                 if submission.streaming:
                     events = EventWriter(
@@ -76,7 +72,7 @@ class Generation:
                         include_usage=include_usage,
                         token_ids=submission.want_token_ids,
                     )
-                    await _stream(call, exchange, events, ending, echoes if echo else [])
+                    await _stream(call, exchange, events, ending, echoes)
                 else:
                     body = BodyWriter(
                         dialect,
@@ -86,7 +82,7 @@ class Generation:
                         choices=submission.choices,
                         token_ids=submission.want_token_ids,
                     )
-                    await _collect(call, exchange, body, ending, echoes if echo else [])
+                    await _collect(call, exchange, body, ending, echoes)
             finally:
                 if exchange.first_at:
                     self._metrics.ttft_seconds.observe(exchange.first_at - arrived)
@@ -128,36 +124,36 @@ async def _stream(
     call: Call, exchange: Exchange, events: EventWriter, ending: _Ending, echoes: list[str]
 ) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
-    await call.start_events()
-    live = _Live(exchange, call.connection, events, events.opening(echoes))
-    live.pump()
+    live = _Live(call, exchange, events, events.opening(echoes))
     exchange.pump = call.connection.on_writable = live.pump
     await exchange.over()
+    exchange.pump = None  # they hold each other: else both are left to the garbage collector
+    if exchange.error is not None and not call.started:
+        raise exchange.error
     last = live.take()
     if exchange.error is not None:
         last += b"data: " + http_errors.body(exchange.error) + b"\n\n"
     else:
         last += events.closing(ending.usage(), ending.report())
-    await call.send(last, more=False)
+    await call.end_stream(last)
 
 
 class _Live:
     """Writes a stream's events as they come."""
 
-    __slots__ = ("_connection", "_events", "_exchange", "_opening")
+    __slots__ = ("_call", "_events", "_exchange", "_opening")
 
-    def __init__(
-        self, exchange: Exchange, connection: Connection, events: EventWriter, opening: bytes
-    ) -> None:
-        self._exchange, self._connection, self._events = exchange, connection, events
+    def __init__(self, call: Call, exchange: Exchange, events: EventWriter, opening: bytes) -> None:
+        self._call, self._exchange, self._events = call, exchange, events
         self._opening = opening
 
     def pump(self) -> bool:
         """Send what there is. False: the client's socket is full, and nothing was taken."""
-        if not self._connection.writable:
+        call = self._call
+        if not call.connection.writable:
             return False
         if body := self.take():
-            self._connection.write_chunk(body)
+            call.stream(body)
         return True
 
     def take(self) -> bytes:
@@ -173,6 +169,9 @@ class _Live:
 async def _collect(
     call: Call, exchange: Exchange, body: BodyWriter, ending: _Ending, echoes: list[str]
 ) -> None:
+    await exchange.over()
+    if exchange.error is not None:
+        raise exchange.error
     rows, ended = exchange.take()
     body.opening(echoes)
     for row in rows:

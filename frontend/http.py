@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from frontend.connection import EXTENSION, Connection
+from frontend.connection import EXTENSION, Connection, Headers
 from frontend.http_errors import ReceiveTimeoutError
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError
@@ -14,10 +14,10 @@ from tandem.errors import CancelledError, TooLargeError
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
+_UNBUFFERED: Headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
 class Call:
@@ -59,6 +59,8 @@ class Call:
         declared = self.header(b"content-length") or b""
         if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
             raise TooLargeError(f"The body must not be larger than {limit} bytes")
+        if self.connection.received:
+            return await self._read(limit)
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._read(limit)
@@ -81,31 +83,37 @@ class Call:
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:
-        await self._start(status, content_type, (*headers, (b"content-length", b"%d" % len(body))))
-        await self.send(body, more=False)
-
-    async def start_events(self) -> None:
-        """The head of a stream of server-sent events."""
-        await self._start(
-            200, EVENTS, ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-        )
-
-    async def send(self, body: bytes, *, more: bool) -> None:
-        """A part of the body; waits while the client's socket is full."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _start(self, status: int, content_type: bytes, headers: Headers) -> None:
         self.started = True
-        trace_id = self.trace_id.encode()
+        headers = (*headers, (b"content-length", b"%d" % len(body)))
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [
-                    (b"content-type", content_type),
-                    (b"x-request-id", trace_id),
-                    (b"x-tandem-trace-id", trace_id),
-                    *headers,
-                ],
+                "headers": self._headers(content_type, headers),
             }
         )
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def stream(self, events: bytes) -> None:
+        """A part of a stream of server-sent events. The caller asks `connection.writable` first."""
+        if self.started:
+            self.connection.write_chunk(events)
+        else:
+            self.started = True
+            self.connection.start_chunks(self._headers(EVENTS, _UNBUFFERED), events)
+
+    async def end_stream(self, events: bytes) -> None:
+        """The stream's last part; waits while the client's socket is full."""
+        if not self.started:
+            self.stream(events)
+            events = b""
+        await self._send({"type": "http.response.body", "body": events, "more_body": False})
+
+    def _headers(self, content_type: bytes, more: Headers) -> Headers:
+        trace_id = self.trace_id.encode()
+        return [
+            (b"content-type", content_type),
+            (b"x-request-id", trace_id),
+            (b"x-tandem-trace-id", trace_id),
+            *more,
+        ]

@@ -15,7 +15,7 @@ class Limits:
     def __init__(self, tokenizer: Tokenizer, served: router_pb2.ServedModel) -> None:
         self.context_length = served.limits.context_length or tokenizer.context_length
         self.vocabulary = served.limits.vocabulary or tokenizer.vocabulary
-        self.logits_processors = set(served.logits_processors)
+        self.logits_processors = served.logits_processors
 
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
         if token_ids and max(token_ids) >= self.vocabulary:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2, router_pb2
@@ -30,6 +31,11 @@ class Submission:
     want_token_ids: bool
     """Token ids instead of text."""
     want_report: bool
+    want_external_scores: bool
+    metadata: Mapping[str, str]
+    """The client's own, for classifiers."""
+    withheld_reason: Literal["stop", "content_filter"]
+    """The finish_reason of a choice that a hook or a classifier ended."""
     timeout_seconds: float
     priority: int
 
@@ -69,6 +75,8 @@ class Submission:
             want_text=not self.want_token_ids,
             want_token_ids=self.want_token_ids,
             want_report=self.want_report,
+            want_external_scores=self.want_external_scores,
+            metadata=self.metadata,
         )
         task.sampling.max_tokens = prompt.max_tokens
         return task.SerializeToString()

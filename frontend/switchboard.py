@@ -89,12 +89,12 @@ class Switchboard:
             base=self._number(submission),
             prompts=len(submission.prompts),
             n=submission.n,
-            streaming=submission.streaming,
             backlog_limit=backlog_limit,
             inter_token=self._metrics.inter_token_seconds,
             touched=self._touched,
             release=self._release,
             abort_client=abort_client,
+            withheld_reason=submission.withheld_reason,
         )
         self._link.submit(submission.to_submits(exchange.firsts))
         self._open.add(exchange)
@@ -215,7 +215,7 @@ class Switchboard:
             exchange.fail(errors.from_proto(end.error))
         else:
             self._routes.pop(end.sequence)
-            exchange.end(end.sequence - exchange.base, "stop", end.stop_reason)
+            exchange.withhold(end.sequence - exchange.base, end.stop_reason)
 
     def _fleet(self, fleet: router_pb2.Fleet) -> None:
         served = next((model for model in fleet.models if model.name == self._model), None)

@@ -15,6 +15,7 @@ _OUTCOMES = {
     worker_pb2.LegClosed.OUTCOME_TERMINATED: Outcome.TERMINATED,
     worker_pb2.LegClosed.OUTCOME_CANCELLED: Outcome.CANCELLED,
     worker_pb2.LegClosed.OUTCOME_FAILED: Outcome.FAILED,
+    worker_pb2.LegClosed.OUTCOME_REGENERATE: Outcome.REGENERATE,
 }
 
 
@@ -90,6 +91,7 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
         reason=closed.reason,
         error=from_proto(closed.error) if closed.HasField("error") else None,
         retryable=closed.retryable,
+        overlay=closed.overlay,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "content_filter"]
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
@@ -83,6 +83,8 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason
     stop_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What each classifier answered, by its name; only where asked for and allowed."""
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -92,6 +94,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason
     stop_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):

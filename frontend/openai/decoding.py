@@ -35,7 +35,6 @@ UNSUPPORTED: dict[str, str] = {
     "input_audio": _NO_OTHER_MODALITIES,
     "file": _NO_OTHER_MODALITIES,
     "store": _NO_STORE,
-    "metadata": _NO_STORE,
     "prompt_cache_key": "prefix caching needs no key here",
     "prediction": "predicted outputs are not offered",
     "reasoning_effort": "there is no reasoning parser",

@@ -18,6 +18,8 @@ _MAX_INT32 = 2**31 - 1
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
@@ -34,6 +36,8 @@ class LogitsProcessorChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 class TandemOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     report: bool = False
     """Add what each phase did to the answer. Only where the deployment allows reports."""
+    external_scores: bool = False
+    """Add what classifiers answered to each choice. Only where the deployment allows it."""
 
 
 class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +65,8 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None
     tandem: TandemOptions | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None = None
+    """For the deployment's classifiers; nothing of it is stored."""
     user: str | None = None
     """Accepted for compatibility; nothing is done with it."""
 

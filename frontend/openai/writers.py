@@ -113,6 +113,7 @@ class EventWriter:
                 _encode(ending.reason),
                 b',"stop_reason":',
                 _encode(ending.stop_reason),
+                _scores(ending),
                 b"}]}\n\n",
             )
         )
@@ -191,4 +192,13 @@ class BodyWriter:
             finish_reason=reason,
             stop_reason=ending.stop_reason,
             token_ids=self._ids[choice] if self._token_ids else msgspec.UNSET,
+            external_scores=msgspec.Raw(ending.external_scores.encode())
+            if ending.external_scores
+            else msgspec.UNSET,
         )
+
+
+def _scores(ending: Ending) -> bytes:
+    if not ending.external_scores:
+        return b""
+    return b',"external_scores":' + ending.external_scores.encode()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from router.core.values import ServedModel
 from tandem.errors import TandemError
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class StartLeg:
+class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     leg: int
     frontend: int
@@ -23,24 +22,21 @@ class StartLeg:
     hold_output: bool
 
 
-@dataclass(slots=True, frozen=True)
-class ReleaseLeg:
+class ReleaseLeg(msgspec.Struct, frozen=True):
     """A held decode leg may send its output."""
 
     worker: str
     leg: int
 
 
-@dataclass(slots=True, frozen=True)
-class CancelLeg:
+class CancelLeg(msgspec.Struct, frozen=True):
     worker: str
     leg: int
     reason: str
     """An error's code, or how the sequence ended."""
 
 
-@dataclass(slots=True, frozen=True)
-class EndSequence:
+class EndSequence(msgspec.Struct, frozen=True):
     """Tell the frontend that a sequence ended otherwise than by the Finish in its payload."""
 
     frontend: int
@@ -50,8 +46,7 @@ class EndSequence:
     stop_reason: str = ""
 
 
-@dataclass(slots=True, frozen=True)
-class RequestEnded:
+class RequestEnded(msgspec.Struct, frozen=True):
     """All sequences of a request have ended; for logs."""
 
     trace_id: str
@@ -59,29 +54,25 @@ class RequestEnded:
     seconds: float
 
 
-@dataclass(slots=True, frozen=True)
-class RefuseFrontend:
+class RefuseFrontend(msgspec.Struct, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
     frontend: int
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class FleetChanged:
+class FleetChanged(msgspec.Struct, frozen=True):
     models: tuple[ServedModel, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class PairRejected:
+class PairRejected(msgspec.Struct, frozen=True):
     """Two workers of one model do not match, or a worker cannot be in any pair; for logs."""
 
     worker: str
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class SettleOverdue:
+class SettleOverdue(msgspec.Struct, frozen=True):
     """A worker has not closed a cancelled leg in time; for logs."""
 
     worker: str

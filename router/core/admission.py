@@ -30,9 +30,13 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
             f"the prompt has {submit.prompt_tokens} tokens and max_tokens is {submit.max_tokens},"
             f" together more than the context of {context} tokens"
         )
-    # What starts at once takes no place in the queue; while others wait, nothing does.
     waiting = len(state.waiting)
-    starts = 0 if state.waiting.head(submit.model) else state.fleet.free_pairs(submit.model)
-    if submit.n > starts + state.bounds.max_queue - waiting:
+    too_many = submit.n - (state.bounds.max_queue - waiting)
+    if too_many > 0 and too_many > _starts(state, submit.model):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
     return None
+
+
+def _starts(state: State, model: str) -> int:
+    """What starts at once takes no place in the queue; while others wait, nothing does."""
+    return 0 if state.waiting.head(model) else state.fleet.free_pairs(model)

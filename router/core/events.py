@@ -4,25 +4,22 @@ back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from router.core.values import Outcome, Phase, Profile
 from tandem.errors import TandemError
 
 
-@dataclass(slots=True, frozen=True)
-class FrontendUp:
+class FrontendUp(msgspec.Struct, frozen=True):
     frontend: int
     """Numbers are never reused while something of the earlier frontend is open."""
 
 
-@dataclass(slots=True, frozen=True)
-class FrontendDown:
+class FrontendDown(msgspec.Struct, frozen=True):
     frontend: int
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Submit:
+class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """A request of n sequences, numbered first_sequence .. first_sequence + n - 1."""
 
     frontend: int
@@ -39,14 +36,12 @@ class Submit:
     trace_id: str = ""
 
 
-@dataclass(slots=True, frozen=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True):
     frontend: int
     first_sequence: int
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class WorkerUp:
+class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's stream is open. `worker` is its address."""
 
     worker: str
@@ -54,56 +49,50 @@ class WorkerUp:
     profile: Profile
 
 
-@dataclass(slots=True, frozen=True)
-class WorkerDown:
+class WorkerDown(msgspec.Struct, frozen=True):
     """A worker's stream is broken: every leg on it is closed by that."""
 
     worker: str
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class WorkerDraining:
+class WorkerDraining(msgspec.Struct, frozen=True):
     worker: str
     draining: bool
 
 
-@dataclass(slots=True, frozen=True)
-class LegStarted:
+class LegStarted(msgspec.Struct, frozen=True):
     worker: str
     leg: int
 
 
-@dataclass(slots=True, frozen=True)
-class LegVerdict:
+class LegVerdict(msgspec.Struct, frozen=True):
     worker: str
     leg: int
     terminate: bool
     reason: str = ""
 
 
-@dataclass(slots=True, frozen=True)
-class LegClosed:
+class LegClosed(msgspec.Struct, frozen=True):
     worker: str
     leg: int
     outcome: Outcome
     reason: str = ""
     error: TandemError | None = None
     retryable: bool = False
+    overlay: bytes = b""
+    """REGENERATE: laid over the task of the next run."""
 
 
-@dataclass(slots=True, frozen=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
-@dataclass(slots=True, frozen=True)
-class Drain:
+class Drain(msgspec.Struct, frozen=True):
     """Refuse what is new from now on."""
 
 
-@dataclass(slots=True, frozen=True)
-class Abandon:
+class Abandon(msgspec.Struct, frozen=True):
     """End everything that is still open."""
 
 

@@ -38,6 +38,8 @@ class _Open:
     deadline: float
     started: bool = False
     attempts: int = 0
+    """Since the start, or the last regeneration."""
+    regenerations: int = 0
 
 
 @dataclass(slots=True)
@@ -132,6 +134,10 @@ class Ledger:
         running = leg.cancelled_at is None and leg.sequence in self.open
         if leg.phase is Phase.DECODE and shown and running:
             self._end(leg.sequence)  # through its payload
+        if leg.phase is Phase.DECODE and event.outcome is Outcome.REGENERATE and running:
+            sequence = self.open[leg.sequence]
+            sequence.started, sequence.attempts = False, 0
+            sequence.regenerations += 1
 
     def _lose(self, worker: str) -> None:
         for number in [number for number, leg in self.legs.items() if leg.worker == worker]:
@@ -187,6 +193,8 @@ class Ledger:
             sequence.attempts += 1
             if sequence.started or sequence.attempts > 1 + self.bounds.max_retries:
                 self._fault(f"sequence {leg.sequence} is tried again after it was shown, or often")
+            if sequence.regenerations > self.bounds.max_regenerations:
+                self._fault(f"sequence {leg.sequence} is regenerated too often")
         for number, other in self.legs.items():
             if other.sequence == leg.sequence and other.room != leg.room:
                 self._fault(f"a retry starts before leg {number} of the old attempt is closed")

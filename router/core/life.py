@@ -13,7 +13,7 @@ from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.values import Outcome, Phase
-from tandem.errors import HookError, InternalError, TandemError, WorkerError
+from tandem.errors import HookError, InternalError, NoPairError, TandemError, WorkerError
 
 _ROOM_DRAWS = 16
 _MAX_TIMEOUT_MS = 2**32 - 1
@@ -121,7 +121,9 @@ class Life:
             self._fail(sequence, _error_of(closed), retryable=closed.retryable)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
-        if closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
+        if closed.outcome is Outcome.REGENERATE:
+            self._regenerate(sequence, closed.overlay)
+        elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
             self._fail(sequence, _error_of(closed), retryable=closed.retryable)
         elif leg.held:
             error = InternalError("the decode worker ended a leg that it was to hold")
@@ -147,6 +149,21 @@ class Life:
             self._retry_when_settled(sequence)
         else:
             self.end(sequence, error=error)
+
+    def _regenerate(self, sequence: Sequence, overlay: bytes) -> None:
+        """Run it again from the start, on any pair: nothing of it was shown."""
+        if sequence.regenerations >= self._state.bounds.max_regenerations:
+            error = WorkerError("classifiers blocked every run of the sequence")
+            self._fail(sequence, error, retryable=False)
+            return
+        sequence.regenerations += 1
+        sequence.overlay = overlay
+        sequence.retries = 0
+        sequence.pair = None
+        sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
+        sequence.stage = Stage.RETRYING
+        self._cancel_legs(sequence, Outcome.REGENERATE.value)
+        self._retry_when_settled(sequence)
 
     def _retry_when_settled(self, sequence: Sequence) -> None:
         """Only when both legs are closed can nothing of the old attempt reach the frontend."""
@@ -177,6 +194,7 @@ class Life:
     def _request_ended(self, request: Request) -> None:
         submit = request.submit
         self._state.deadlines.clear(request, request.deadline)
+        request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if requests := self._state.frontends.get(submit.frontend):
             requests.pop(submit.first_sequence, None)
         counts = self._state.counts.requests
@@ -201,7 +219,7 @@ class Life:
                 room=sequence.room,
                 kv_peer=kv_peer,
                 timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
-                task=submit.task,
+                task=submit.task + sequence.overlay,
                 hold_output=held,
             )
         )

@@ -26,7 +26,7 @@ class Stage(enum.Enum):
     DECODING = "decoding"
     """Decode has said LegStarted: output may have been shown, so nothing is retried."""
     RETRYING = "retrying"
-    """An attempt failed; waits until both its legs are closed."""
+    """An attempt failed, or is to be made again; waits until both its legs are closed."""
     ENDED = "ended"
 
 
@@ -58,6 +58,9 @@ class Sequence:
     pair: Pair | None = None
     """The pair of this or the last attempt; a retry takes another."""
     failure: TandemError | None = None
+    regenerations: int = 0
+    overlay: bytes = b""
+    """Laid over the task since the last regeneration."""
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,8 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"
     FAILED = "failed"
     LOST = "lost"
+    REGENERATE = "regenerate"
+    """A classifier blocked the output, and nothing was shown: the sequence is to be run again."""
 
 
 class Fingerprint(NamedTuple):
@@ -89,6 +91,8 @@ class Bounds:
     """Sequences that wait for a pair; one more is refused at once."""
     max_retries: int = 1
     """Further attempts of one sequence, on other pairs, before it has started."""
+    max_regenerations: int = 3
+    """Further runs of one sequence that classifiers block; the workers' settings say fewer."""
     settle_seconds: float = 10.0
     """A cancelled leg is expected to close within this; later it counts as overdue."""
     pair_wait_seconds: float = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def sim(
 ) -> Iterator[Served]:
     run_dir = tmp_path_factory.mktemp("sim")
     yield from _serve("sim", model_path, hook_log, run_dir, SIM_READY_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def sim_pool(
+    model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """With the switch hook in two processes of each worker."""
+    run_dir = tmp_path_factory.mktemp("pool")
+    settings = run_dir / "worker.yaml"
+    settings.write_text("hooks: {workers: 2, chain: [switch_hook.SwitchHook]}\n")
+    pooled = options("sim", model_path, hook_prefill="", hook_decode="")
+    flags = dict.fromkeys(("prefill_worker", "decode_worker"), (f"--config={settings}",))
+    pooled = replace(pooled, flags={**pooled.flags, **flags})
+    with Stack(pooled, run_dir=run_dir) as stack:
+        stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        yield Served("sim", stack, hook_log)
 
 
 @pytest.fixture(scope="session")

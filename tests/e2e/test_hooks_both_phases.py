@@ -21,6 +21,13 @@ BODY: dict[str, Any] = {
 }
 
 
+@pytest.fixture(params=["sim", "sim_pool", pytest.param("sglang", marks=pytest.mark.sglang)])
+def served(request: pytest.FixtureRequest) -> Served:
+    """The same in the worker itself, in processes of its own, and on both engines."""
+    stack: Served = request.getfixturevalue(request.param)
+    return stack
+
+
 def _trace(behaviour: str, phase: str) -> tuple[str, dict[str, str]]:
     trace_id = switch_hook.trace(behaviour, phase)
     return trace_id, {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}

@@ -285,7 +285,8 @@ class SimWorker:
             started = events.LegStarted(self.key, action.leg)
             self._in(arrives, action.leg, lambda: self._answers.send(started))
         outcome = draw.choice(
-            (Outcome.FINISHED,) * 6 + (Outcome.FAILED, Outcome.TERMINATED, Outcome.CANCELLED)
+            (Outcome.FINISHED,) * 6
+            + (Outcome.FAILED, Outcome.TERMINATED, Outcome.CANCELLED, Outcome.REGENERATE)
         )
         ends = arrives + draw.choice((0.0, 0.2, 3.0))
         self._in(ends, action.leg, lambda: self._close(action.leg, outcome))

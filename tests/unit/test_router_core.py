@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from router.core.actions import Action
 from router.core.invariants import InvariantError, check
 from router.core.ledger import Ledger
 from router.core.machine import MAX_N, Core
+from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
 from router.policies import LeastLoaded
 from tandem.errors import EngineError, HookError
@@ -523,6 +525,26 @@ def test_events_of_another_worker_s_or_a_closed_leg_change_nothing() -> None:
     bench.close(decode)
     bench.close(decode)
     assert bench.done == []
+
+
+def test_an_ended_request_leaves_nothing_to_the_garbage_collector() -> None:
+    bench = Bench()
+    gc.collect()
+    before = kept_objects()
+    gc.disable()
+    try:
+        bench.submit(n=2)
+        for leg in bench.of(actions.StartLeg):
+            bench.close(leg)
+        assert bench.core.state.idle
+        bench.done.clear()
+        assert kept_objects() == before
+    finally:
+        gc.enable()
+
+
+def kept_objects() -> list[Request | Sequence]:
+    return [each for each in gc.get_objects() if type(each) in (Request, Sequence)]
 
 
 # --- shutting down, and the checks themselves ------------------------------------------------

@@ -82,7 +82,6 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"functions": []}, "functions"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"store": True}, "store"),
-    ({"metadata": {}}, "metadata"),
     ({"messages": [{**MESSAGE, "tool_calls": []}]}, "messages[0].tool_calls"),
     ({"tandem": {"report": True}}, "tandem.report"),
     ({"logits_processors": [{"name": "forced_sequence"}]}, "logits_processors[0].name"),

@@ -1,0 +1,142 @@
+"""What one client connection carries: how a stream's bytes leave, requests sent ahead, heads that
+never end, and that nothing is left for the garbage collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import CHAT, PATIENCE, Harness, request_bytes, say_hello
+
+from frontend.connection import Connection
+from frontend.exchange import Exchange
+
+Start = Callable[..., Awaitable[Harness]]
+STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
+END = b"0\r\n\r\n"
+
+
+def traced(trace_id: bytes) -> bytes:
+    return b"traceparent: 00-%b-0123456789abcdef-01\r\n" % trace_id
+
+
+async def test_the_head_of_a_stream_leaves_with_its_first_event(
+    start: Start, written: list[bytes]
+) -> None:
+    read_first = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        reply.text("Hel")
+        await reply.flush()
+        await read_first.wait()
+        reply.finish(completion_tokens=1)
+        await reply.flush()
+
+    frontend = await start(script)
+    written.clear()
+    reader, writer = await frontend.connect()
+    writer.write(request_bytes(STREAM))
+    await asyncio.wait_for(reader.readuntil(b'"Hel"'), PATIENCE)
+    read_first.set()
+    await asyncio.wait_for(reader.readuntil(END), PATIENCE)
+    writer.close()
+    first, last = written
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\ncontent-type: text/event-stream; charset=utf-8\r\n" in first
+    assert first.index(b'"role":"assistant"') < first.index(b'"Hel"')
+    assert last.endswith(END)
+
+
+async def test_a_stream_that_comes_all_at_once_is_whole(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("Hello")
+        reply.finish(completion_tokens=1)
+        await reply.flush()
+
+    frontend = await start(script)
+    response = await frontend.chat(stream=True)
+    assert response.status_code == 200
+    assert response.text.index('"Hello"') < response.text.index('"finish_reason":"stop"')
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+async def test_streams_asked_for_ahead_are_answered_in_order_each_with_its_own_head(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    reader, writer = await frontend.connect()
+    first, second, third = (digit * 32 for digit in (b"1", b"2", b"3"))
+    writer.write(
+        request_bytes(STREAM, head=traced(first))
+        + request_bytes(STREAM, head=traced(second))
+        + request_bytes(STREAM, head=traced(third) + b"connection: close\r\n")
+    )
+    answers = (await asyncio.wait_for(reader.read(), PATIENCE)).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    writer.close()
+    heads = [answer.partition(b"\r\n\r\n")[0] for answer in answers]
+    assert [head.partition(b"x-request-id: ")[2][:32] for head in heads] == [first, second, third]
+    assert [b"connection: close" in head for head in heads] == [False, False, True]
+    assert [answer.count(b"data: [DONE]") for answer in answers] == [1, 1, 1]
+
+
+async def test_half_a_further_request_on_a_kept_connection_is_sent_away(start: Start) -> None:
+    frontend = await start(say_hello, receive_timeout_seconds=0.2)
+    reader, writer = await frontend.connect()
+    writer.write(b"GET /live HTTP/1.1\r\nhost: test\r\n\r\n")
+    await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
+    writer.write(b"POST /v1/comp")
+    assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_leaves_nothing_to_the_garbage_collector(
+    start: Start, stream: bool
+) -> None:
+    frontend = await start(say_hello)
+    gc.collect()
+    before = exchanges()
+    gc.disable()
+    try:
+        assert (
+            await frontend.http.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+        ).is_success
+        await frontend.until_metric(
+            "tandem_frontend_requests_total", 1, endpoint="chat_completions", outcome="success"
+        )
+        assert exchanges() == before
+    finally:
+        gc.enable()
+
+
+def exchanges() -> list[Exchange]:
+    return [each for each in gc.get_objects() if type(each) is Exchange]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What connections hand to their sockets, call by call."""
+    writes: list[bytes] = []
+    made = Connection.connection_made
+
+    class Recorder:
+        def __init__(self, transport: asyncio.Transport) -> None:
+            self._transport = transport
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transport, name)
+
+        def write(self, data: bytes) -> None:
+            writes.append(data)
+            self._transport.write(data)
+
+    def record(self: Connection, transport: Any) -> None:
+        made(self, Recorder(transport))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "connection_made", record)
+    return writes
