@@ -12,7 +12,8 @@ from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.interrupt import WATCH
 from tandem.hooks.loader import load_hook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner, SequenceHook
+from tandem.hooks.runner import HookRunner
+from tandem.hooks.sequence_hook import SequenceHook
 from tandem.hooks.settings import HookEntry, HookSettings
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 from tandem.hooks.interrupt import WATCH, OverdueError
@@ -14,16 +14,17 @@ DEFAULT_SECONDS = 1.0
 def call(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
     """What `function` answers. Raises what it raises, and OverdueError past the limit.
 
-    In a process's main thread after `WATCH.install()` the call is interrupted there; elsewhere it
-    is found out when it returns.
+    In a process's main thread after `WATCH.install()` the call is interrupted when its time is
+    over. What could not be interrupted is found out when it returns, by its CPU time: a machine
+    that stood still meanwhile is not the fault of the call.
     """
-    began = perf_counter()
-    WATCH.enter(began, seconds)
+    cpu = thread_time()
+    WATCH.enter(perf_counter(), seconds)
     try:
         answer = function(*args)
     finally:
         WATCH.due = 0.0
-    if perf_counter() - began > seconds:
+    if thread_time() - cpu > seconds:
         raise OverdueError
     return answer
 

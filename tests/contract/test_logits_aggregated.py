@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,13 @@ FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
 LONG = tuple(5 + number % 200 for number in range(700))
 ENGINES: dict[str, dict[str, Any]] = {
     "sim": {"options": {"step_ms": 1}},
-    "sglang": {"options": {"chunked_prefill_size": 256, "max_total_tokens": 40_000}},
+    "sglang": {
+        "options": {
+            "chunked_prefill_size": 256,
+            "max_total_tokens": 40_000,
+            "server_args": json.dumps({"log_level": "warning"}),
+        }
+    },
 }
 
 
@@ -72,7 +79,7 @@ def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
             **os.environ,
             "PYTHONPATH": path,
             "SGLANG_TEST_RETRACT": "1",
-            "SGLANG_TEST_RETRACT_INTERVAL": "7",
+            "SGLANG_TEST_RETRACT_INTERVAL": "3",
         },
         capture_output=True,
         text=True,
@@ -82,7 +89,13 @@ def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
     assert finished.returncode == 0, finished.stderr[-3000:]
     result = json.loads(finished.stdout.splitlines()[-1])
     found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
-    return found | {"states": result["states"], "peak": result["peak"]}
+    retractions = len(re.findall(r"#retracted_reqs: [1-9]", finished.stderr))
+    return found | {
+        "engine": request.param,
+        "states": result["states"],
+        "peak": result["peak"],
+        "retractions": retractions,
+    }
 
 
 @pytest.mark.promise("S3-096", "S1-052", "S3-097")
@@ -103,6 +116,10 @@ def test_a_prompt_prefilled_in_chunks_changes_no_position(
 ) -> None:
     expected = logits_cases.expected(case, model_path, LONG)
     assert answers[f"long-{case.name}"] == {"token_ids": expected, "error": None}
+
+
+def test_sglang_did_take_requests_out_of_its_batches(answers: dict[str, Any]) -> None:
+    assert (answers["retractions"] > 0) is (answers["engine"] == "sglang")
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)

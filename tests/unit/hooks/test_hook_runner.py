@@ -14,7 +14,8 @@ from tandem.errors import HookError
 from tandem.hooks.contract import Chunk, Hook, Verdict, emit, suppress, terminate
 from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner, SequenceHook
+from tandem.hooks.runner import HookRunner
+from tandem.hooks.sequence_hook import SequenceHook
 from tandem.hooks.settings import HookEntry
 
 

@@ -66,9 +66,15 @@ class AnswersInBatch(Batched):
         return logits + 1
 
 
+def _compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
 class Slow(Plain):
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        time.sleep(0.05)
+        _compute(0.05)
 
 
 def states_of(cls: type[Plain], *tokens: int, seconds: float = 1.0) -> list[RequestLogits]:
@@ -212,7 +218,7 @@ def test_a_failed_row_fails_at_every_later_step_and_is_never_called_again(
 def test_a_constructor_that_never_ends_is_cut_off_or_refused() -> None:
     class Stuck(Plain):
         def __init__(self) -> None:
-            time.sleep(0.1)
+            _compute(0.1)
 
     registry = Registry(seconds=0.01)
     spec = LogitsProcessorSpec((PythonProcessorSpec(Stuck),))
