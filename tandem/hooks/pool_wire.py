@@ -3,9 +3,9 @@
 Each message is a length (4 bytes, little endian) and that many bytes of MessagePack. The worker
 speaks first: Boot, pickled because a hook's configuration may hold what YAML knows and MessagePack
 does not. Then it sends a Batch for each step, and Replies come back; the end of its stream means:
-end in order. The process says Started once, then Replies, and TallyStates about once a second.
+end in order. The process says Started once, then Replies, and Tallies about once a second.
 
-Columns, not records: encoding and decoding a Batch and its Reply of 32 tokens takes 9 µs together.
+Columns, not records: encoding and decoding a Batch of 32 tokens and its Reply takes 4.4 µs in all.
 A Reply names only what a hook changed, so that a chunk which passes costs its request_id.
 """
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 from hook_rulings import WAIT_SECONDS, Rulings, settings, until, work
 
-from tandem.errors import LoadError
+from tandem.errors import ConfigError, LoadError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Ruling
 from tandem.hooks.pool import HookPool
 from tandem.hooks.pool_keeper import PoolLimits
-from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.hooks.settings import HookEntry, HookSettings, parse
 from tandem.hooks.tally import COUNTED
 
 PHASE: Phase = "decode"
@@ -227,6 +227,14 @@ async def test_a_hook_that_cannot_be_loaded_stops_the_start(
     with pytest.raises(LoadError, match=words):
         await asyncio.wait_for(pool.start(lambda _: None), WAIT_SECONDS)
     assert _children() == []
+
+
+def test_a_memory_limit_is_checked() -> None:
+    assert parse("", {"workers": 2, "memory_mb": 512}).memory_mb == 512
+    with pytest.raises(ConfigError, match="at least 128"):
+        parse("", {"workers": 2, "memory_mb": 64})
+    with pytest.raises(ConfigError, match=r"processes of hooks\.workers"):
+        parse("", {"memory_mb": 512})
 
 
 async def test_a_close_leaves_nothing_behind() -> None:
