@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.classifiers.tally import CLASSIFIER_SECONDS, ClassifierTally
 from tandem.hooks.contract import Phase
-from tandem.hooks.pool import HookPool
+from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.tally import Tallied
 from tandem.metrics import HOOK_SECONDS, cumulative
 

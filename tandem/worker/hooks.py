@@ -11,8 +11,8 @@ from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import DeferredHooks, Deliver
-from tandem.hooks.host import ChainHost
-from tandem.hooks.pool import HookPool
+from tandem.hooks.hosting.host import ChainHost
+from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.settings import parse
 from tandem.hooks.tally import Tallied
 from tandem.worker.config import WorkerConfig
@@ -37,7 +37,13 @@ class WorkerHooks:
         if not settings.chain:
             return None
         if settings.workers:
-            pool = HookPool(settings, phase=phase, model=model)
+            pool = HookPool(
+                settings,
+                phase=phase,
+                model=model,
+                log_format=config.log_format,
+                log_level=config.log_level,
+            )
             return cls(pool, pool.hooks)
         chain = Chain.build(settings, phase=phase, model=model)
         if chain.is_async:

@@ -1,7 +1,8 @@
-"""Run as a process of its own: one aggregated engine, all requests of its input at once.
+"""Run as a process of its own: one aggregated engine, all requests of its input at once, and those
+that are to come "later" when the others have ended.
 
 Reads {"engine", "model_path", "options", "requests": [{"token_ids", "processors", ...}]} and writes
-{"answers": [{"token_ids", "error"}], "states": n, "peak": n}, as JSON.
+{"answers": [{"token_ids", "error"}], "cached": [n], "states": n, "peak": n}, as JSON.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ def request(number: int, asked: dict[str, Any]) -> EngineRequest:
 
 async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
     answers: list[dict[str, Any]] = [{"token_ids": [], "error": None} for _ in asked]
-    open_requests = set(range(len(asked)))
-    for number, each in enumerate(asked):
-        engine.submit(request(number, each))
+    cached = [0] * len(asked)
+    later = [number for number, each in enumerate(asked) if each.get("later")]
+    open_requests = set(range(len(asked))) - set(later)
+    for number in open_requests:
+        engine.submit(request(number, asked[number]))
     peak = 0
     async for step in engine.steps():
         peak = max(peak, engine.logits_states)  # type: ignore[attr-defined]
         for delta in step:
             answer = answers[delta.request_id]
             answer["token_ids"] += delta.token_ids
+            cached[delta.request_id] = max(cached[delta.request_id], delta.cached_tokens)
             if delta.error is not None:
                 answer["error"] = [delta.error.code, delta.error.message]
             if delta.end is not None:
@@ -55,8 +59,13 @@ async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
             elif len(answer["token_ids"]) >= asked[delta.request_id].get("cancel_after", 10**9):
                 engine.cancel(delta.request_id)
         if not open_requests:
-            break
-    return {"answers": answers, "peak": peak, "states": await settled(engine)}
+            if not later:
+                break
+            for number in later:
+                engine.submit(request(number, asked[number]))
+            open_requests, later = set(later), []
+    states = await settled(engine)
+    return {"answers": answers, "cached": cached, "peak": peak, "states": states}
 
 
 async def settled(engine: Any) -> int:

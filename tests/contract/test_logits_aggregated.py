@@ -48,7 +48,7 @@ def requests() -> dict[str, dict[str, Any]]:
     named = {f"free-{number}": asked([]) for number in range(3)}
     named |= {f"case-{case.name}": asked(list(case.given)) for case in CASES}
     named |= {f"long-{case.name}": asked(list(case.given), LONG) for case in CASES[:4]}
-    named |= {f"again-{case.name}": asked(list(case.given)) for case in CASES}
+    named |= {f"again-{case.name}": asked(list(case.given), later=True) for case in CASES}
     named |= {f"grammar-{each.name}": asked([each.given]) for each in GRAMMARS}
     for number, kind in enumerate(FAULTS):
         fault = ["fault", {"kind": kind, "at": number % 3}]
@@ -89,12 +89,14 @@ def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
     assert finished.returncode == 0, finished.stderr[-3000:]
     result = json.loads(finished.stdout.splitlines()[-1])
     found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
+    cached = dict(zip(named, result["cached"], strict=True))
     retractions = len(re.findall(r"#retracted_reqs: [1-9]", finished.stderr))
     return found | {
         "engine": request.param,
         "states": result["states"],
         "peak": result["peak"],
         "retractions": retractions,
+        "cached": cached,
     }
 
 
@@ -118,8 +120,16 @@ def test_a_prompt_prefilled_in_chunks_changes_no_position(
     assert answers[f"long-{case.name}"] == {"token_ids": expected, "error": None}
 
 
-def test_sglang_did_take_requests_out_of_its_batches(answers: dict[str, Any]) -> None:
-    assert (answers["retractions"] > 0) is (answers["engine"] == "sglang")
+def test_sglang_did_retract_requests_and_find_prompts_in_its_cache(
+    answers: dict[str, Any],
+) -> None:
+    """Else the tests above would have shown less than they say."""
+    again = [answers["cached"][f"again-{case.name}"] for case in CASES]
+    if answers["engine"] == "sglang":
+        assert answers["retractions"] > 0
+        assert min(again) >= len(PROMPT) - 1
+    else:
+        assert (answers["retractions"], max(again)) == (0, 0)
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)

@@ -15,7 +15,7 @@ from hook_rulings import WAIT_SECONDS, Rulings, settings, work
 from tandem.errors import HookError, LoadError
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Verdict, emit, terminate
-from tandem.hooks.host import ChainHost
+from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 

@@ -18,8 +18,8 @@ from hook_rulings import WAIT_SECONDS, Rulings, settings, until, work
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Ruling
-from tandem.hooks.pool import HookPool
-from tandem.hooks.pool_keeper import PoolLimits
+from tandem.hooks.pool.keeper import PoolLimits
+from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings, parse
 from tandem.hooks.tally import COUNTED
 
@@ -41,7 +41,7 @@ def _children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "tandem.hooks.pool_process" in child.cmdline()
+        if "tandem.hooks.pool.process" in child.cmdline()
     ]
 
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
-from tandem.hooks.host import ChainHost
+from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.piece import Piece
-from tandem.hooks.pool import HookPool
-from tandem.hooks.pool_sequence import PoolGroup, PoolSequence
-from tandem.hooks.pool_tally import PooledHook, ProcessTally, tallies_of
-from tandem.hooks.pool_wire import Changed, Frames, WireError, frame
+from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.pool.sequence import PoolGroup, PoolSequence
+from tandem.hooks.pool.tally import PooledHook, ProcessTally, tallies_of
+from tandem.hooks.pool.wire import Changed, Frames, WireError, frame
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.hooks.tally import HookTally, Tallied
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from tandem.errors import HookError
 from tandem.hooks.deferred import Ruling, Work
-from tandem.hooks.hosted import Hosted, failed
+from tandem.hooks.hosting.hosted import Hosted, failed
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS: Final = 1.0

@@ -12,10 +12,10 @@ from typing import Final
 
 from tandem.hooks.chain import Chain
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
-from tandem.hooks.host import SLOW_SECONDS, ChainHost
+from tandem.hooks.hosting.host import SLOW_SECONDS, ChainHost
 from tandem.hooks.piece import Piece
-from tandem.hooks.pool_tally import tallies_of
-from tandem.hooks.pool_wire import (
+from tandem.hooks.pool.tally import tallies_of
+from tandem.hooks.pool.wire import (
     Batch,
     Changed,
     Frames,

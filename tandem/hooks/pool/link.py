@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from tandem.errors import LoadError, StartError
-from tandem.hooks.pool_sequence import PoolSequence
-from tandem.hooks.pool_spawner import KILL_SECONDS, Spawner
-from tandem.hooks.pool_tally import ProcessTally
-from tandem.hooks.pool_wire import (
+from tandem.hooks.pool.sequence import PoolSequence
+from tandem.hooks.pool.spawner import KILL_SECONDS, Spawner
+from tandem.hooks.pool.tally import ProcessTally
+from tandem.hooks.pool.wire import (
     Answer,
     Batch,
     Frames,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandem.hooks.pool_wire import Tallies, TallyState, WireError
+from tandem.hooks.pool.wire import Tallies, TallyState, WireError
 from tandem.hooks.settings import HookEntry
 from tandem.hooks.tally import COUNTED, HookTally, Tallied
 

@@ -1,4 +1,4 @@
-"""A process of the hook pool: `python -m tandem.hooks.pool_process FD`, started by the worker.
+"""A process of the hook pool: `python -m tandem.hooks.pool.process FD`, started by the worker.
 
 It reads chunks from the socket FD, runs the chain on them and writes rulings back. It imports what
 hooks need and no engine. It ends when the worker closes its end of the socket, and with the worker.
@@ -20,8 +20,8 @@ import uvloop
 from tandem import logs
 from tandem.errors import StartError
 from tandem.hooks.chain import Chain
-from tandem.hooks.pool_judge import Judge
-from tandem.hooks.pool_wire import Boot, Started, encode
+from tandem.hooks.pool.judge import Judge
+from tandem.hooks.pool.wire import Boot, Started, encode
 
 _PR_SET_PDEATHSIG: Final = 1
 """prctl(2)."""

@@ -20,14 +20,14 @@ from typing import Final
 from tandem.errors import HookError, StartError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
-from tandem.hooks.hosted import failed, over, patience
-from tandem.hooks.late import Late
-from tandem.hooks.pool_keeper import Keeper, PoolLimits
-from tandem.hooks.pool_link import PoolLink
-from tandem.hooks.pool_sequence import PoolGroup, PoolSequence
-from tandem.hooks.pool_spawner import Spawner
-from tandem.hooks.pool_tally import PooledHook, ProcessTally
-from tandem.hooks.pool_wire import Boot, Changed, Open, Reply
+from tandem.hooks.hosting.hosted import failed, over, patience
+from tandem.hooks.hosting.late import Late
+from tandem.hooks.pool.keeper import Keeper, PoolLimits
+from tandem.hooks.pool.link import PoolLink
+from tandem.hooks.pool.sequence import PoolGroup, PoolSequence
+from tandem.hooks.pool.spawner import Spawner
+from tandem.hooks.pool.tally import PooledHook, ProcessTally
+from tandem.hooks.pool.wire import Boot, Changed, Open, Reply
 from tandem.hooks.settings import HookSettings
 from tandem.logs import Format
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from tandem.hooks.chain import Chain
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
-from tandem.hooks.hosted import Hosted, over, patience
-from tandem.hooks.lanes import Lanes
-from tandem.hooks.late import Late
+from tandem.hooks.hosting.hosted import Hosted, over, patience
+from tandem.hooks.hosting.lanes import Lanes
+from tandem.hooks.hosting.late import Late
 from tandem.hooks.runner import SHUTDOWN_SECONDS
 
 log = logging.getLogger(__name__)
