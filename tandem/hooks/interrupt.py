@@ -16,6 +16,7 @@ import threading
 from time import perf_counter
 from types import FrameType
 
+AGAIN_SECONDS = 0.1
 _SIGNAL = signal.SIGRTMIN + 8
 """Nobody else's: SIGALRM belongs to whoever sets an alarm."""
 
@@ -34,7 +35,6 @@ class Watch:
         """When the call is overdue, by perf_counter. Whoever made the call sets it to 0 when it has
         returned or raised.
         """
-        self._timeout = 0.0
         self._next_look = math.inf
         """When the thread looks next; infinite: it sleeps until it is woken."""
         self._main = 0
@@ -52,7 +52,6 @@ class Watch:
 
     def enter(self, began: float, timeout: float) -> None:
         """A call begins. Seconds."""
-        self._timeout = timeout
         self.due = due = began + timeout
         if due < self._next_look and self._main:
             self._next_look = due
@@ -75,7 +74,7 @@ class Watch:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         due = self.due
         if due and due <= perf_counter():
-            self.enter(perf_counter(), self._timeout)  # once more, should the hook swallow this one
+            self.enter(perf_counter(), AGAIN_SECONDS)  # should the hook swallow this one
             raise OverdueError
 
 

@@ -107,12 +107,12 @@ class SequenceHook:
         # What nearly every call comes to, before anything is looked at closely.
         if (
             verdict.__class__ is Verdict
-            and verdict.action == "emit"
             and verdict.text == piece.text
+            and verdict.action == "emit"
             and verdict.hold_tokens == 0
             and verdict.show_tokens is True
             and not self._tokens
-            and runner.audit is None
+            and self._trail is None
         ):
             tally.verdicts["emit"] += 1
             passed: Piece | None = piece

@@ -135,6 +135,10 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._known))
 
+    def offered(self) -> tuple[str, ...]:
+        """Those that requests may name, where the frontend lets them."""
+        return tuple(name for name in self.names() if self._known[name].settings.clients != "none")
+
     def classes(self) -> dict[str, type[LogitsProcessor]]:
         return {name: known.cls for name, known in self._known.items()}
 

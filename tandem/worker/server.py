@@ -164,7 +164,7 @@ class Worker:
             limits=engine.limits,
             has_hook=self._hooks is not None,
             propagate_terminate=config.propagate_terminate and self._phase == "prefill",
-            logits_processors=self._registry.names(),
+            logits_processors=self._registry.offered(),
         )
 
     def _make_service(self, engine: EngineDescription) -> None:

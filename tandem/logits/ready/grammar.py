@@ -32,7 +32,9 @@ class GrammarProcessor(MaskingProcessor):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY, Need.TOKENIZER})
+    batch_is_total: ClassVar[bool] = False  # tokens that do not fit raise
     comes_first: ClassVar[bool] = True
+    """An engine's own grammar applies before all processors, so this must too."""
     engine_field: ClassVar[str] = ""
     """What an engine with grammars of its own calls this kind."""
 

@@ -133,6 +133,7 @@ def test_a_ready_made_processor_can_be_given_defaults_and_closed_to_clients() ->
     )
     with pytest.raises(UnsupportedError, match="'watermark' is not for requests to name"):
         check(registry, from_client(("watermark", {})))
+    assert set(registry.names()) - set(registry.offered()) == {"watermark"}
     assert registry.always() == (LogitsProcessorEntry("watermark"),)
     assert len(check(registry, LogitsProcessorSpec(registry.always()))) == 1
 
