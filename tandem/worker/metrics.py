@@ -55,6 +55,7 @@ class WorkerCollector(Collector):
         load: Callable[[], worker_pb2.Load],
         ready: Callable[[], bool],
         engine_cpu_seconds: Callable[[], float],
+        logits_states: Callable[[], int],
     ) -> None:
         self._phase = phase
         self._tally = tally
@@ -63,6 +64,7 @@ class WorkerCollector(Collector):
         self._load = load
         self._ready = ready
         self._engine_cpu_seconds = engine_cpu_seconds
+        self._logits_states = logits_states
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
@@ -99,6 +101,11 @@ class WorkerCollector(Collector):
         )
         yield self._gauge(
             "tandem_worker_draining", "1 while the worker takes nothing new.", load.draining
+        )
+        yield self._gauge(
+            "tandem_logits_states",
+            "Sequences whose logits processors hold state.",
+            self._logits_states(),
         )
         yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 

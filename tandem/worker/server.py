@@ -276,6 +276,7 @@ class Worker:
                 load=from_loop(asyncio.get_running_loop(), self._load),
                 ready=lambda: self._ready,
                 engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),
+                logits_states=lambda: int(getattr(self._engine, "logits_states", 0)),
             )
         )
         return registry

@@ -101,7 +101,7 @@ def _stack(
     hold_back: str, model_path: Path, log: Path, hook_log: Path, tmp: Path
 ) -> Iterator[Classified]:
     settings = tmp / "decode.yaml"
-    regenerate = "{times: 1, temperature: 1.9}" if hold_back == "all" else "{}"
+    regenerate = "{times: 1, temperature: 1.9}" if hold_back == "all" else "null"
     settings.write_text(
         SETTINGS.format(hold_back=hold_back, refusal=REFUSAL, regenerate=regenerate)
     )

@@ -164,7 +164,8 @@ async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
         began = time.monotonic()
         answer = await asyncio.wait_for(asked, 30)
         assert answer.status_code in (502, 503)
-        assert answer.json()["error"]["code"] in ("worker_lost", "no_pair")
+        # Decode may notice before the router does that its prefill worker has gone.
+        assert answer.json()["error"]["code"] in ("worker_lost", "no_pair", "kv_transfer_failed")
         assert time.monotonic() - began < FOUND_WITHIN
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import psutil
+
 from tandem.hooks.deferred import DeferredHooks, Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.hooks.settings import HookEntry, HookSettings
@@ -20,6 +22,15 @@ def settings(*names: str, workers: int = 0, memory_mb: int = 0, **entry: Any) ->
         for place, name in enumerate(names)
     )
     return HookSettings(chain=chain, workers=workers, memory_mb=memory_mb)
+
+
+def pool_processes() -> list[psutil.Process]:
+    """Those that this process started itself; stacks of other tests have their own."""
+    return [
+        child
+        for child in psutil.Process().children()
+        if "tandem.hooks.pool.process" in child.cmdline()
+    ]
 
 
 def work(request_id: int, text: str, *token_ids: int, final: bool = False) -> Work:

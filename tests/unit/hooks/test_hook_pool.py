@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from hook_rulings import WAIT_SECONDS, Rulings, settings, until, work
+from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
 
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.contract import Phase
@@ -35,14 +34,6 @@ async def _pool(given: HookSettings, **limits: float) -> AsyncIterator[tuple[Hoo
         yield pool, rulings
     finally:
         await asyncio.wait_for(pool.close(), WAIT_SECONDS)
-
-
-def _children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "tandem.hooks.pool.process" in child.cmdline()
-    ]
 
 
 def _diary(path: Path) -> list[dict[str, Any]]:
@@ -226,7 +217,7 @@ async def test_a_hook_that_cannot_be_loaded_stops_the_start(
     pool = HookPool(HookSettings(chain=chain, workers=1), phase=PHASE, model="m")
     with pytest.raises(LoadError, match=words):
         await asyncio.wait_for(pool.start(lambda _: None), WAIT_SECONDS)
-    assert _children() == []
+    assert pool_processes() == []
 
 
 def test_a_memory_limit_is_checked() -> None:
@@ -247,11 +238,11 @@ async def test_a_close_leaves_nothing_behind() -> None:
     async with _pool(settings("Upper", workers=2)) as (pool, rulings):
         rulings.open(*range(50))
         await rulings.ask(work(number, "a") for number in range(50))
-        assert len(_children()) == 2
+        assert len(pool_processes()) == 2
         rulings.hooks.submit([work(number, "b") for number in range(20)])
     given: list[Ruling] = rulings.all[50:]
     assert given == [], "nothing is delivered once the close began"
-    assert _children() == []
+    assert pool_processes() == []
     assert (descriptors(), threading.active_count()) == (before, threads)
     assert (pool.open_sequences, pool.outstanding, pool.processes_up) == (0, 0, 0)
     assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hook_rulings import WAIT_SECONDS, Rulings, settings, until, work
+from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
 
 from tandem.errors import HookError
 from tandem.hooks.pool.keeper import PoolLimits
@@ -43,7 +43,7 @@ async def _pool(
         yield pool, rulings
     finally:
         await asyncio.wait_for(pool.close(), WAIT_SECONDS)
-        assert not psutil.Process().children(recursive=True)
+        assert not pool_processes()
 
 
 async def _pid_of(rulings: Rulings, request_id: int) -> int:
@@ -240,7 +240,7 @@ async def test_signals_to_the_whole_group_leave_the_processes_to_the_worker() ->
 
 WORKER = """
 import asyncio, sys
-from hook_rulings import Rulings, settings, work
+from hook_rulings import Rulings, pool_processes, settings, work
 from tandem.hooks.pool.pool import HookPool
 
 async def main():
