@@ -29,7 +29,7 @@ import uvloop
 from tandem.cli.client import Client
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.engine.base import Delta, EngineDescription, EngineRequest, Role, Step
+from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, Role, Step
 from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.hooks.deferred import Ruling
 from tandem.v1 import common_pb2, worker_pb2
@@ -50,6 +50,7 @@ ROUNDS = 7
 TOKENS = 20_000
 """Of one round, over all streams."""
 PASS = "benchmarks.hook_cost:PassThrough"
+COUNT = "examples.hooks:CountingHook"
 PHRASES = [f"the forbidden phrase number {number}" for number in range(50)]
 PHRASE_GUARD = {"path": "banned_phrases", "config": {"phrases": PHRASES}}
 KINDS: dict[str, dict[str, Any]] = {
@@ -149,6 +150,9 @@ class Bench:
             await self._step([Delta(request, (token,)) for request in requests])
         spent = self._cpu_seconds() - began
         self._legs.drop(self._link)
+        self._pipeline.on_step([Delta(request, (), Ending.CANCELLED) for request in requests])
+        self._send()
+        assert not len(self._legs)
         return spent / (steps * streams) * 1e6
 
     async def _step(self, step: Step) -> None:
@@ -242,12 +246,12 @@ def first_tokens() -> dict[str, float]:
     found = {}
     kinds: dict[str, tuple[str, ...]] = {
         "no hook in prefill": (),
-        "a hook in prefill": (f"--hook={PASS}",),
-        "the same, --propagate-terminate": (f"--hook={PASS}", "--propagate-terminate"),
+        "a hook in prefill": (f"--hook={COUNT}",),
+        "the same, --propagate-terminate": (f"--hook={COUNT}", "--propagate-terminate"),
     }
     for kind, flags in kinds.items():
         options = StackOptions(
-            model_path=MODEL, engine="sim", flags={"prefill_worker": flags}, hook_decode=PASS
+            model_path=MODEL, engine="sim", flags={"prefill_worker": flags}, hook_decode=COUNT
         )
         with TemporaryDirectory() as run_dir, Stack(options, run_dir=Path(run_dir)) as stack:
             stack.wait_ready(timeout_seconds=60)

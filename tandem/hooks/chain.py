@@ -86,7 +86,10 @@ class SequenceChain:
             for hook in self._hooks:
                 if hook.muted:
                     continue
-                passed = hook.judge(passed or Piece("", ()), final)
+                given = passed or Piece("", ())
+                passed = hook.judge(given, final)
+                if passed is given:
+                    continue  # as it is: what nearly every call comes to
                 if hook.reason is not None:
                     final, passed = self._terminated(hook.reason, passed)
                 elif passed is None and not final:

@@ -35,8 +35,10 @@ class Watch:
         """When the call is overdue, by perf_counter. Whoever made the call sets it to 0 when it has
         returned or raised.
         """
-        self._next_look = math.inf
-        """When the thread looks next; infinite: it sleeps until it is woken."""
+        self.next_look = -math.inf
+        """When the thread looks next; infinite: it sleeps until it is woken. Minus infinite: there
+        is no thread.
+        """
         self._main = 0
         self._wake = threading.Event()
 
@@ -48,26 +50,31 @@ class Watch:
             return
         self._main = threading.main_thread().ident or 0
         signal.signal(_SIGNAL, self._interrupt)
+        self.next_look = math.inf
         threading.Thread(target=self._watch, name="hook-watch", daemon=True).start()
 
     def enter(self, began: float, timeout: float) -> None:
         """A call begins. Seconds."""
         self.due = due = began + timeout
-        if due < self._next_look and self._main:
-            self._next_look = due
-            self._wake.set()
+        if due < self.next_look:
+            self.look_at(due)
+
+    def look_at(self, due: float) -> None:
+        """Wake the thread, so that it looks no later than `due`."""
+        self.next_look = due
+        self._wake.set()
 
     def _watch(self) -> None:
         while True:
-            left = self._next_look - perf_counter()
+            left = self.next_look - perf_counter()
             if left > 0:
                 self._wake.wait(None if left == math.inf else left)
                 self._wake.clear()
                 continue
-            self._next_look = math.inf  # before `due` is read, or a call that begins now is missed
+            self.next_look = math.inf  # before `due` is read, or a call that begins now is missed
             due = self.due
             if due > perf_counter():
-                self._next_look = due
+                self.next_look = due
             elif due:
                 signal.pthread_kill(self._main, _SIGNAL)
 

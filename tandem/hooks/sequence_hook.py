@@ -89,7 +89,9 @@ class SequenceHook:
         runner = self._runner
         chunk = self._chunk(piece, final, False)
         began = perf_counter()
-        WATCH.enter(began, runner.timeout)
+        WATCH.due = due = began + runner.timeout  # WATCH.enter, without the call
+        if due < WATCH.next_look:
+            WATCH.look_at(due)
         try:
             verdict = runner.call(chunk)
         except BaseException as error:  # noqa: BLE001 - not even sys.exit() in a hook ends a worker

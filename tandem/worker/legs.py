@@ -106,6 +106,7 @@ class Legs:
         leg = link.legs.get(number)
         if leg is not None:
             leg.release()
+            link.notify()
             self.close_when_done(leg)
 
     def cancel(self, link: RouterLink, number: int, reason: str) -> None:

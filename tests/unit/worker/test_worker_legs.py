@@ -4,6 +4,7 @@ its hooks judge.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -330,6 +331,20 @@ def test_held_output_goes_when_it_is_released(tokenizer: Tokenizer) -> None:
     assert said.token_ids(101) == ids
     assert said.closed(1).outcome == FINISHED
     assert said.order == ["started", "sequence", "finish", "report", "closed"]
+
+
+async def test_held_output_leaves_with_its_release_and_waits_for_no_further_step(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer)
+    request = bench.start(hold=True)
+    bench.step(delta(request, _ids(tokenizer, "first")))
+    frames = bench.link.outbox.messages()
+    bench.link.report_load()
+    await anext(frames)  # nothing is left that would wake the outbox
+    bench.legs.release(bench.link, 1)
+    bench.said.add(await asyncio.wait_for(anext(frames), 5))
+    assert bench.said.text(101) == "first"
 
 
 def test_a_released_leg_goes_on_without_holding(tokenizer: Tokenizer) -> None:
