@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
+
 import asyncio
 import sys
 
