@@ -62,18 +62,25 @@ class Pipeline:
             links.add(leg.link)
             if delta.end is not None:
                 leg.settled = True
-            if leg.over or leg.closing is not None:
+            if leg.over or leg.closing is not None or leg.output.over:
                 self._legs.close_when_done(leg)
             elif not self._arrived(leg, delta):
                 staged.append((leg, None))
             elif self._deferred is None:
                 staged.append((leg, self._judge(leg, delta)))
             else:
-                work.append(Work(leg.request_id, leg.output.cut(delta), leg.output.over))
+                work.append(self._handed_over(leg, delta))
         self._write(staged, links)
         self._tally.step(tokens, time.perf_counter() - began)
         if work and self._deferred is not None:
             self._deferred.submit(work)
+
+    def _handed_over(self, leg: Leg, delta: Delta) -> Work:
+        """What hooks elsewhere are to judge of a delta."""
+        piece = leg.output.cut(delta)
+        if leg.output.over:
+            self._legs.cancel_engine(leg)  # a stop string may end it before the engine does
+        return Work(leg.request_id, piece, leg.output.over)
 
     def on_rulings(self, rulings: Sequence[Ruling]) -> None:
         """What hooks that judge elsewhere made of earlier steps."""

@@ -646,6 +646,24 @@ def test_the_engine_goes_on_while_verdicts_are_awaited_and_order_is_kept(
     assert len(bench.legs) == 0
 
 
+def test_what_comes_after_a_stop_string_is_dropped_while_its_verdict_is_awaited(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, later = _later(tokenizer, monkeypatch)
+    request = bench.start(stop=["END"])
+    for word in ("kept", "END", "gone"):
+        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+    assert bench.engine.cancelled == [request]
+    bench.pipeline.on_step(bench.engine.settle())
+    assert len(bench.legs) == 1
+    bench.pipeline.on_rulings(later.rulings())
+    said = bench.take()
+    assert said.text(101) == "kept"
+    assert said.finishes(101)[0].stop_reason == "END"
+    assert said.closed(1).outcome == FINISHED
+    assert len(bench.hook.finals(request)) == 1
+
+
 def test_a_verdict_that_comes_after_the_end_changes_nothing(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
