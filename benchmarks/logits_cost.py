@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import sys
 import time
 from array import array
@@ -194,7 +195,8 @@ def keep_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def table(vocabulary: int, kinds: Sequence[str]) -> str:
+def table(vocabulary: int, kinds: Sequence[str], rows: list[dict[str, Any]]) -> str:
+    """As Markdown; each figure is added to `rows` too."""
     logits = torch.randn(BATCH, vocabulary)
     head = " | ".join(f"{active} active: µs, bare, ratio" for active in ACTIVE)
     lines = [f"| {vocabulary} tokens | {head} |", "| --- |" + " --- |" * len(ACTIVE)]
@@ -202,6 +204,8 @@ def table(vocabulary: int, kinds: Sequence[str]) -> str:
         cells = []
         for active in ACTIVE:
             ours, bare = microseconds(name, KINDS[name], active, logits)
+            row = {"kind": name, "vocabulary": vocabulary, "active": active}
+            rows.append({**row, "us_per_step": ours, "bare_us_per_step": bare})
             cells.append(f"{ours:.0f}, {bare:.0f}, {ours / bare:.2f}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         sys.stderr.write(lines[-1] + "\n")
@@ -212,13 +216,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vocabulary", type=int, choices=VOCABULARIES, action="append")
     parser.add_argument("--kind", choices=sorted(KINDS), action="append")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     asked = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     keep_memory()
     torch.set_num_threads(1)  # as the engine on a CPU
     print(f"Measured on {machine.describe()}, torch {torch.__version__} on one thread.\n")
     print(f"A step without an active row: {inactive() * 1e9:.0f} ns.\n")
     for vocabulary in asked.vocabulary or VOCABULARIES:
-        print(table(vocabulary, asked.kind or list(KINDS)), end="\n\n")
+        print(table(vocabulary, asked.kind or list(KINDS), rows), end="\n\n")
+    if asked.json:
+        asked.json.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -4,18 +4,23 @@ Words of a made-up answer, one a chunk; the JSON guard gets a JSON document in p
 characters. A figure is CPU time, the best of ten rounds of 2000 chunks.
 
     python benchmarks/ready_hooks.py
+    python benchmarks/ready_hooks.py --json out.json
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import re
 import time
 import timeit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from tandem.hooks.contract import Chunk, Hook
+import machine
+
+from tandem.hooks.contract import Chunk, Verdict
 from tandem.hooks.ready.json_only import JsonOnly
 from tandem.hooks.ready.max_output import MaxOutput
 from tandem.hooks.ready.patterns import Patterns
@@ -44,11 +49,14 @@ class Zebra(WindowHook):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    asked = parser.parse_args()
     random.seed(1)
     answer = [f" {random.choice(WORDS)}" for _ in range(2000)]
     item = {"name": "pasta", "price": 12.5, "tags": ["a", "b"], "ok": True}
     document = json.dumps({"items": [item] * 300})
-    cases: list[tuple[str, Hook, list[str]]] = [
+    cases: list[tuple[str, Callable[[Chunk], Verdict], list[str]]] = [
         ("banned_phrases, 50 phrases", BannedPhrases(phrases=PHRASES), answer),
         ("… whole_words", BannedPhrases(phrases=PHRASES, whole_words=True), answer),
         ("patterns, 3 patterns", Patterns(patterns=PATTERNS), answer),
@@ -61,11 +69,17 @@ def main() -> None:
         ("WindowHook, sentence, no sentence ends", Zebra(), answer),
     ]
     print("| hook | µs a token | chunks that show nothing yet |\n| --- | --- | --- |")
+    rows = []
     for name, hook, parts in cases:
-        print(f"| {name} | {_seconds(hook, parts) * 1e6:.1f} | {_held(hook, parts)} |")
+        rows.append(
+            {"hook": name, "us_per_token": _seconds(hook, parts) * 1e6, "held": _held(hook, parts)}
+        )
+        print("| {hook} | {us_per_token:.1f} | {held:.0%} |".format(**rows[-1]))
+    if asked.json:
+        asked.json.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=2))
 
 
-def _seconds(hook: Hook, parts: Sequence[str]) -> float:
+def _seconds(hook: Callable[[Chunk], Verdict], parts: Sequence[str]) -> float:
     rounds = [[_chunk(number, part) for part in parts] for number in range(12)]
     taken = [
         timeit.timeit(
@@ -78,9 +92,10 @@ def _seconds(hook: Hook, parts: Sequence[str]) -> float:
     return min(taken[2:]) / len(parts)
 
 
-def _held(hook: Hook, parts: Sequence[str]) -> str:
+def _held(hook: Callable[[Chunk], Verdict], parts: Sequence[str]) -> float:
+    """The share of chunks that show nothing yet."""
     verdicts = [hook(_chunk(100, part)) for part in parts]
-    return f"{sum(not verdict.text for verdict in verdicts) / len(parts):.0%}"
+    return sum(not verdict.text for verdict in verdicts) / len(parts)
 
 
 def _chunk(request_id: int, text: str) -> Chunk:
