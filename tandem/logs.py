@@ -22,6 +22,7 @@ FIELDS = (
     "leg",
     "peer",
     "hook",
+    "classifier",
     "processor",
     "outcome",
     "code",

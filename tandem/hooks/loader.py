@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
+from tandem.hooks import life
 from tandem.hooks.contract import Hook
 from tandem.hooks.ready import READY
 
@@ -36,7 +37,7 @@ def load_object(path: str) -> Any:
         ) from error
     except Exception as error:
         raise LoadError(
-            f"{path!r}: module {module_name!r} raised while it was imported: {_words(error)}"
+            f"{path!r}: module {module_name!r} raised while it was imported: {life.words(error)}"
         ) from error
     for name in names.split("."):
         try:
@@ -55,7 +56,7 @@ def load_hook(path: str, config: Mapping[str, Any] | None = None) -> Hook:
     hook_class = load_object(READY.get(path, path))
     if not isinstance(hook_class, type):
         raise LoadError(f"hook {path!r} is a {type(hook_class).__name__}, not a class")
-    instance = _build(path, hook_class, config or {})
+    instance = life.build(f"hook {path!r}", hook_class, config or {})
     if not callable(instance):
         raise LoadError(
             f"hook {path!r} is not callable: give the class a method __call__(self, chunk)"
@@ -86,22 +87,6 @@ def _split(path: str) -> tuple[str, str]:
     return module_name, names
 
 
-def _build(path: str, hook_class: type[Any], config: Mapping[str, Any]) -> Any:
-    try:
-        inspect.signature(hook_class).bind(**config)
-    except TypeError as error:
-        given = f"from config {sorted(config)}" if config else "without arguments"
-        raise LoadError(f"hook {path!r} cannot be built {given}: {error}") from error
-    except ValueError:
-        pass  # a class without a readable signature, written in C: the call decides
-    try:
-        return hook_class(**config)
-    except LoadError as error:
-        raise LoadError(f"hook {path!r}: {error}") from error
-    except Exception as error:
-        raise LoadError(f"hook {path!r}: its constructor raised {_words(error)}") from error
-
-
 def _check_signature(path: str, instance: Any) -> None:
     try:
         inspect.signature(instance).bind(None)
@@ -111,7 +96,3 @@ def _check_signature(path: str, instance: Any) -> None:
         ) from error
     except ValueError:
         pass  # no readable signature: the first call decides, and fails closed
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

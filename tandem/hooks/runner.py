@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from tandem.errors import LoadError
+from tandem.hooks import life
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.contract import Chunk, Hook, Phase
 from tandem.hooks.interrupt import WATCH
@@ -19,8 +17,6 @@ from tandem.hooks.tally import Counted, HookTally
 from tandem.hooks.verdicts import counted_failure
 
 log = logging.getLogger(__name__)
-STARTUP_SECONDS = 60.0
-SHUTDOWN_SECONDS = 10.0
 
 
 class HookRunner:
@@ -65,31 +61,11 @@ class HookRunner:
 
     async def startup(self) -> None:
         """Raises LoadError."""
-        try:
-            await self._life("startup", STARTUP_SECONDS)
-        except Exception as error:
-            raise LoadError(
-                f"hook {self.name!r}: its startup raised {type(error).__name__}: {error}"
-            ) from error
+        await life.startup(f"hook {self.name!r}", self.hook)
 
     async def shutdown(self) -> None:
         """Bounded; a failure is logged."""
-        try:
-            await self._life("shutdown", SHUTDOWN_SECONDS)
-        except Exception as error:  # noqa: BLE001 - user code at the end of the process
-            log.warning(
-                "a hook's shutdown raised",
-                extra={"hook": self.name, "reason": type(error).__name__},
-            )
-
-    async def _life(self, name: str, seconds: float) -> None:
-        method = getattr(self.hook, name, None)
-        if method is None:
-            return
-        async with asyncio.timeout(seconds):
-            result = method()
-            if inspect.isawaitable(result):
-                await result
+        await life.shutdown(f"hook {self.name!r}", self.hook)
 
     def close(self, request_id: int) -> None:
         """Tell the hook that nothing more comes of a sequence. A failure is counted and logged."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tandem import logs
+
+ROOMS = ("tandem", "frontend", "router", "prefill_worker", "decode_worker")
 
 
 @pytest.fixture
@@ -53,3 +57,15 @@ def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str])
         logging.getLogger("t").exception("failed")
     entry = json.loads(capsys.readouterr().err)
     assert "ValueError: boom" in entry["exception"]
+
+
+def test_every_field_that_is_logged_is_written() -> None:
+    """Else it is lost without a word: only the fields of FIELDS reach a log."""
+    root = Path(logs.__file__).parents[1]
+    sources = [p for room in ROOMS for p in (root / room).rglob("*.py")]
+    calls = [call for source in sources for call in ast.walk(ast.parse(source.read_text()))]
+    extras = [call.value for call in calls if isinstance(call, ast.keyword) and call.arg == "extra"]
+    keys = [key for extra in extras if isinstance(extra, ast.Dict) for key in extra.keys]
+    logged = {key.value for key in keys if isinstance(key, ast.Constant)}
+    assert "trace_id" in logged
+    assert logged <= set(logs.FIELDS)

@@ -5,12 +5,12 @@ A worker never starts without a classifier that it was asked to run: every failu
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from tandem.errors import LoadError
+from tandem.hooks import life
 from tandem.hooks.classifiers.settings import ClassifierEntry
 from tandem.hooks.loader import load_object
 
@@ -36,7 +36,7 @@ def load_classifier(entry: ClassifierEntry) -> Any:
     found = load_object(READY.get(path, path))
     if not isinstance(found, type):
         raise LoadError(f"classifier {path!r} is a {type(found).__name__}, not a class")
-    instance = _build(path, found, entry.config)
+    instance = life.build(f"classifier {path!r}", found, entry.config)
     given = {"name": entry.name, "blocking": entry.blocking, "timeout_ms": entry.timeout_ms}
     if entry.name is None and not hasattr(instance, "name"):
         given["name"] = path
@@ -73,25 +73,9 @@ def load_plugin(name: str) -> Callable[[Any], object]:
         except LoadError as error:
             raise LoadError(f"classifier plugin {name!r}: {error}") from error
         except Exception as error:
-            raise LoadError(f"classifier plugin {name!r} raised {_words(error)}") from error
+            raise LoadError(f"classifier plugin {name!r} raised {life.words(error)}") from error
 
     return call
-
-
-def _build(path: str, found: type[Any], config: Mapping[str, Any]) -> Any:
-    try:
-        inspect.signature(found).bind(**config)
-    except TypeError as error:
-        given = f"from config {sorted(config)}" if config else "without arguments"
-        raise LoadError(f"classifier {path!r} cannot be built {given}: {error}") from error
-    except ValueError:
-        pass  # a class without a readable signature, written in C: the call decides
-    try:
-        return found(**config)
-    except LoadError as error:
-        raise LoadError(f"classifier {path!r}: {error}") from error
-    except Exception as error:
-        raise LoadError(f"classifier {path!r}: its constructor raised {_words(error)}") from error
 
 
 def _set(path: str, instance: Any, attribute: str, value: Any) -> None:
@@ -101,7 +85,3 @@ def _set(path: str, instance: Any, attribute: str, value: Any) -> None:
         raise LoadError(
             f"classifier {path!r} does not let its {attribute} be set; leave it out of the entry"
         ) from error
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

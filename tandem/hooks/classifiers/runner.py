@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from tandem.errors import LoadError
+from tandem.hooks import life
 from tandem.hooks.classifiers.contract import (
     ExternalClassifierHook,
     ScoringContext,
@@ -21,8 +20,6 @@ from tandem.hooks.classifiers.scores import Answer, InvalidAnswerError, read
 from tandem.hooks.classifiers.tally import ClassifierTally, Counted
 
 log = logging.getLogger(__name__)
-STARTUP_SECONDS = 60.0
-SHUTDOWN_SECONDS = 10.0
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
@@ -125,8 +122,8 @@ class ClassifierRunner:
             extra={
                 "classifier": self.name,
                 "reason": reason,
-                "exception": None if error is None else type(error).__name__,
-                "blocks": self.blocking,
+                "code": None if error is None else type(error).__name__,
+                "outcome": "blocked" if self.blocking else "annotated",
                 "trace_id": ctx.request_metadata.get("trace_id"),
                 "request_id": ctx.request_id,
             },
@@ -140,35 +137,15 @@ class ClassifierRunner:
 
     async def startup(self) -> None:
         """Raises LoadError."""
-        try:
-            await self._life("startup", STARTUP_SECONDS)
-        except Exception as error:
-            raise LoadError(
-                f"classifier {self.name!r}: its startup raised {type(error).__name__}: {error}"
-            ) from error
+        await life.startup(f"classifier {self.name!r}", self.hook)
 
     async def shutdown(self) -> None:
         """End what does not end, then the classifier's own. Bounded; a failure is logged."""
         if self._given_up:
             for call in self._given_up:
                 call.cancel()
-            await asyncio.wait(self._given_up, timeout=SHUTDOWN_SECONDS)
-        try:
-            await self._life("shutdown", SHUTDOWN_SECONDS)
-        except Exception as error:  # noqa: BLE001 - user code at the end of the process
-            log.warning(
-                "a classifier's shutdown raised",
-                extra={"classifier": self.name, "reason": type(error).__name__},
-            )
-
-    async def _life(self, name: str, seconds: float) -> None:
-        method = getattr(self.hook, name, None)
-        if method is None:
-            return
-        async with asyncio.timeout(seconds):
-            result = method()
-            if inspect.isawaitable(result):
-                await result
+            await asyncio.wait(self._given_up, timeout=life.SHUTDOWN_SECONDS)
+        await life.shutdown(f"classifier {self.name!r}", self.hook)
 
 
 def _reason(error: BaseException) -> str:

@@ -273,7 +273,7 @@ async def test_the_log_names_the_failure_and_never_its_words(
     (record,) = caplog.records
     said = {**vars(record), "msg": record.getMessage()}
     assert said["classifier"] == "c"
-    assert said["exception"] == "ValueError"
+    assert said["code"] == "ValueError"
     assert said["trace_id"] == "t-1"
     assert "secret" not in str(said)
 
