@@ -42,6 +42,7 @@ class Fingerprint(NamedTuple):
     tensor_parallel: int
     tokenizer_sha256: str
     protocol_version: int
+    deployment_revision: str = ""
 
     def difference(self, other: Fingerprint) -> str | None:
         """The name of the first field that differs."""

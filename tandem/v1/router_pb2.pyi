@@ -60,6 +60,7 @@ class Submit(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    PARENT_SPAN_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -76,6 +77,8 @@ class Submit(_message.Message):
     want_report: _builtins.bool
     task: _builtins.bytes
     """a serialised Task"""
+    parent_span: _builtins.int
+    """the frontend's span of the request (W3C trace context); 0: not traced"""
     def __init__(
         self,
         *,
@@ -89,10 +92,11 @@ class Submit(_message.Message):
         priority: _builtins.int = ...,
         want_report: _builtins.bool = ...,
         task: _builtins.bytes = ...,
+        parent_span: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -105,8 +109,11 @@ class RouterMessage(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
     FLEET_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
+    draining: _builtins.bool
+    """said once: send what is new to another router; what is open here goes on"""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceEnd]:
         """sequences that ended otherwise than by a Finish; apply after the payload"""
@@ -121,10 +128,11 @@ class RouterMessage(_message.Message):
         payload: _builtins.bytes = ...,
         ends: _abc.Iterable[Global___SequenceEnd] | None = ...,
         fleet: Global___Fleet | None = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "fleet", b"fleet", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "ends", b"ends", "fleet", b"fleet", "payload", b"payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

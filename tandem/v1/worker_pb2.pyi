@@ -166,6 +166,9 @@ class WorkerCommand(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    PAIRED_FIELD_NUMBER: _builtins.int
+    paired: _builtins.bool
+    """said once a stream: a worker of the other phase takes work with this one"""
     @_builtins.property
     def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartLeg]: ...
     @_builtins.property
@@ -180,10 +183,11 @@ class WorkerCommand(_message.Message):
         start: _abc.Iterable[Global___StartLeg] | None = ...,
         release: _abc.Iterable[_builtins.int] | None = ...,
         cancel: _abc.Iterable[Global___CancelLeg] | None = ...,
+        paired: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "release", b"release", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "paired", b"paired", "release", b"release", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -202,6 +206,7 @@ class StartLeg(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     HOLD_OUTPUT_FIELD_NUMBER: _builtins.int
+    PARENT_SPAN_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -219,6 +224,8 @@ class StartLeg(_message.Message):
     """a serialised Task, forwarded unopened"""
     hold_output: _builtins.bool
     """decode: send nothing until this leg is released"""
+    parent_span: _builtins.int
+    """the router's span of the sequence (W3C trace context); 0: not traced"""
     def __init__(
         self,
         *,
@@ -231,10 +238,11 @@ class StartLeg(_message.Message):
         timeout_ms: _builtins.int = ...,
         task: _builtins.bytes = ...,
         hold_output: _builtins.bool = ...,
+        parent_span: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hold_output", b"hold_output", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "room", b"room", "sequence", b"sequence", "task", b"task", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hold_output", b"hold_output", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
