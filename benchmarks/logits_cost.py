@@ -5,7 +5,7 @@ Beside it stands the same work through SGLang's bare interface: a custom process
 its rows and calls the same code, without a time limit, without a check of what it left, and without
 a batched form. No model runs: a step's own time is what the figures are to be compared with.
 
-    python benchmarks/logits_cost.py                    # both tables, about three minutes
+    python benchmarks/logits_cost.py                    # both tables, some minutes
     python benchmarks/logits_cost.py --vocabulary 32768 --kind forced_sequence
 """
 
@@ -27,19 +27,20 @@ from typing import Any
 import machine
 import torch
 from sglang.srt.layers.sampler import apply_custom_logit_processor
+from sglang.srt.managers.tp_worker import TpModelWorker
 
 from tandem.engine.sglang import late
 from tandem.engine.sglang.processors import Steering
 from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
-from tandem.engine.sglang.rows import RowEditor, history_of
-from tandem.logits import Model
+from tandem.engine.sglang.rows import RowEditor
+from tandem.logits import Model, TokenHistory, state
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
 
 BATCH = 64
 ACTIVE = (1, 8, 64)
 VOCABULARIES = (32_768, 131_072)
-STEPS, WARM_UP = 60, 5
+STEPS, WARM_UP = 100, 5
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 TOKENIZER = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny" / "tokenizer.json"
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -74,7 +75,8 @@ class Bare:
 
     def __call__(self, logits: Any, params: Sequence[Mapping[str, Any]]) -> Any:
         for row, given, processor in zip(logits, params, self._processors, strict=True):
-            processor(history_of(given["__req__"]), row)
+            request = given["__req__"]
+            processor(TokenHistory(request.origin_input_ids, request.output_ids), row)
         return logits
 
 
@@ -157,26 +159,35 @@ class Side:
 
 def microseconds(
     name: str, args: Mapping[str, Any], active: int, logits: Any
-) -> tuple[float, float]:
-    """Of a step: with Tandem, and bare. Medians; the two take turns, because the machine's own
-    speed changes.
+) -> tuple[float, float, float]:
+    """Of a step: with Tandem, bare, and their ratio. The two take turns, because the machine's own
+    speed changes: each figure is a median, that of the ratio over pairs of neighbours.
     """
     sides = [Side.of(name, args, active, logits.shape[1], bare) for bare in (False, True)]
     took: list[list[float]] = [[], []]
     for number in range(WARM_UP + STEPS):
         for side, measured in zip(sides, took, strict=True):
             measured.append(side.step(number, logits) * 1e6)
-    ours, bare = (median(measured[WARM_UP:]) for measured in took)
-    return ours, bare
+    ours, bare = (measured[WARM_UP:] for measured in took)
+    ratio = median(one / other for one, other in zip(ours, bare, strict=True))
+    return median(ours), median(bare), ratio
 
 
 def inactive() -> float:
-    """What Tandem adds to a step whose batch has no processor: the question whether one reads
-    tokens."""
+    """Seconds that Tandem adds to a step whose batch has no processor: the question whether one
+    reads tokens, round SGLang's forward pass, and whether there is any state to forget.
+    """
     batch = SimpleNamespace(
         sampling_info=SimpleNamespace(has_custom_logit_processor=False), reqs=[None] * BATCH
     )
-    return _per_call(lambda: late.reads_history(batch))
+
+    def forward(_worker: object, _batch: object) -> None: ...
+
+    TpModelWorker.forward_batch_generation = forward
+    bare = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
+    late.sample_late_where_history_is_read()
+    wrapped = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
+    return wrapped - bare + _per_call(state.alive)
 
 
 def _per_call(function: Callable[[], object], count: int = 200_000) -> float:
@@ -203,10 +214,10 @@ def table(vocabulary: int, kinds: Sequence[str], rows: list[dict[str, Any]]) -> 
     for name in kinds:
         cells = []
         for active in ACTIVE:
-            ours, bare = microseconds(name, KINDS[name], active, logits)
+            ours, bare, ratio = microseconds(name, KINDS[name], active, logits)
             row = {"kind": name, "vocabulary": vocabulary, "active": active}
-            rows.append({**row, "us_per_step": ours, "bare_us_per_step": bare})
-            cells.append(f"{ours:.0f}, {bare:.0f}, {ours / bare:.2f}")
+            rows.append({**row, "us_per_step": ours, "bare_us_per_step": bare, "ratio": ratio})
+            cells.append(f"{ours:.0f}, {bare:.0f}, {ratio:.2f}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         sys.stderr.write(lines[-1] + "\n")
     return "\n".join(lines)

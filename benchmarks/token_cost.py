@@ -30,7 +30,7 @@ import floor
 import load
 import machine
 
-from tandem.cli.plan import StackOptions
+from tandem.cli.plan import COMPONENTS, StackOptions
 from tandem.cli.stack import Component, Stack
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,15 +61,20 @@ class Usage:
 
 
 @contextmanager
-def serving(**options: float) -> Iterator[Stack]:
-    """A stack with the sim engine and these engine options, ready to be measured."""
+def serving(
+    *, flags: Mapping[str, tuple[str, ...]] | None = None, **options: float
+) -> Iterator[Stack]:
+    """A stack with the sim engine and these engine options, ready to be measured. `flags`: more, by
+    component.
+    """
     engine_options = {"step_ms": 10, **options}
     limit = (f"--max-sequences={2 * max(STREAMS)}",)
+    limits = {"prefill_worker": limit, "decode_worker": limit}
     stack_options = StackOptions(
         model_path=MODEL,
         engine="sim",
         engine_options=tuple(f"{name}={value}" for name, value in engine_options.items()),
-        flags={"prefill_worker": limit, "decode_worker": limit},
+        flags={name: (flags or {}).get(name, ()) + limits.get(name, ()) for name in COMPONENTS},
     )
     with TemporaryDirectory() as run_dir, Stack(stack_options, run_dir=Path(run_dir)) as stack:
         stack.wait_ready(timeout_seconds=60)

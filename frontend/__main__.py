@@ -6,11 +6,12 @@ from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is i
 
 import asyncio
 import gc
+import socket
 import sys
 
 from frontend import config as settings
 from frontend import server
-from tandem import logs, process
+from tandem import logs, process, tracing
 from tandem.errors import ConfigError
 
 
@@ -24,8 +25,11 @@ def main() -> int:
     logs.configure("frontend", format=config.log_format, level=config.log_level)
 
     async def serve(stop: asyncio.Event) -> None:
-        # What is loaded by now lives as long as the process: the collector need not look at it.
-        await server.serve(config, stop, on_started=lambda port: gc.freeze())
+        with tracing.exporting(
+            config.otlp_endpoint, service="tandem-frontend", instance=socket.gethostname()
+        ) as tracer:
+            # What is loaded by then lives as long as the process: the collector need not look.
+            await server.serve(config, stop, tracer=tracer, on_started=lambda *ports: gc.freeze())
 
     return process.run("frontend", serve)
 

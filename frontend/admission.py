@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from frontend.chat_template import ChatTemplate
 from frontend.config import FrontendConfig
 from frontend.limits import Limits
+from frontend.openai.formats import Form, form_of
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     ChatMessage,
@@ -146,13 +147,15 @@ class Admission:
         logprobs: int | None,
     ) -> Submission:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        form = form_of(request)
         return Submission(
             trace_id=trace_id,
             model=self._config.model_name,
             prompts=prompts,
             n=request.n or 1,
             sampling=_sampling(request, limits, logprobs),
-            logits=self._logits(request.logits_processors or (), limits),
+            logits=self._logits(form, request, limits),
+            form=form.field if form else "",
             streaming=bool(request.stream),
             want_token_ids=request.detokenize is False,
             want_report=bool(request.tandem and request.tandem.report),
@@ -164,10 +167,18 @@ class Admission:
         )
 
     def _logits(
-        self, choices: Sequence[LogitsProcessorChoice], limits: Limits
+        self, form: Form | None, request: GenerationFields, limits: Limits
     ) -> LogitsProcessorSpec | None:
-        if not choices:
-            return None
+        """The form first, as grammars must be."""
+        choices = request.logits_processors or ()
+        self._check_offered(choices, limits)
+        entries = [LogitsProcessorEntry(choice.name, choice.args) for choice in choices]
+        if form is not None:
+            _check_form(form, request, limits)
+            entries.insert(0, form.processor)
+        return LogitsProcessorSpec(tuple(entries)) if entries else None
+
+    def _check_offered(self, choices: Sequence[LogitsProcessorChoice], limits: Limits) -> None:
         allowed = set(self._config.client_logits_processors).intersection(limits.logits_processors)
         for position, choice in enumerate(choices):
             if choice.name not in allowed:
@@ -175,8 +186,18 @@ class Admission:
                     f"The logits processor `{choice.name}` is not offered",
                     param=f"logits_processors[{position}].name",
                 )
-        return LogitsProcessorSpec(
-            tuple(LogitsProcessorEntry(choice.name, choice.args) for choice in choices)
+
+
+def _check_form(form: Form, request: GenerationFields, limits: Limits) -> None:
+    """Forms are OpenAI's: `client_logits_processors` need not name them."""
+    if form.processor.name not in limits.logits_processors:
+        raise UnsupportedError(
+            "This deployment's workers offer no such form of answers", param=form.field
+        )
+    if request.ignore_eos:
+        raise InvalidRequestError(
+            f"`ignore_eos` is not offered with `{form.field}`, which says where answers end",
+            param="ignore_eos",
         )
 
 

@@ -13,11 +13,13 @@ from frontend.endpoints import MODELS, Endpoints
 from frontend.http import Call, Receive, Scope, Send
 from frontend.http_errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
 from frontend.metrics import Endpoint, Metrics
+from frontend.spans import CallSpans
 from tandem.errors import (
     AuthenticationError,
     CancelledError,
     DrainingError,
     InternalError,
+    RefusedError,
     SlowClientError,
     TandemError,
     TooLargeError,
@@ -40,9 +42,17 @@ class Route(NamedTuple):
 class App:
     """Serves every path of docs/api.md."""
 
-    def __init__(self, config: FrontendConfig, endpoints: Endpoints, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: FrontendConfig,
+        endpoints: Endpoints,
+        metrics: Metrics,
+        spans: CallSpans | None = None,
+    ) -> None:
+        """`spans`: of the requests that are counted; None: nothing is traced."""
         self._config = config
         self._metrics = metrics
+        self._spans = spans
         self._keys = [key.encode() for key in config.api_keys]
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
@@ -55,7 +65,6 @@ class App:
             "/health": Route(get, endpoints.ready),
             "/ready": Route(get, endpoints.ready),
             "/live": Route(get, endpoints.live),
-            "/metrics": Route(get, endpoints.exposition),
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
             "/docs": Route(get, endpoints.docs),
@@ -107,6 +116,10 @@ class App:
 
     async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> None:
         """Serve a request and count it by how it ended."""
+        if self._spans is not None:
+            call.span = self._spans.begin(
+                call.trace_id, call.parent, method=route.method, route=call.path
+            )
         error: TandemError | None = InternalError("a fault of ours")
         try:
             self._authenticate(call, route)
@@ -116,8 +129,9 @@ class App:
             raise
         finally:
             self._metrics.count_request(endpoint, error)
-            if error is not None:
-                _log(call, error)
+            if call.span is not None:
+                call.span.end(error, streamed=call.started)
+            _log(call, error)
 
 
 async def _answer_error(call: Call, error: TandemError) -> None:
@@ -130,12 +144,18 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", error.allowed.encode()))
+    if isinstance(error, RefusedError):
+        headers.append((b"retry-after", b"1"))
     if isinstance(error, TooLargeError | HeadTooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
     await call.respond(error.http_status, http_errors.body(error), headers=headers)
 
 
-def _log(call: Call, error: TandemError) -> None:
+def _log(call: Call, error: TandemError | None) -> None:
+    if error is None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("request served", extra={"trace_id": call.trace_id})
+        return
     level = logging.WARNING if error.http_status >= 500 else logging.DEBUG
     if log.isEnabledFor(level):
         extra = {"trace_id": call.trace_id, "code": error.code, "reason": error.message}

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tandem import tracing
 from tandem.config import REQUIRED, load, setting
 from tandem.errors import ConfigError
+from tandem.wire import tls
 
 _POSITIVE = (
     "request_timeout_seconds",
@@ -21,6 +23,8 @@ _POSITIVE = (
     "max_n",
     "max_choices",
     "max_backlog_bytes",
+    "slo_ttft_seconds",
+    "slo_itl_seconds",
 )
 
 
@@ -28,8 +32,21 @@ _POSITIVE = (
 class FrontendConfig:
     """The OpenAI-compatible HTTP server of Tandem."""
 
-    listen: str = setting("127.0.0.1:8000", "Address to serve HTTP on; /metrics is there too.")
+    listen: str = setting("127.0.0.1:8000", "Address to serve the HTTP API on.")
+    metrics_listen: str = setting(
+        "127.0.0.1:8001", "Address of /metrics, /live and /ready, plain HTTP; not for clients."
+    )
+    https_cert: str = setting(
+        "",
+        "PEM file of the certificate that clients are shown, with its chain; it is read again when"
+        " it changes. Goes with https_key; without both the API is plain HTTP.",
+    )
+    https_key: str = setting("", "PEM file of that certificate's key, without a password.")
     router: str = setting("127.0.0.1:7000", "Address of the router's gRPC server.")
+    tls_cert: str = setting("", tls.CERT_HELP)
+    tls_key: str = setting("", tls.KEY_HELP)
+    tls_ca: str = setting("", tls.CA_HELP)
+    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     model_path: str = setting(
         REQUIRED, "Folder with the model's tokenizer.json, tokenizer_config.json and config.json."
     )
@@ -56,12 +73,23 @@ class FrontendConfig:
     max_open_requests: int = setting(
         4096, "Requests at the router at once; one more is refused with queue_full (429)."
     )
+    router_wait_seconds: float = setting(
+        10.0,
+        "Time a request waits while no router takes it, within its deadline: one is replaced, or"
+        " has only just started. Then it is refused with router_lost (503). 0: at once.",
+    )
     max_n: int = setting(128, "Largest `n` of a request.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
     max_backlog_bytes: int = setting(
         256 * 1024,
         "Output kept for one client that reads too slowly, beside 64 KiB in its socket's buffer;"
         " past it the request is cancelled, so that a slow client never slows others.",
+    )
+    slo_ttft_seconds: float = setting(
+        2.0, "Objective for the time to first token: metrics count each request as met or missed."
+    )
+    slo_itl_seconds: float = setting(
+        0.1, "Objective for a request's mean time between tokens: counted in the same way."
     )
     allow_reports: bool = setting(
         False, 'Let clients ask for `tandem: {"report": true}`: workers, request ids, KV figures.'
@@ -81,6 +109,8 @@ class FrontendConfig:
     drain_seconds: float = setting(
         30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
     )
+    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
@@ -89,8 +119,13 @@ class FrontendConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.drain_seconds < 0:
-            raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
+        for name in ("drain_seconds", "router_wait_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if bool(self.https_cert) != bool(self.https_key):
+            raise ConfigError("https_cert and https_key are needed together, or neither")
+        tls.check(self)
+        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
 
     @functools.cached_property
     def model_name(self) -> str:

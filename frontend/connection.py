@@ -16,11 +16,14 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from frontend import http_errors
+from frontend.farewell import Farewell
 from frontend.http_errors import HeadTooLargeError, ReceiveTimeoutError
 from tandem.errors import InvalidRequestError, TandemError
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+_BUFFER_BYTES = 64 * 1024
+"""What may wait for a full socket; under TLS event loops would let half a megabyte wait."""
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
 
@@ -35,9 +38,11 @@ class Bounds:
 class Connection(HttpToolsProtocol):
     """One client connection; serves one request after another."""
 
-    def __init__(self, *, bounds: Bounds, **uvicorn_arguments: Any) -> None:
+    def __init__(self, *, bounds: Bounds, farewell: Farewell, **uvicorn_arguments: Any) -> None:
         super().__init__(**uvicorn_arguments)
         self._bounds = bounds
+        self._farewell = farewell
+        self.opened_at = self._used_at = self.loop.time()
         self._served: RequestResponseCycle
         """Of pipelined requests `cycle` is the last, and this the first that is not complete."""
         self._head_bytes = 0
@@ -45,12 +50,12 @@ class Connection(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self.on_writable: Callable[[], object] | None = None
         """Called when a full socket has room again; for the request being served."""
-        self._on_lost: Callable[[], None] | None = None
-        self._on_stall: Callable[[], None] | None = None
+        self._on_lost: Callable[[], object] | None = None
+        self._on_stall: Callable[[], object] | None = None
 
     # --- for the request being served ---
 
-    def watch(self, *, on_lost: Callable[[], None], on_stall: Callable[[], None]) -> None:
+    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
         """Until the response is complete: call `on_lost` when the client goes away, which is also
         noticed while nothing is written, and `on_stall` when it leaves its socket unread for too
         long, just before the connection is closed.
@@ -97,10 +102,25 @@ class Connection(HttpToolsProtocol):
         """Close without sending what is still buffered."""
         self.transport.abort()
 
+    # --- while the process drains (farewell.Client) ---
+
+    @property
+    def refused(self) -> bool:
+        """Opened too late: nothing is begun for it."""
+        return self._farewell.refuses(self)
+
+    def answer_last(self) -> None:
+        if self._serving and not self.pipeline and not self._served.response_started:
+            self._served.keep_alive = False
+
+    def unused_seconds(self) -> float:
+        return 0.0 if self._serving else self.loop.time() - self._used_at
+
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -144,10 +164,13 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._served = cycle
+        if self._farewell.began:
+            self.answer_last()
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._on_lost = self._on_stall = self.on_writable = None
+        self._used_at = self.loop.time()
         super().on_response_complete()
         self._bound_closing()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import msgspec
-import prometheus_client
 
 from frontend import docs_page, openapi
 from frontend.admission import Admission
 from frontend.config import FrontendConfig
+from frontend.farewell import Farewell
 from frontend.generation import Generation
 from frontend.http import Call
 from frontend.metrics import Metrics
@@ -45,31 +45,37 @@ class Endpoints:
         admission: Admission,
         switchboard: Switchboard,
         metrics: Metrics,
+        farewell: Farewell,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._admission = admission
         self._switchboard = switchboard
-        self._metrics = metrics
         self._generation = Generation(
             switchboard, tokenizer, metrics, backlog_limit=config.max_backlog_bytes
         )
         self._created = int(time.time())
-        self.draining = False
-        """Set once, when the process begins to shut down: nothing new is started."""
+        self._farewell = farewell
+
+    @property
+    def draining(self) -> bool:
+        """Whether the process shuts down."""
+        return self._farewell.began
 
     @property
     def serving(self) -> bool:
-        """Whether a request would be served now."""
+        """Whether it takes new clients, and a request would be served now."""
         return not self.draining and self._switchboard.ready
 
     # --- generation ---
 
     async def chat(self, call: Call) -> TandemError | None:
         arrived = time.monotonic()
-        self._refuse_while_draining()
+        if call.connection.refused:
+            raise _draining()
         request = decode(_CHAT, await self._body(call))
-        submission = await self._admission.chat(request, self._switchboard.served, call.trace_id)
+        served = await self._switchboard.offer(call.connection, request.timeout)
+        submission = await self._admission.chat(request, served, call.trace_id)
         return await self._generation.run(
             call,
             CHAT,
@@ -81,11 +87,11 @@ class Endpoints:
 
     async def completions(self, call: Call) -> TandemError | None:
         arrived = time.monotonic()
-        self._refuse_while_draining()
+        if call.connection.refused:
+            raise _draining()
         request = decode(_COMPLETION, await self._body(call))
-        submission = await self._admission.completion(
-            request, self._switchboard.served, call.trace_id
-        )
+        served = await self._switchboard.offer(call.connection, request.timeout)
+        submission = await self._admission.completion(request, served, call.trace_id)
         return await self._generation.run(
             call,
             COMPLETION,
@@ -94,10 +100,6 @@ class Endpoints:
             echo=bool(request.echo),
             arrived=arrived,
         )
-
-    def _refuse_while_draining(self) -> None:
-        if self.draining:
-            raise DrainingError("The frontend is shutting down; try again elsewhere")
 
     # --- tokens and models ---
 
@@ -141,17 +143,14 @@ class Endpoints:
     # --- for operators ---
 
     async def ready(self, call: Call) -> None:
-        self._refuse_while_draining()
+        if self.draining:
+            raise _draining()
         if not self._switchboard.ready:
             raise NoPairError("No prefill and decode worker for the model are ready")
         await _json(call, answers.Status())
 
     async def live(self, call: Call) -> None:
         await _json(call, answers.Status())
-
-    async def exposition(self, call: Call) -> None:
-        content_type = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4.encode()
-        await call.respond(200, self._metrics.exposition(), content_type)
 
     async def version(self, call: Call) -> None:
         await _json(call, answers.Version(version=tandem_version()))
@@ -171,3 +170,7 @@ class Endpoints:
 
 async def _json(call: Call, answer: msgspec.Struct) -> None:
     await call.respond(200, msgspec.json.encode(answer))
+
+
+def _draining() -> DrainingError:
+    return DrainingError("The frontend is shutting down; try again elsewhere")

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from frontend.metrics import Tally
+from frontend.metrics import Tally, TracedTally
 from tandem.errors import SlowClientError, TandemError
 from tandem.v1 import common_pb2
 
@@ -62,6 +62,7 @@ class Exchange:
         "base",
         "cached_tokens",
         "error",
+        "finish_reasons",
         "first_at",
         "firsts",
         "open_choices",
@@ -76,7 +77,7 @@ class Exchange:
         prompts: int,
         n: int,
         backlog_limit: int,
-        inter_token: Tally,
+        inter_token: Tally | TracedTally,
         touched: list[Exchange],
         release: Callable[[Exchange], None],
         abort_client: Callable[[], None],
@@ -89,6 +90,8 @@ class Exchange:
         self.cached_tokens = [0] * prompts
         self.reports: list[common_pb2.PhaseReport] = []
         self.error: TandemError | None = None
+        self.finish_reasons: list[FinishReason] = []
+        """Of the choices that have ended, in that order."""
         self.first_at = 0.0
         self.backlog = 0
         self.pump: Callable[[], bool] | None = None
@@ -114,6 +117,26 @@ class Exchange:
     def completion_tokens(self) -> int:
         """Tokens generated so far, shown or withheld once a choice has finished."""
         return sum(self._tokens)
+
+    @property
+    def n(self) -> int:
+        """Choices of each prompt."""
+        return self.firsts.step
+
+    def silent(self, first_sequence: int) -> bool:
+        """Whether no token has come for any choice of a prompt."""
+        start = first_sequence - self.base
+        return not any(self._tokens[start : start + self.n])
+
+    @property
+    def mean_itl_seconds(self) -> float:
+        """Between a choice's tokens, in the mean, of the slowest choice. 0: no second token."""
+        means = (
+            (last - self.first_at) / (count - 1)
+            for last, count in zip(self._last_at, self._tokens, strict=True)
+            if last and count > 1
+        )
+        return max(means, default=0.0)
 
     # --- the switchboard's side; `row` and `settle` run once a token ---
 
@@ -159,6 +182,7 @@ class Exchange:
     def _end(self, ending: Ending) -> None:
         """A choice has all it will have."""
         self._ended.append(ending)
+        self.finish_reasons.append(ending.reason)
         self.open_choices -= 1
         if not self._touched:
             self._touched = True

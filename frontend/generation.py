@@ -15,7 +15,8 @@ from frontend.openai.writers import BodyWriter, EventWriter
 from frontend.submission import Submission
 from frontend.switchboard import Switchboard
 from frontend.tokenizer import Tokenizer
-from tandem.errors import CancelledError, SlowClientError, TandemError
+from tandem.errors import CancelledError, RequestError, SlowClientError, TandemError
+from tandem.tracing import exemplars
 from tandem.v1 import common_pb2
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,13 @@ class Generation:
         Raises the failure where nothing has been sent yet.
         """
         echoes = [p.text for p in submission.prompts for _ in range(submission.n)] if echo else []
+        if call.span is not None:
+            call.span.submitted(submission)
         with self._switchboard.exchange(
-            submission, backlog_limit=self._backlog_limit, abort_client=call.connection.abort
+            submission,
+            backlog_limit=self._backlog_limit,
+            abort_client=call.connection.abort,
+            parent_span=0 if call.span is None else call.span.span_id,
         ) as exchange:
             call.connection.watch(
                 on_lost=lambda: exchange.fail(CancelledError("The client went away")),
@@ -83,11 +89,27 @@ class Generation:
                         token_ids=submission.want_token_ids,
                     )
                     await _collect(call, exchange, body, ending, echoes)
+            except RequestError as error:
+                error.param = submission.client_param(error.param)
+                raise
             finally:
-                if exchange.first_at:
-                    self._metrics.ttft_seconds.observe(exchange.first_at - arrived)
-                self._metrics.request_seconds.observe(time.monotonic() - arrived)
+                self._measure(call, exchange, arrived)
             return exchange.error
+
+    def _measure(self, call: Call, exchange: Exchange, arrived: float) -> None:
+        """Of a request that is over."""
+        exemplar = None if call.span is None else exemplars.labels(call.trace_id)
+        if exchange.first_at:
+            self._metrics.ttft_seconds.observe(exchange.first_at - arrived, exemplar)
+        now = time.monotonic()
+        self._metrics.request_seconds.observe(now - arrived, exemplar)
+        if exchange.error is None and not exchange.open_choices:
+            self._metrics.slo.count(
+                ttft_seconds=(exchange.first_at or now) - arrived,
+                itl_seconds=exchange.mean_itl_seconds,
+            )
+        if call.span is not None:
+            call.span.generated(exchange, arrived=arrived)
 
 
 class _Ending:

@@ -8,6 +8,7 @@ from typing import Any
 
 from frontend.connection import EXTENSION, Connection, Headers
 from frontend.http_errors import ReceiveTimeoutError
+from frontend.spans import CallSpan
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError
 
@@ -23,7 +24,16 @@ _UNBUFFERED: Headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", 
 class Call:
     """A request being served."""
 
-    __slots__ = ("_receive", "_scope", "_send", "connection", "started", "trace_id")
+    __slots__ = (
+        "_receive",
+        "_scope",
+        "_send",
+        "connection",
+        "parent",
+        "span",
+        "started",
+        "trace_id",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
@@ -31,9 +41,11 @@ class Call:
         self.started = False
         """The status line has been sent."""
         traceparent = self.header(b"traceparent")
-        self.trace_id = (
-            ids.trace_id_from(traceparent.decode("latin-1")) if traceparent else None
-        ) or ids.new_trace_id()
+        self.parent = ids.traceparent_from(traceparent.decode("latin-1")) if traceparent else None
+        """The client's own span, where it says."""
+        self.trace_id = self.parent.trace_id if self.parent else ids.new_trace_id()
+        self.span: CallSpan | None = None
+        """None: it is not traced."""
 
     @property
     def method(self) -> str:

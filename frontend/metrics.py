@@ -6,17 +6,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from frontend import http_errors
+from frontend.objectives import ObjectiveCounts, Objectives
+from frontend.router_metrics import RouterMetrics
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS, new_registry
+from tandem.tracing.exemplars import Exemplars
 
 Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
 ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")
+Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
 
 
@@ -33,6 +36,7 @@ class Tally(Collector):
         self._bounds = tuple(buckets)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
+        self._exemplars = Exemplars(self._bounds)
         registry.register(self)
 
     def add(self, value: float, weight: int) -> None:
@@ -40,31 +44,58 @@ class Tally(Collector):
         self._counts[bisect_left(self._bounds, value)] += weight
         self._sum += value * weight
 
+    def traced(self, trace_id: str) -> TracedTally:
+        """For the observations of one traced request."""
+        return TracedTally(self, self._exemplars, trace_id)
+
     def collect(self) -> Iterable[Metric]:
         total, buckets = 0, []
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             total += count
             buckets.append((str(bound), float(total)))
         family = HistogramMetricFamily(self._name, self._text)
-        family.add_metric([], buckets=buckets, sum_value=self._sum)
+        family.add_metric([], buckets=self._exemplars.beside(buckets), sum_value=self._sum)
         yield family
+
+
+class TracedTally:
+    """Adds to a tally, and leaves exemplars there."""
+
+    __slots__ = ("_exemplars", "_tally", "_trace_id")
+
+    def __init__(self, tally: Tally, exemplars: Exemplars, trace_id: str) -> None:
+        self._tally, self._exemplars, self._trace_id = tally, exemplars, trace_id
+
+    def add(self, value: float, weight: int) -> None:
+        self._tally.add(value, weight)
+        self._exemplars.keep(value, self._trace_id)
 
 
 class Metrics:
     """All series of one frontend process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, model: str, objectives: Objectives) -> None:
         registry = self.registry = new_registry("frontend")
+        served = Gauge(
+            "tandem_frontend_served_model_info",
+            "Always 1: the model that requests name.",
+            ["model"],
+            registry=registry,
+        )
+        served.labels(model).set(1)
+        self.slo = ObjectiveCounts(objectives, registry)
+        self.router = RouterMetrics(registry)
         requests = Counter(
             "tandem_frontend_requests",
-            "Requests that ended, by how: success, or the code of their error.",
-            ["endpoint", "outcome"],
+            "Requests that ended, by how: success, or the code of their error; and by whose fault:"
+            " nobody's, the client's, or the server's (status 5xx, and 429).",
+            ["endpoint", "outcome", "fault"],
             registry=registry,
         )
         self._requests = {
-            (endpoint, outcome): requests.labels(endpoint, outcome)
+            (endpoint, outcome): requests.labels(endpoint, outcome, fault)
             for endpoint in ENDPOINTS
-            for outcome in (SUCCESS, *_OUTCOMES)
+            for outcome, fault in _FAULTS.items()
         }
         self.request_seconds = Histogram(
             "tandem_frontend_request_seconds",
@@ -119,22 +150,24 @@ class Metrics:
         ):
             Gauge(f"tandem_frontend_{name}", text, registry=self.registry).set_function(value)
 
-    def exposition(self) -> bytes:
-        """What `/metrics` answers."""
-        return prometheus_client.generate_latest(self.registry)
-
 
 def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
     return Counter(f"tandem_frontend_{name}", text, registry=registry)
 
 
-def _codes(base: type[errors.TandemError]) -> list[str]:
-    """The codes of a branch of the error tree, each once."""
-    assert issubclass(http_errors.NotFoundError, errors.TandemError)
-    found = dict.fromkeys([base.code])
+def _fault(error: type[errors.TandemError]) -> Fault:
+    """A full queue is ours: more workers would have taken the request."""
+    ours = error.http_status >= 500 or error.http_status == errors.QueueFullError.http_status
+    return "server" if ours else "client"
+
+
+def _faults(base: type[errors.TandemError]) -> dict[str, Fault]:
+    """By the codes of a branch of the error tree."""
+    found = {base.code: _fault(base)}
     for child in base.__subclasses__():
-        found |= dict.fromkeys(_codes(child))
-    return list(found)
+        found |= _faults(child)
+    return found
 
 
-_OUTCOMES = dict.fromkeys((*_codes(errors.TandemError), http_errors.ReceiveTimeoutError.code))
+assert issubclass(http_errors.NotFoundError, errors.TandemError)  # HTTP's own are in the tree
+_FAULTS: dict[str, Fault] = {SUCCESS: "none", **_faults(errors.TandemError)}

@@ -36,7 +36,6 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/ready", "Whether a request would be served now", answers.Status),
     ("/live", "Whether the process runs", answers.Status),
     ("/version", "Tandem's version", answers.Version),
-    ("/metrics", "Prometheus metrics", str),
     ("/openapi.json", "This description", dict[str, Any]),
     ("/docs", "This description as a page", str),
 )

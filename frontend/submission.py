@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tandem.logits.spec import LogitsProcessorSpec
+from tandem.logits.spec import PARAM, LogitsProcessorSpec
 from tandem.v1 import common_pb2, router_pb2
+
+_PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -27,6 +30,9 @@ class Submission:
     sampling: common_pb2.SamplingParams
     """Without max_tokens, which each prompt has for itself."""
     logits: LogitsProcessorSpec | None
+    form: str = ""
+    """The field that asked for a form of the answer, which is the first of `logits`; empty: none
+    did."""
     streaming: bool
     want_token_ids: bool
     """Token ids instead of text."""
@@ -47,7 +53,18 @@ class Submission:
     def prompt_tokens(self) -> int:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
-    def to_submits(self, first_sequences: Iterable[int]) -> list[router_pb2.Submit]:
+    def client_param(self, param: str) -> str:
+        """A request field as the client named it, from how a worker names it."""
+        place = _PLACE.fullmatch(param)
+        if place is None or not self.form:
+            return param
+        index = int(place[1])
+        return f"{PARAM}[{index - 1}]" if index else self.form
+
+    def to_submits(
+        self, first_sequences: Iterable[int], *, parent_span: int = 0
+    ) -> list[router_pb2.Submit]:
+        """`parent_span`: the request's; 0: it is not traced."""
         return [
             router_pb2.Submit(
                 first_sequence=first,
@@ -60,6 +77,7 @@ class Submission:
                 priority=self.priority,
                 want_report=self.want_report,
                 task=self._task(prompt),
+                parent_span=parent_span,
             )
             for first, prompt in zip(first_sequences, self.prompts, strict=True)
         ]

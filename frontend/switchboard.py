@@ -1,22 +1,23 @@
-"""Joins client requests to the stream of sequences: numbers them, submits them, and hands each row
-to its request.
+"""Joins client requests to the streams of sequences: numbers them and hands each row to its
+request. By which stream they go is placement.py's.
 
-Sequence numbers are never reused in the process's life. One that wants token ids has bit 62 set, so
-that the columns of a frame can be cut even where rows belong to a request that has gone meanwhile.
+Sequence numbers are never reused in the process's life, whichever streams they go by.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from math import inf
 
+from frontend import rows
+from frontend.connection import Connection
 from frontend.exchange import Exchange
 from frontend.metrics import Metrics
+from frontend.placement import Placement
+from frontend.router_stream import RouterStream
 from frontend.submission import Submission
 from tandem import errors
 from tandem.v1 import common_pb2, router_pb2
@@ -24,29 +25,25 @@ from tandem.wire import columns as wire_columns
 
 log = logging.getLogger(__name__)
 
-_WITH_TOKEN_IDS = 1 << 62
-_NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
-_NO_IDS: tuple[int, ...] = ()
 _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""
-
-
-class Link(Protocol):
-    """What the switchboard needs of a RouterLink."""
-
-    @property
-    def connected(self) -> bool: ...
-    def submit(self, submits: list[router_pb2.Submit]) -> None: ...
-    def cancel(self, first_sequences: list[int]) -> None: ...
 
 
 class Switchboard:
     """All open requests, and what the router last said of the served model."""
 
     def __init__(
-        self, link: Link, metrics: Metrics, *, model: str, tokenizer_sha256: str, max_open: int
+        self,
+        metrics: Metrics,
+        *,
+        model: str,
+        tokenizer_sha256: str,
+        max_open: int,
+        router_wait_seconds: float,
     ) -> None:
-        self._link = link
+        self._placement = Placement(
+            metrics.router, wait_seconds=router_wait_seconds, max_open=max_open
+        )
         self._metrics = metrics
         self._model = model
         self._tokenizer_sha256 = tokenizer_sha256
@@ -57,9 +54,10 @@ class Switchboard:
         self._idle = asyncio.Event()
         self._idle.set()
         self._next_plain = 1
-        self._next_with_ids = _WITH_TOKEN_IDS + 1
+        self._next_with_ids = rows.WITH_TOKEN_IDS + 1
         self.served: router_pb2.ServedModel | None = None
-        """The served model as the router sees it; None: unknown to it, or with another tokenizer.
+        """The served model as the router that is used, or was last, sees it; None: unknown to it,
+        or with another tokenizer.
         """
 
     @property
@@ -73,30 +71,47 @@ class Switchboard:
     @property
     def ready(self) -> bool:
         """Whether a pair for the served model takes work now."""
-        return self._link.connected and self.served is not None and self.served.ready_pairs > 0
+        used = self._placement.stream is not None
+        return used and self.served is not None and self.served.ready_pairs > 0
+
+    async def offer(
+        self, connection: Connection, timeout_seconds: float | None
+    ) -> router_pb2.ServedModel | None:
+        """`served`. Waits, as long as a request may wait, where no router has said yet what it is.
+
+        Raises RefusedError after that, CancelledError once the client has gone.
+        """
+        await self._placement.first_pair(connection, timeout_seconds or inf)
+        return self.served
 
     @contextmanager
     def exchange(
-        self, submission: Submission, *, backlog_limit: int, abort_client: Callable[[], None]
+        self,
+        submission: Submission,
+        *,
+        backlog_limit: int,
+        abort_client: Callable[[], None],
+        parent_span: int = 0,
     ) -> Iterator[Exchange]:
-        """Submit a request; leaving cancels whatever of it still runs.
+        """Submit a request; leaving cancels whatever of it still runs. `parent_span`: its span; 0:
+        it is not traced.
 
         Raises RefusedError where it cannot be submitted now.
         """
         if len(self._open) >= self._max_open:
             raise errors.QueueFullError("Too many open requests; try again later")
+        inter_token = self._metrics.inter_token_seconds
         exchange = Exchange(
             base=self._number(submission),
             prompts=len(submission.prompts),
             n=submission.n,
             backlog_limit=backlog_limit,
-            inter_token=self._metrics.inter_token_seconds,
+            inter_token=inter_token.traced(submission.trace_id) if parent_span else inter_token,
             touched=self._touched,
             release=self._release,
             abort_client=abort_client,
             withheld_reason=submission.withheld_reason,
         )
-        self._link.submit(submission.to_submits(exchange.firsts))
         self._open.add(exchange)
         self._idle.clear()
         self._routes.update(dict.fromkeys(exchange.sequences, exchange))
@@ -106,6 +121,7 @@ class Switchboard:
             errors.DeadlineError("The request's time ran out"),
         )
         try:
+            self._placement.add(exchange, submission, parent_span=parent_span)
             yield exchange
         finally:
             guard.cancel()
@@ -120,22 +136,39 @@ class Switchboard:
         for exchange in list(self._open):
             exchange.fail(error)
 
-    # --- what the router says (router_link.Receiver) ---
+    # --- what routers say (router_link.Receiver) ---
 
-    def receive(self, message: router_pb2.RouterMessage) -> None:
+    def opened(self, stream: RouterStream) -> None:
+        self._placement.opened(stream)
+
+    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
         if message.payload:
             self._columns(wire_columns.parse(message.payload))
         for end in message.ends:
-            self._sequence_end(end)
+            self._sequence_end(stream, end)
         for exchange in self._touched:
             exchange.settle()
         self._touched.clear()
         if message.HasField("fleet"):
-            self._fleet(message.fleet)
+            self._fleet(stream, message.fleet)
 
-    def lost(self) -> None:
-        self.served = None
-        self.fail_all(errors.RouterLostError("The stream to the router broke; try again"))
+    def ended(self, stream: RouterStream, *, drained: bool) -> None:
+        """Submit again what its router has certainly not begun. The rest fails: hooks may have seen
+        it.
+        """
+        self._placement.ended(stream)
+        lost = errors.RouterLostError("The stream to the router broke; try again")
+        for exchange in list(self._open):
+            cut = [first for first in exchange.firsts if self._runs(stream, exchange, first)]
+            again = [
+                first
+                for first in cut
+                if stream.unsent(first) or (drained and exchange.silent(first))
+            ]
+            if len(again) < len(cut):
+                exchange.fail(lost)
+            elif again:
+                self._placement.submit_again(exchange, again)
 
     # --- inside ---
 
@@ -160,22 +193,11 @@ class Switchboard:
             self._idle.set()
         for sequence in exchange.sequences:
             self._routes.pop(sequence, None)
-        if exchange.open_choices:
-            self._link.cancel(list(exchange.firsts))
+        self._placement.remove(exchange)
 
     def _columns(self, columns: common_pb2.TokenColumns) -> None:
         """One frame. Counts are added up here, once for all its rows."""
-        now = time.monotonic()
-        if columns.token_id or columns.logprobs:
-            self._rich_rows(columns, now)
-        else:
-            get = self._routes.get
-            for sequence, count, text in zip(
-                columns.sequence, columns.token_count, columns.text, strict=True
-            ):
-                exchange = get(sequence)
-                if exchange is not None:
-                    exchange.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
+        rows.hand_out(columns, self._routes)
         if columns.token_count:
             self._metrics.completion_tokens.inc(sum(columns.token_count))
         for report in columns.report:
@@ -186,52 +208,40 @@ class Switchboard:
                 exchange.finish(finish)
                 self._routes.pop(finish.sequence, None)
 
-    def _rich_rows(self, columns: common_pb2.TokenColumns, now: float) -> None:
-        """Rows some of which have token ids or log-probabilities."""
-        token_ids = list(columns.token_id)
-        logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
-        for entry in columns.logprobs:
-            logprobs[entry.sequence].append(entry)
-        position = 0
-        for sequence, count, text in zip(
-            columns.sequence, columns.token_count, columns.text, strict=True
-        ):
-            ids: list[int] | tuple[int, ...] = _NO_IDS
-            if sequence & _WITH_TOKEN_IDS:
-                ids = token_ids[position : position + count]
-                position += count
-            entries = _for_row(logprobs[sequence], count) if sequence in logprobs else _NO_LOGPROBS
-            exchange = self._routes.get(sequence)
-            if exchange is not None:
-                exchange.row(sequence, count, text, ids, entries, now)
-        if position != len(token_ids):
-            raise ValueError("token ids and rows of a frame disagree")
-
-    def _sequence_end(self, end: router_pb2.SequenceEnd) -> None:
+    def _sequence_end(self, stream: RouterStream, end: router_pb2.SequenceEnd) -> None:
         exchange = self._routes.get(end.sequence)
         if exchange is None:
             return
-        if end.HasField("error"):
-            exchange.fail(errors.from_proto(end.error))
-        else:
+        if not end.HasField("error"):
             self._routes.pop(end.sequence)
             exchange.withhold(end.sequence - exchange.base, end.stop_reason)
+            return
+        first = end.sequence - (end.sequence - exchange.base) % exchange.n
+        if first not in stream.open:
+            return  # it was refused together with another sequence, and goes elsewhere by now
+        error = errors.from_proto(end.error)
+        refused = stream.draining and isinstance(error, errors.DrainingError)
+        if refused and exchange.silent(first):
+            stream.release((first,), cancel=False)
+            self._placement.submit_again(exchange, (first,))
+        else:
+            exchange.fail(error)
 
-    def _fleet(self, fleet: router_pb2.Fleet) -> None:
+    def _runs(self, stream: RouterStream, exchange: Exchange, first: int) -> bool:
+        """Whether a prompt went by the stream, and not all its choices have ended."""
+        choices = range(first, first + exchange.n)
+        return first in stream.open and any(each in self._routes for each in choices)
+
+    def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
+        """A router that has only just started knows no workers: it is used once it has a pair."""
+        if stream is not self._placement.newest:
+            return
         served = next((model for model in fleet.models if model.name == self._model), None)
-        if served and served.ready_pairs and served.tokenizer_sha256 != self._tokenizer_sha256:
+        has_pair = served is not None and served.ready_pairs > 0
+        if served and has_pair and served.tokenizer_sha256 != self._tokenizer_sha256:
             log.error("the workers of the served model have another tokenizer: it is not served")
-            served = None
-        self.served = served
-
-
-def _for_row(
-    entries: deque[common_pb2.TokenLogprobs], count: int
-) -> tuple[common_pb2.TokenLogprobs, ...]:
-    """The next entries that together hold a row's `count` tokens."""
-    taken = []
-    while entries and count > 0:
-        entry = entries.popleft()
-        taken.append(entry)
-        count -= len(entry.token_id)
-    return tuple(taken)
+            served, has_pair = None, False
+        if has_pair:
+            self._placement.use(stream)
+        if stream is self._placement.stream:
+            self.served = served

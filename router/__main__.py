@@ -5,11 +5,12 @@ from __future__ import annotations
 from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
 
 import asyncio
+import socket
 import sys
 
 from router import config as settings
 from router import server
-from tandem import logs, process
+from tandem import logs, process, tracing
 from tandem.errors import ConfigError
 
 
@@ -23,7 +24,10 @@ def main() -> int:
     logs.configure("router", format=config.log_format, level=config.log_level)
 
     async def serve(stop: asyncio.Event) -> None:
-        await server.serve(config, stop)
+        with tracing.exporting(
+            config.otlp_endpoint, service="tandem-router", instance=socket.gethostname()
+        ) as tracer:
+            await server.serve(config, stop, tracer)
 
     return process.run("router", serve)
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.policies import PolicyName
+from tandem import tracing
 from tandem.config import load, setting
 from tandem.errors import ConfigError
+from tandem.wire import tls
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_backlog_bytes")
 _ABOVE_ZERO = (
@@ -25,9 +27,31 @@ class RouterConfig:
     """The router of Tandem: admission, pairing, relay."""
 
     listen: str = setting("127.0.0.1:7000", "Address to serve gRPC on.")
-    metrics_listen: str = setting("127.0.0.1:7001", "Address to serve /metrics on, over HTTP.")
-    prefill: tuple[str, ...] = setting((), "Addresses of the prefill workers.")
-    decode: tuple[str, ...] = setting((), "Addresses of the decode workers.")
+    metrics_listen: str = setting(
+        "127.0.0.1:7001", "Address of /metrics, /live and /ready, plain HTTP."
+    )
+    tls_cert: str = setting("", tls.CERT_HELP)
+    tls_key: str = setting("", tls.KEY_HELP)
+    tls_ca: str = setting("", tls.CA_HELP)
+    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
+    discovery: Literal["static", "dns", "kubernetes"] = setting(
+        "static",
+        "How workers are found: static (the addresses of prefill and decode), dns (every address of"
+        " those names) or kubernetes (the EndpointSlices of two Services).",
+    )
+    prefill: tuple[str, ...] = setting(
+        (), "Prefill workers, each host:port; with discovery: dns every address of the host is one."
+    )
+    decode: tuple[str, ...] = setting((), "Decode workers, likewise.")
+    prefill_service: str = setting(
+        "",
+        "With discovery: kubernetes, the Service whose endpoints are the prefill workers, at the"
+        " port named grpc. They are connected also while they are not ready.",
+    )
+    decode_service: str = setting("", "The Service of the decode workers, likewise.")
+    namespace: str = setting(
+        "", "With discovery: kubernetes, the namespace of both Services. Empty: the router's own."
+    )
     prefill_policy: PolicyName = setting(
         "least_loaded", "How a prefill worker is chosen: round_robin or least_loaded."
     )
@@ -62,6 +86,8 @@ class RouterConfig:
     drain_seconds: float = setting(
         30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
     )
+    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
@@ -76,9 +102,33 @@ class RouterConfig:
                 raise ConfigError(f"{name} must be above 0")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
+        self._check_discovery()
+        tls.check(self)
+        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+
+    def _check_discovery(self) -> None:
+        services = (self.prefill_service, self.decode_service)
         addresses = (*self.prefill, *self.decode)
+        if self.discovery == "kubernetes":
+            if not all(services) or len(set(services)) == 1:
+                raise ConfigError(
+                    "discovery: kubernetes needs prefill_service and decode_service, two Services"
+                )
+            if addresses:
+                raise ConfigError("prefill and decode are not used with discovery: kubernetes")
+        elif any(services):
+            raise ConfigError(
+                "prefill_service and decode_service are used with discovery: kubernetes only"
+            )
+        if malformed := [each for each in addresses if not _is_address(each)]:
+            raise ConfigError(f"workers are written host:port; not so: {', '.join(malformed)}")
         if twice := {each for each in addresses if addresses.count(each) > 1}:
             raise ConfigError(f"workers are listed twice: {', '.join(sorted(twice))}")
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
 
 
 def read(argv: list[str] | None = None) -> RouterConfig:

@@ -1,4 +1,4 @@
-"""The router's stream to one worker: opened, kept, and opened again for ever."""
+"""The router's stream to one worker: opened, kept, and opened again while the worker is listed."""
 
 from __future__ import annotations
 
@@ -14,52 +14,78 @@ from router.links import WorkerLink
 from router.relay import Relay
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
 DESCRIBE_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 2.0
+UNLISTED = "it is no longer listed"
 
 
 class WorkerConnection:
     """Says Describe, then Connect; when the stream breaks it starts over after a pause that grows
     while attempts fail.
+
+    Once the worker is no longer listed it gets nothing new. What is open on it may end, as its
+    stream is closed only then; and a stream that breaks is not opened again.
     """
 
     def __init__(
-        self, listed: Listed, relay: Relay, *, silence_seconds: float, max_backlog_bytes: int
+        self,
+        listed: Listed,
+        relay: Relay,
+        *,
+        tls: PeerTls | None = None,
+        silence_seconds: float,
+        max_backlog_bytes: int,
     ) -> None:
         self.listed = listed
+        self.is_listed = True
         self.description: worker_pb2.WorkerDescription | None = None
         """As last told, its load included."""
         self.connected = False
+        self.tried = asyncio.Event()
+        """It is connected, or was not to be reached."""
         self.trouble = "not reached yet"
         """Why it is not connected."""
         self._relay = relay
+        self._tls = tls
         self._silence = silence_seconds
         self._max_backlog = max_backlog_bytes
         self._pause = FIRST_BACKOFF_SECONDS
+        self._withheld = False
+        """The core has been told to give it nothing new."""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with open_channel(self.listed.address) as channel:
-            stub = worker_pb2_grpc.WorkerStub(channel)
-            while True:
-                try:
-                    await self._session(stub)
-                except grpc.aio.AioRpcError as error:
-                    self._note(error.details() or error.code().name)
-                except TimeoutError:
-                    self._note(f"it sent nothing for {self._silence:g} seconds")
-                except ValueError as error:
-                    self._note(str(error))
+        """Until the worker is not listed, and has finished what is open on it."""
+        while self.is_listed:
+            try:
+                # A channel would keep the certificate that it was opened with.
+                async with open_channel(self.listed.address, self._tls) as channel:
+                    await self._session(worker_pb2_grpc.WorkerStub(channel))
+            except grpc.aio.AioRpcError as error:
+                self._note(error.details() or error.code().name)
+            except TimeoutError:
+                self._note(f"it sent nothing for {self._silence:g} seconds")
+            except ValueError as error:
+                self._note(str(error))
+            self.tried.set()
+            if self.is_listed:
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * 2, LAST_BACKOFF_SECONDS)
+        log.info("worker dropped", extra={"address": self.listed.address, "reason": UNLISTED})
+
+    def set_listed(self, is_listed: bool) -> None:
+        """What discovery says of the worker now."""
+        self.is_listed = is_listed
+        if self.connected:
+            self._withhold()
 
     def _note(self, trouble: str) -> None:
         """Log what is new: an absent worker is tried for ever and named once."""
-        if trouble != self.trouble:
+        if trouble != self.trouble and self.is_listed:
             extra = {"address": self.listed.address, "reason": trouble}
             log.warning("worker is not connected", extra=extra)
         self.trouble = trouble
@@ -77,6 +103,8 @@ class WorkerConnection:
         reason = "it ended its stream"
         try:
             await self._read(call, link, profile)
+            if not self.is_listed:
+                reason = UNLISTED
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
             raise
@@ -99,7 +127,9 @@ class WorkerConnection:
         link: WorkerLink,
         profile: Profile,
     ) -> None:
-        """Pass frames on until the stream ends. The first one says that the worker took it."""
+        """Pass frames on until the stream ends, or nothing is to come of it any longer. The first
+        one says that the worker took the stream.
+        """
         address, relay, silence = self.listed.address, self._relay, self._silence
         clock = asyncio.get_running_loop().time
         async with asyncio.timeout(silence) as limit:
@@ -109,21 +139,43 @@ class WorkerConnection:
                     return
                 limit.reschedule(clock() + silence)
                 if not self.connected:
-                    self.connected, self.trouble = True, ""
-                    relay.worker_up(address, link, listed_as=self.listed.phase, profile=profile)
-                    log.info("worker connected", extra={"address": address})
+                    self._begin(link, profile)
                 relay.frame(address, frame)
                 if frame.HasField("load"):
                     self._take_load(frame.load)
+                    if self._is_over():
+                        return
                 if link.overflow.is_set():
                     raise ValueError("it does not read its commands")
 
+    def _begin(self, link: WorkerLink, profile: Profile) -> None:
+        self.connected, self.trouble = True, ""
+        self.tried.set()
+        self._withheld = profile.draining
+        self._relay.worker_up(
+            self.listed.address, link, listed_as=self.listed.phase, profile=profile
+        )
+        self._withhold()
+        log.info("worker connected", extra={"address": self.listed.address})
+
     def _take_load(self, load: worker_pb2.Load) -> None:
         self._pause = FIRST_BACKOFF_SECONDS  # a worker that reports is there
-        description = self.description
-        if description is None:
-            return
-        changed = load.draining != description.load.draining
-        description.load.CopyFrom(load)
-        if changed:
-            self._relay.worker_draining(self.listed.address, load.draining)
+        if self.description is not None:
+            self.description.load.CopyFrom(load)
+        self._withhold()
+        self._relay.worker_load(self.listed.address, load.open_legs)
+
+    def _withhold(self) -> None:
+        """Tell the core whether the worker is to get nothing new, where that has changed."""
+        drains = self.description is not None and self.description.load.draining
+        withheld = drains or not self.is_listed
+        if withheld != self._withheld:
+            self._withheld = withheld
+            self._relay.worker_draining(self.listed.address, withheld)
+
+    def _is_over(self) -> bool:
+        """Asked at each load report, so within a second."""
+        if self.is_listed:
+            return False
+        worker = self._relay.core.state.fleet.workers.get(self.listed.address)
+        return worker is None or worker.settled

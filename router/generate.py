@@ -136,6 +136,9 @@ class Answers:
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         """Nothing for one request."""
 
+    def set_draining(self) -> None:
+        """The call ends with its request."""
+
     def fail(self, error: TandemError) -> None:
         self._failure = self._failure or error
         self._changed.set()

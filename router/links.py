@@ -27,6 +27,9 @@ class Sink(Protocol):
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None: ...
 
+    def set_draining(self) -> None:
+        """Nothing new is admitted any longer; what is open goes on."""
+
     def fail(self, error: TandemError) -> None:
         """Give the frontend up: nothing more is sent."""
 
@@ -47,6 +50,7 @@ class FrontendLink:
         self._payloads: list[bytes] = []
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
+        self._draining = False
 
     def add_payload(self, payload: bytes) -> None:
         self._payloads.append(payload)
@@ -58,6 +62,10 @@ class FrontendLink:
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         self._fleet = fleet
+        self.outbox.notify()
+
+    def set_draining(self) -> None:
+        self._draining = True
         self.outbox.notify()
 
     def fail(self, error: TandemError) -> None:
@@ -78,11 +86,12 @@ class FrontendLink:
         if self._backlog > MESSAGE_BYTES and (message := self._take_some()) is not None:
             return message
         payload = b"".join(self._payloads)
-        ends, fleet = self._ends, self._fleet
-        self._payloads, self._ends, self._fleet, self._backlog = [], [], None, 0
-        if not (payload or ends or fleet is not None):
+        ends, fleet, draining = self._ends, self._fleet, self._draining
+        self._payloads, self._ends, self._backlog = [], [], 0
+        self._fleet, self._draining = None, False
+        if not (payload or ends or draining or fleet is not None):
             return None
-        return router_pb2.RouterMessage(payload=payload, ends=ends, fleet=fleet)
+        return router_pb2.RouterMessage(payload=payload, ends=ends, fleet=fleet, draining=draining)
 
     def _take_some(self) -> router_pb2.RouterMessage | None:
         """The first payloads of a large backlog. Ends follow later: they apply after payloads."""
@@ -113,6 +122,7 @@ class WorkerLink:
         self._starts: list[worker_pb2.StartLeg] = []
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
+        self._paired = False
 
     def start(self, action: actions.StartLeg) -> None:
         self._starts.append(translate.start_leg(action))
@@ -126,6 +136,11 @@ class WorkerLink:
         self._cancels.append(worker_pb2.CancelLeg(leg=action.leg, reason=action.reason))
         self._grow(_ITEM_BYTES)
 
+    def pair(self) -> None:
+        """Tell the worker that a pair uses it."""
+        self._paired = True
+        self.outbox.notify()
+
     def _grow(self, size: int) -> None:
         self._backlog += size
         if self._backlog > self._max_backlog:
@@ -137,9 +152,12 @@ class WorkerLink:
             return message
         starts, releases, cancels = self._starts, self._releases, self._cancels
         self._starts, self._releases, self._cancels, self._backlog = [], [], [], 0
-        if not (starts or releases or cancels):
+        paired, self._paired = self._paired, False
+        if not (starts or releases or cancels or paired):
             return None
-        return worker_pb2.WorkerCommand(start=starts, release=releases, cancel=cancels)
+        return worker_pb2.WorkerCommand(
+            start=starts, release=releases, cancel=cancels, paired=paired
+        )
 
     def _take_some(self) -> worker_pb2.WorkerCommand | None:
         size = count = 0

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from router.core.fleet import Worker
 from router.core.values import Counts, Fingerprint, Outcome, Phase
 from router.relay import Relay
+from router.workers import Workers
 from tandem import errors, metrics
 
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
@@ -35,11 +36,39 @@ OUTCOMES = (*_ENDS, *sorted(_error_codes()))
 """How a request can end: finished, terminated by a hook, or an error's code."""
 
 
-def new_registry(relay: Relay) -> CollectorRegistry:
+def new_registry(relay: Relay, workers: Workers) -> CollectorRegistry:
     """The router's registry, every series of it present from the start."""
     registry = metrics.new_registry("router")
     registry.register(RouterCollector(relay))
+    registry.register(DiscoveryCollector(workers))
     return registry
+
+
+class DiscoveryCollector(Collector):
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterator[Metric]:
+        keeper = self._workers.keeper
+        listed = GaugeMetricFamily(
+            "tandem_router_discovered_workers",
+            "Workers that discovery lists, connected or not.",
+            labels=["phase"],
+        )
+        for phase, number in self._workers.discovered().items():
+            listed.add_metric([phase.value], number)
+        yield listed
+        yield _gauge(
+            "discovery_age_seconds",
+            "Since discovery last heard from its source; 0 where it has none.",
+            keeper.age_seconds(),
+        )
+        failed = CounterMetricFamily(
+            "tandem_router_discovery_errors", "Failed look-ups of workers.", labels=["reason"]
+        )
+        for trouble, number in keeper.errors.items():
+            failed.add_metric([trouble.value], number)
+        yield failed
 
 
 class RouterCollector(Collector):
@@ -74,12 +103,13 @@ class RouterCollector(Collector):
             "tandem_router_routable_workers", "Workers that some pair uses.", labels=["phase"]
         )
         fleet = self._relay.core.state.fleet
-        used = [worker for worker in workers if not fleet.refusal(worker)]
+        used = [worker for worker in workers if fleet.uses(worker)]
         for phase in Phase:
             routable.add_metric([phase.value], sum(each.phase is phase for each in used))
         yield routable
         for name, text, value in (
-            ("open_legs", "Legs open on the worker: its slots taken.", _open_legs),
+            ("open_legs", "This router's legs on the worker: slots it has taken.", _open_legs),
+            ("other_legs", "Legs of other routers, as the worker last reported.", _other_legs),
             ("slots", "Legs that the worker takes at once.", _slots),
             ("overdue_legs", "Cancelled legs that it has not closed in time.", _overdue),
         ):
@@ -92,7 +122,11 @@ class RouterCollector(Collector):
 
 
 def _open_legs(worker: Worker) -> int:
-    return worker.open_legs
+    return len(worker.legs)
+
+
+def _other_legs(worker: Worker) -> int:
+    return worker.other_legs
 
 
 def _slots(worker: Worker) -> int:
@@ -120,6 +154,11 @@ def _counters(counts: Counts) -> Iterator[Metric]:
     yield legs
     yield CounterMetricFamily(
         "tandem_router_retries", "Further attempts on another pair.", value=counts.retries
+    )
+    yield CounterMetricFamily(
+        "tandem_router_requeued",
+        "Sequences queued again because a worker was full, or shut down, before it began.",
+        value=counts.requeued,
     )
     yield CounterMetricFamily(
         "tandem_router_settle_overdue",

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from router import translate
+from router import spans, translate
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Phase, Profile
 from router.links import Sink, WorkerLink
 from tandem.errors import InvalidRequestError
+from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,16 @@ _MAX_DESTINATION = 2**32 - 1
 class Relay:
     """Single-threaded: every method is called in the event loop."""
 
-    def __init__(self, core: Core, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.core = core
+        self.tracer = tracer
+        """Where the spans of traced sequences go; None: the router makes none."""
         self.fleet = router_pb2.Fleet()
         self.fleet_changed = asyncio.Event()
         self.idle = asyncio.Event()
@@ -49,8 +58,10 @@ class Relay:
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
             actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
             actions.RequestEnded: _log_end,
+            actions.SequenceTraced: self._trace,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
+            actions.WorkerPaired: lambda action: self._workers[action.worker].pair(),
             actions.PairRejected: _log_rejected,
             actions.SettleOverdue: _log_overdue,
         }
@@ -85,12 +96,21 @@ class Relay:
         self._frontends[number] = sink
         self.handle(events.FrontendUp(number))
         sink.set_fleet(self.fleet)
+        if self.core.state.draining:
+            sink.set_draining()
         return number
 
     def frontend_down(self, number: int) -> None:
         """Cancels all that came by it."""
         self.handle(events.FrontendDown(number))
         self._frontends.pop(number, None)
+
+    def drain(self) -> None:
+        """Admit nothing more. Every frontend is told before it can see the first refusal."""
+        for sink in self._frontends.values():
+            sink.set_draining()
+        self.handle(events.Drain())
+        self.fleet_changed.set()
 
     def close_frontends(self) -> None:
         """Let every frontend have what is there for it, and end its stream."""
@@ -112,6 +132,9 @@ class Relay:
     def worker_draining(self, address: str, draining: bool) -> None:
         self.handle(events.WorkerDraining(address, draining))
 
+    def worker_load(self, address: str, open_legs: int) -> None:
+        self.handle(events.WorkerLoad(address, open_legs))
+
     def frame(self, address: str, frame: worker_pb2.WorkerFrame) -> None:
         """What a worker's sequences did in one step: payloads first, events after them."""
         self.relayed_frames += 1
@@ -125,6 +148,10 @@ class Relay:
             self.handle(*translate.leg_events(address, frame.events))
 
     # --- actions ---------------------------------------------------------------------------------
+
+    def _trace(self, action: actions.SequenceTraced) -> None:
+        if self.tracer is not None:
+            self.tracer.record(spans.of_sequence(action))
 
     def _refuse_frontend(self, action: actions.RefuseFrontend) -> None:
         log.warning("frontend refused", extra={"reason": action.reason})
@@ -154,5 +181,5 @@ def _log_rejected(action: actions.PairRejected) -> None:
 def _log_overdue(action: actions.SettleOverdue) -> None:
     log.warning(
         "a cancelled leg is overdue; its slot stays taken",
-        extra={"worker": action.worker, "leg": action.leg},
+        extra={"trace_id": action.trace_id, "worker": action.worker, "leg": action.leg},
     )

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from router import metrics
@@ -14,16 +14,22 @@ from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
 from router.core.values import Bounds
-from router.discovery import Discovery, StaticDiscovery
+from router.discovery import Discovery, make_discovery
 from router.policies import POLICIES
 from router.relay import Relay
 from router.servicer import RouterServicer
 from router.workers import Workers
 from tandem import ids
+from tandem.admin import Admin
+from tandem.certificates import ExpiryCollector
 from tandem.errors import StartError
-from tandem.metrics import serve as serve_metrics
+from tandem.metrics import Drain
+from tandem.tracing.metrics import SpanCollector
+from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2_grpc
+from tandem.wire import tls
 from tandem.wire.grpc import Server
+from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +42,31 @@ class RunningRouter:
     port: int
     relay: Relay
     server: Server
+    drained: Drain
+    workers: Workers
+
+    @property
+    def ready(self) -> bool:
+        """It listens, has tried each worker of its first list, and does not drain. Whether a pair
+        takes work is another question: health and metrics answer it.
+        """
+        return self.workers.known and not self.relay.core.state.draining
 
     async def drain(self, seconds: float) -> None:
         """Refuse what is new, let what is open finish for so long, then end it with an error."""
         relay = self.relay
-        relay.handle(events.Drain())
-        relay.fleet_changed.set()
+        self.drained.begin()
+        relay.drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(relay.idle.wait(), seconds)
         if not relay.idle.is_set():
             open_sequences = relay.core.state.open_sequences
+            self.drained.aborted = open_sequences
             log.warning("drain ran out of time", extra={"count": open_sequences})
             relay.handle(events.Abandon())
             with suppress(TimeoutError):
                 await asyncio.wait_for(relay.idle.wait(), LAST_WORDS_SECONDS)
+        self.drained.end()
         relay.close_frontends()
 
 
@@ -69,17 +86,23 @@ def build_core(config: RouterConfig) -> Core:
 
 @asynccontextmanager
 async def running(
-    config: RouterConfig, *, discovery: Discovery | None = None, with_metrics: bool = False
+    config: RouterConfig,
+    *,
+    discovery: Discovery | None = None,
+    tracer: Tracer | None = None,
+    with_admin: bool = False,
 ) -> AsyncIterator[RunningRouter]:
     """A router that serves within the block. Raises StartError where an address is taken."""
-    relay = Relay(build_core(config))
+    relay = Relay(build_core(config), tracer=tracer)
+    peer_tls = PeerTls.of(config)
     workers = Workers(
-        discovery or StaticDiscovery(prefill=config.prefill, decode=config.decode),
+        discovery or make_discovery(config),
         relay,
+        tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
         max_backlog_bytes=config.max_backlog_bytes,
     )
-    server = Server()
+    server = Server(peer_tls)
     servicer = RouterServicer(config, relay, workers)
     server.add(
         lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),
@@ -89,25 +112,25 @@ async def running(
         port = await server.start(config.listen)
     except (OSError, RuntimeError) as error:
         raise StartError(f"cannot listen on {config.listen}: {error}") from error
-    if with_metrics:
-        _serve_metrics(relay, config.metrics_listen)
-    async with asyncio.TaskGroup() as group:
+    router = RunningRouter(port, relay, server, Drain("router"), workers)
+    admin = _admin(config, router).serving(config.metrics_listen) if with_admin else nullcontext()
+    async with admin, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(relay.keep_time()),
             group.create_task(workers.run()),
             group.create_task(_keep_health(relay, server)),
         ]
         try:
-            yield RunningRouter(port, relay, server)
+            yield router
         finally:
             await server.stop(LAST_WORDS_SECONDS)
             for task in tasks:
                 task.cancel()
 
 
-async def serve(config: RouterConfig, stop: asyncio.Event) -> None:
+async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None = None) -> None:
     """Serve until `stop` is set, then drain."""
-    async with running(config, with_metrics=True) as router:
+    async with running(config, tracer=tracer, with_admin=True) as router:
         # What is loaded by now lives as long as the process: the collector need not look at it.
         gc.freeze()
         log.info("router is listening", extra={"address": config.listen})
@@ -116,11 +139,12 @@ async def serve(config: RouterConfig, stop: asyncio.Event) -> None:
         await router.drain(config.drain_seconds)
 
 
-def _serve_metrics(relay: Relay, address: str) -> None:
-    try:
-        serve_metrics(metrics.new_registry(relay), address)
-    except OSError as error:
-        raise StartError(f"cannot listen on {address}: {error}") from error
+def _admin(config: RouterConfig, router: RunningRouter) -> Admin:
+    registry = metrics.new_registry(router.relay, router.workers)
+    registry.register(router.drained)
+    registry.register(SpanCollector(router.relay.tracer))
+    registry.register(ExpiryCollector(tls.files(config)))
+    return Admin(registry, ready=lambda: router.ready)
 
 
 async def _keep_health(relay: Relay, server: Server) -> None:

@@ -57,9 +57,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         link: FrontendLink,
     ) -> None:
         limit = self._config.max_timeout_seconds
+        tracing = self._relay.tracer is not None
         async for message in messages:
             batch: list[events.Event] = [
-                translate.submit(number, each, max_timeout_seconds=limit) for each in message.submit
+                translate.submit(number, each, max_timeout_seconds=limit, tracing=tracing)
+                for each in message.submit
             ]
             batch += [events.Cancel(number, first) for first in message.cancel]
             self._relay.handle(*batch)

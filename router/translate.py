@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from router.core import actions, events
 from router.core.values import Fingerprint, Outcome, Phase, Profile, ServedModel
+from tandem import ids
 from tandem.errors import InternalError, from_proto
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -43,8 +44,9 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
 
 
 def submit(
-    frontend: int, message: router_pb2.Submit, *, max_timeout_seconds: float
+    frontend: int, message: router_pb2.Submit, *, max_timeout_seconds: float, tracing: bool
 ) -> events.Submit:
+    """`tracing`: this router makes spans of the requests that its frontends trace."""
     return events.Submit(
         frontend=frontend,
         first_sequence=message.first_sequence,
@@ -57,6 +59,8 @@ def submit(
         priority=message.priority,
         want_report=message.want_report,
         trace_id=message.trace_id,
+        parent_span=message.parent_span,
+        first_span=ids.new_span_id() if tracing and message.parent_span else 0,
     )
 
 
@@ -113,6 +117,7 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         timeout_ms=action.timeout_ms,
         task=action.task,
         hold_output=action.hold_output,
+        parent_span=action.parent_span,
     )
 
 

@@ -3,53 +3,97 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
 
-from router.connection import WorkerConnection
-from router.discovery import Discovery, Listed
+from router.connection import UNLISTED, WorkerConnection
+from router.core.values import Phase
+from router.discovery import Discovery, Listed, Watchkeeper
 from router.relay import Relay
 from tandem.v1 import router_pb2
+from tandem.wire.tls import PeerTls
 
 
 class Workers:
-    """Keeps one connection for each worker that discovery lists."""
+    """Keeps one connection for each address that discovery lists. One that is no longer listed ends
+    as its connection sees fit: see WorkerConnection.
+    """
 
     def __init__(
-        self, discovery: Discovery, relay: Relay, *, silence_seconds: float, max_backlog_bytes: int
+        self,
+        discovery: Discovery,
+        relay: Relay,
+        *,
+        tls: PeerTls | None = None,
+        silence_seconds: float,
+        max_backlog_bytes: int,
     ) -> None:
         self._discovery = discovery
         self._relay = relay
+        self._tls = tls
         self._silence = silence_seconds
         self._max_backlog = max_backlog_bytes
-        self._connections: dict[Listed, WorkerConnection] = {}
-        self._tasks: dict[Listed, asyncio.Task[None]] = {}
+        self.known = False
+        """Discovery has given a list, and each worker on it is connected or was not reached: from
+        then on `no_pair` is the truth.
+        """
+        self._listed: dict[str, Phase] = {}
+        self._connections: dict[str, WorkerConnection] = {}
+
+    @property
+    def keeper(self) -> Watchkeeper:
+        return self._discovery.keeper
+
+    def discovered(self) -> dict[Phase, int]:
+        """How many workers are listed."""
+        count = Counter(self._listed.values())
+        return {phase: count[phase] for phase in Phase}
 
     async def run(self) -> None:
         """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            async for listing in self._discovery.listings():
-                await self._drop(self._tasks.keys() - set(listing))
-                for listed in listing:
-                    if listed not in self._tasks:
-                        self._tasks[listed] = group.create_task(self._connect(listed).run())
+        async with asyncio.TaskGroup() as group, aclosing(self._discovery.listings()) as listings:
+            first = True
+            async for listing in listings:
+                self._take(listing, group)
+                if first:
+                    group.create_task(self._get_to_know(list(self._connections.values())))
+                    first = False
 
-    async def _drop(self, gone: set[Listed]) -> None:
-        """Their streams are closed when this returns, so an address may be listed anew."""
-        tasks = [self._tasks.pop(listed) for listed in gone]
-        for task in tasks:
-            task.cancel()
-        for listed in gone:
-            del self._connections[listed]
-        if tasks:
-            await asyncio.wait(tasks)
+    def _take(self, listing: Sequence[Listed], group: asyncio.TaskGroup) -> None:
+        """An address under both phases counts as the first of them."""
+        listed = self._listed = {each.address: each.phase for each in reversed(listing)}
+        for address, connection in self._connections.items():
+            connection.set_listed(listed.get(address) is connection.listed.phase)
+        for each in listing:
+            if each.address not in self._connections:
+                group.create_task(self._keep(self._connect(each)))
+
+    async def _get_to_know(self, connections: list[WorkerConnection]) -> None:
+        for each in connections:
+            await each.tried.wait()
+        self.known = True
+
+    async def _keep(self, connection: WorkerConnection) -> None:
+        """Stay with an address while it is listed, under whichever phase."""
+        address = connection.listed.address
+        while True:
+            await connection.run()
+            phase = self._listed.get(address)
+            if phase is None:
+                break
+            connection = self._connect(Listed(address, phase))
+        del self._connections[address]
 
     def _connect(self, listed: Listed) -> WorkerConnection:
         connection = WorkerConnection(
             listed,
             self._relay,
+            tls=self._tls,
             silence_seconds=self._silence,
             max_backlog_bytes=self._max_backlog,
         )
-        self._connections[listed] = connection
+        self._connections[listed.address] = connection
         return connection
 
     def statuses(self) -> list[router_pb2.WorkerStatus]:
@@ -59,9 +103,10 @@ class Workers:
     def _status(self, connection: WorkerConnection) -> router_pb2.WorkerStatus:
         fleet = self._relay.core.state.fleet
         worker = fleet.workers.get(connection.listed.address)
+        refused = connection.trouble if worker is None else fleet.refusal(worker)
         return router_pb2.WorkerStatus(
             address=connection.listed.address,
             description=connection.description,
             connected=connection.connected,
-            refused=connection.trouble if worker is None else fleet.refusal(worker),
+            refused=refused if connection.is_listed else UNLISTED,
         )

@@ -12,7 +12,7 @@
     │   ├── QueueFullError          the router's queue is at its bound
     │   ├── NoPairError             no matching prefill and decode worker is ready
     │   ├── DrainingError           the component is shutting down
-    │   └── RouterLostError         the frontend has no router
+    │   └── RouterLostError         the frontend has no router, or has lost it
     ├── DeadlineError           the request's time ran out
     ├── CancelledError          the client went away, or asked for it
     ├── SlowClientError         the client does not read; its backlog reached the bound
@@ -149,7 +149,7 @@ class DrainingError(RefusedError):
 
 
 class RouterLostError(RefusedError):
-    """The frontend's stream to its router is down."""
+    """No router takes the request, or the one that had it was lost; then it may have begun."""
 
     code = "router_lost"
 
@@ -246,3 +246,5 @@ def _leaves(base: type[TandemError]) -> list[type[TandemError]]:
 # InvalidRequestError shares its parent's code on purpose; the later class of a code wins.
 _BY_CODE: dict[str, type[TandemError]] = {cls.code: cls for cls in _leaves(TandemError)}
 _BY_CODE[InternalError.code] = InternalError
+CODES = tuple(_BY_CODE)
+"""Every code that a failure can have on the wire."""

@@ -6,9 +6,19 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_SAMPLED = 0x01
+
+
+class Traceparent(NamedTuple):
+    """What a caller says of its own span."""
+
+    trace_id: str
+    span_id: int
+    sampled: bool
 
 
 def new_trace_id() -> str:
@@ -16,15 +26,25 @@ def new_trace_id() -> str:
     return secrets.token_hex(16)
 
 
-def trace_id_from(traceparent: str | None) -> str | None:
-    """The trace id of a W3C `traceparent` header, or None where the header is absent or malformed.
+def new_span_id() -> int:
+    """A fresh W3C span id: random and never 0. Fits a signed 64-bit integer, so that a few more can
+    be counted from it.
+    """
+    return secrets.randbits(63) | 1
+
+
+def traceparent_from(header: str | None) -> Traceparent | None:
+    """A W3C `traceparent` header, or None where it is absent or malformed.
 
     Source: https://www.w3.org/TR/trace-context/#traceparent-header
     """
-    match = _TRACEPARENT.fullmatch(traceparent or "")
-    if match is None or match[1] == "0" * 32 or traceparent is None or traceparent[:2] == "ff":
+    match = _TRACEPARENT.fullmatch(header or "")
+    if match is None:
         return None
-    return match[1]
+    version, trace_id, span_id, flags = match.groups()
+    if version == "ff" or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return Traceparent(trace_id, int(span_id, 16), bool(int(flags, 16) & _SAMPLED))
 
 
 def new_room() -> int:

@@ -8,12 +8,16 @@ microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Buckets for what a client waits for: a first token, a queue, a whole request."""
@@ -44,14 +48,49 @@ def new_registry(component: str) -> CollectorRegistry:
     return registry
 
 
-def serve(registry: CollectorRegistry, address: str) -> int:
-    """Serve `/metrics` on "host:port" (port 0: any) from a thread of its own; returns the port.
+class Drain(Collector):
+    """A component's shutdown: `tandem_<component>_drain_seconds` and `_drain_aborted_total`."""
 
-    Raises OSError where the address cannot be bound.
-    """
-    host, _, port = address.rpartition(":")
-    server, _ = prometheus_client.start_http_server(int(port), addr=host, registry=registry)
-    return int(server.server_port)
+    def __init__(
+        self, component: str, *, clock: Callable[[], float] = time.monotonic, **labels: str
+    ) -> None:
+        self._prefix = f"tandem_{component}_drain"
+        self._labels = labels
+        self._clock = clock
+        self._began: float | None = None
+        self._ended: float | None = None
+        self.aborted = 0
+        """What was still open when the time was over, and was cut off."""
+
+    def begin(self) -> None:
+        self._began = self._clock()
+
+    def end(self) -> None:
+        self._ended = self._clock()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has gone on, or took; 0 before it begins."""
+        if self._began is None:
+            return 0.0
+        return (self._clock() if self._ended is None else self._ended) - self._began
+
+    def collect(self) -> Iterator[Metric]:
+        names, values = tuple(self._labels), tuple(self._labels.values())
+        seconds = GaugeMetricFamily(
+            f"{self._prefix}_seconds",
+            "Time the shutdown has gone on, or took; 0 while there is none.",
+            labels=names,
+        )
+        seconds.add_metric(values, self.seconds)
+        yield seconds
+        aborted = CounterMetricFamily(
+            f"{self._prefix}_aborted",
+            "Open when the shutdown's time was over, and cut off.",
+            labels=names,
+        )
+        aborted.add_metric(values, self.aborted)
+        yield aborted
 
 
 def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -13,7 +13,6 @@ T = TypeVar("T")
 
 _NO_TOOLS = "tools and function calls are not offered"
 _NO_OTHER_MODALITIES = "only text is offered"
-_NO_GUIDED = "constrained output is not offered"
 _NO_STORE = "nothing is stored here"
 UNSUPPORTED: dict[str, str] = {
     "tools": _NO_TOOLS,
@@ -24,11 +23,6 @@ UNSUPPORTED: dict[str, str] = {
     "tool_calls": _NO_TOOLS,
     "tool_call_id": _NO_TOOLS,
     "web_search_options": _NO_TOOLS,
-    "response_format": _NO_GUIDED,
-    "guided_json": _NO_GUIDED,
-    "guided_regex": _NO_GUIDED,
-    "guided_choice": _NO_GUIDED,
-    "guided_grammar": _NO_GUIDED,
     "modalities": _NO_OTHER_MODALITIES,
     "audio": _NO_OTHER_MODALITIES,
     "image_url": _NO_OTHER_MODALITIES,

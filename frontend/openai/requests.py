@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from frontend.openai.formats import FormFields
+
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_TOP_LOGPROBS = 20
@@ -40,7 +42,7 @@ class TandemOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Add what classifiers answered to each choice. Only where the deployment allows it."""
 
 
-class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """What chat and plain completions have in common. `null` means the default everywhere."""
 
     model: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from router.core.values import ServedModel
+from router.core.events import Submit
+from router.core.values import Moment, ServedModel
 from tandem.errors import TandemError
 
 
@@ -20,6 +21,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int
     task: bytes
     hold_output: bool
+    parent_span: int = 0
+    """Of the leg's span; 0: not traced."""
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):
@@ -54,6 +57,18 @@ class RequestEnded(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
+    """A traced sequence has ended; for its span."""
+
+    submit: Submit
+    output_index: int
+    arrived: float
+    ended: float
+    outcome: str
+    error: TandemError | None
+    trail: tuple[Moment, ...]
+
+
 class RefuseFrontend(msgspec.Struct, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
@@ -63,6 +78,12 @@ class RefuseFrontend(msgspec.Struct, frozen=True):
 
 class FleetChanged(msgspec.Struct, frozen=True):
     models: tuple[ServedModel, ...]
+
+
+class WorkerPaired(msgspec.Struct, frozen=True):
+    """A pair uses the worker; said once for each WorkerUp."""
+
+    worker: str
 
 
 class PairRejected(msgspec.Struct, frozen=True):
@@ -77,6 +98,7 @@ class SettleOverdue(msgspec.Struct, frozen=True):
 
     worker: str
     leg: int
+    trace_id: str
 
 
 Action = (
@@ -85,8 +107,10 @@ Action = (
     | CancelLeg
     | EndSequence
     | RequestEnded
+    | SequenceTraced
     | RefuseFrontend
     | FleetChanged
+    | WorkerPaired
     | PairRejected
     | SettleOverdue
 )

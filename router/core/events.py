@@ -34,6 +34,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     want_report: bool = False
     trace_id: str = ""
+    parent_span: int = 0
+    """The frontend's; 0: the request is not traced."""
+    first_span: int = 0
+    """Of the router's own: sequence i's is first_span + i; 0: the router makes none."""
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -57,8 +61,18 @@ class WorkerDown(msgspec.Struct, frozen=True):
 
 
 class WorkerDraining(msgspec.Struct, frozen=True):
+    """Whether it is to get nothing new: it shuts down, or is no longer listed."""
+
     worker: str
     draining: bool
+
+
+class WorkerLoad(msgspec.Struct, frozen=True):
+    """What the worker reports at least once a second."""
+
+    worker: str
+    open_legs: int
+    """Of all routers."""
 
 
 class LegStarted(msgspec.Struct, frozen=True):
@@ -104,6 +118,7 @@ Event = (
     | WorkerUp
     | WorkerDown
     | WorkerDraining
+    | WorkerLoad
     | LegStarted
     | LegVerdict
     | LegClosed

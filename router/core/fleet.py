@@ -27,6 +27,10 @@ class Worker:
     """Open legs; a slot is free again only when its leg has closed."""
     overdue: int = 0
     """Legs that it has not closed in time after a cancel; each keeps its slot."""
+    other_legs: int = 0
+    """Legs of other routers, by its last report; a start that is on its way may hide one."""
+    paired: bool = False
+    """It has been told that a pair uses it."""
 
     @property
     def phase(self) -> Phase:
@@ -34,11 +38,26 @@ class Worker:
 
     @property
     def open_legs(self) -> int:
-        return len(self.legs)
+        """Of all routers."""
+        return len(self.legs) + self.other_legs
 
     @property
     def capacity(self) -> int:
         return self.profile.max_sequences
+
+    @property
+    def free(self) -> int:
+        """Legs that it can take now."""
+        return max(0, self.profile.max_sequences - len(self.legs) - self.other_legs)
+
+    def fill(self) -> None:
+        """It has said that it is full: others have what we do not, until it reports again."""
+        self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is open but legs that nobody waits for any longer."""
+        return len(self.legs) == self.overdue
 
     def defect(self) -> str:
         """Why no pair can ever use it ("phase" or "limits"); empty: a pair can."""
@@ -139,11 +158,11 @@ class Fleet:
         decodes_of: dict[str, tuple[Group, list[Worker]]] = {}
         prefills: list[Worker] = []
         for group in self.models[name].groups.values():
-            decodes = [each for each in group.decode if len(each.legs) < each.capacity]
+            decodes = [each for each in group.decode if each.free]
             if not decodes:
                 continue
             for worker in group.prefill:
-                if len(worker.legs) < worker.capacity and decodes != _excluded(worker, other_than):
+                if worker.free and decodes != _excluded(worker, other_than):
                     prefills.append(worker)
                     decodes_of[worker.key] = group, decodes
         if not prefills:
@@ -168,8 +187,21 @@ class Fleet:
                 if field_name is not None:
                     yield other, field_name
 
+    def uses(self, worker: Worker) -> bool:
+        """Whether some pair has the worker: it takes work, and a matching one does."""
+        if worker.draining or worker.defect():
+            return False
+        fingerprint = worker.profile.fingerprint
+        model = self.models.get(fingerprint.model)
+        group = None if model is None else model.groups.get(fingerprint)
+        if group is None:
+            return False
+        return bool(group.decode if worker.phase is Phase.PREFILL else group.prefill)
+
     def refusal(self, worker: Worker) -> str:
         """Why no pair uses a worker now, for people; empty: one does."""
+        if self.uses(worker):
+            return ""
         defect = worker.defect()
         if defect == "phase":
             return f"it is a {worker.phase} worker, listed as {worker.listed_as}"
@@ -177,9 +209,6 @@ class Fleet:
             return "it takes no sequences: max_sequences is 0"
         if worker.draining:
             return "it is draining"
-        group = self._group(worker.profile.fingerprint)
-        if group.decode if worker.phase is Phase.PREFILL else group.prefill:
-            return ""
         other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
         for other, name in self.mismatches(worker):
             mine = getattr(worker.profile.fingerprint, name)
@@ -218,7 +247,7 @@ class Fleet:
 
 
 def _free_slots(workers: list[Worker]) -> int:
-    return sum(each.capacity - len(each.legs) for each in workers)
+    return sum(each.free for each in workers)
 
 
 def _excluded(prefill: Worker, pair: Pair | None) -> list[Worker] | None:

@@ -15,6 +15,7 @@ from router.core.actions import Action
 from router.core.events import Event
 from router.core.invariants import InvariantError
 from router.core.values import Bounds, Outcome, Phase, Profile
+from tandem.errors import DrainingError, QueueFullError
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""
@@ -52,6 +53,9 @@ class Ledger:
     open: dict[Key, _Open] = field(default_factory=dict)
     legs: dict[int, _Leg] = field(default_factory=dict)
     workers: dict[str, Profile] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
+    """Legs of other routers on a worker, by its last report."""
+    paired: set[str] = field(default_factory=set)
     ended: int = 0
     _frontends: set[int] = field(default_factory=set)
     _rooms: dict[int, Key] = field(default_factory=dict)
@@ -117,6 +121,10 @@ class Ledger:
         self.workers.pop(event.worker, None)
 
     @_take.register
+    def _(self, event: events.WorkerLoad, now: float) -> None:
+        self.others[event.worker] = max(0, event.open_legs - self._own_legs(event.worker))
+
+    @_take.register
     def _(self, event: events.LegStarted, now: float) -> None:
         leg = self.legs.get(event.leg)
         if leg is not None and leg.worker == event.worker and leg.phase is Phase.DECODE:
@@ -130,6 +138,9 @@ class Ledger:
         if leg is None or leg.worker != event.worker:
             return
         del self.legs[event.leg]
+        if isinstance(event.error, QueueFullError):
+            own = self._own_legs(event.worker)
+            self.others[event.worker] = self.workers[event.worker].max_sequences - own
         shown = event.outcome in (Outcome.FINISHED, Outcome.TERMINATED) and not leg.held
         running = leg.cancelled_at is None and leg.sequence in self.open
         if leg.phase is Phase.DECODE and shown and running:
@@ -138,10 +149,18 @@ class Ledger:
             sequence = self.open[leg.sequence]
             sequence.started, sequence.attempts = False, 0
             sequence.regenerations += 1
+        untried = isinstance(event.error, QueueFullError | DrainingError) and event.retryable
+        if untried and running and not self.open[leg.sequence].started:
+            self.open[leg.sequence].attempts -= 1
 
     def _lose(self, worker: str) -> None:
         for number in [number for number, leg in self.legs.items() if leg.worker == worker]:
             del self.legs[number]
+        self.others.pop(worker, None)
+        self.paired.discard(worker)
+
+    def _own_legs(self, worker: str) -> int:
+        return sum(leg.worker == worker for leg in self.legs.values())
 
     def _end(self, key: Key) -> None:
         del self.open[key]
@@ -180,7 +199,7 @@ class Ledger:
         leg = _Leg(action.worker, profile.phase, key, action.room, action.hold_output)
         self._start_rules(action, leg, profile)
         self.legs[action.leg] = leg
-        busy = sum(each.worker == action.worker for each in self.legs.values())
+        busy = self._own_legs(action.worker) + self.others.get(action.worker, 0)
         if busy > profile.max_sequences:
             self._fault(f"{action.worker} has {busy} legs, over its {profile.max_sequences}")
 
@@ -204,6 +223,12 @@ class Ledger:
                     self._fault(f"{other.worker} and {action.worker} are paired and differ")
         if action.room == 0 or self._rooms.setdefault(action.room, leg.sequence) != leg.sequence:
             self._fault(f"room {action.room} is used twice")
+
+    @_judge.register
+    def _(self, action: actions.WorkerPaired, now: float) -> None:
+        if action.worker not in self.workers or action.worker in self.paired:
+            self._fault(f"{action.worker} is told twice that it is paired, or is lost")
+        self.paired.add(action.worker)
 
     @_judge.register
     def _(self, action: actions.ReleaseLeg, now: float) -> None:

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from router.core import trail
 from router.core.actions import Action, CancelLeg, EndSequence, ReleaseLeg, RequestEnded, StartLeg
 from router.core.events import LegClosed
 from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
-from router.core.values import Outcome, Phase
-from tandem.errors import HookError, InternalError, NoPairError, TandemError, WorkerError
+from router.core.values import Moment, Outcome, Phase
+from tandem.errors import (
+    DrainingError,
+    HookError,
+    InternalError,
+    NoPairError,
+    QueueFullError,
+    TandemError,
+    WorkerError,
+)
 
 _ROOM_DRAWS = 16
 _MAX_TIMEOUT_MS = 2**32 - 1
@@ -39,9 +48,9 @@ class Life:
         sequence.room = self._fresh_room()
         sequence.judged = False
         self._state.rooms.add(sequence.room)
-        if sequence.retries:
-            self._state.counts.retries += 1
         self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+        names = pair.prefill.profile.name, pair.decode.profile.name
+        sequence.note(Moment(self.now, "pair_chosen", *names))
         hold = pair.prefill.profile.has_hook or request.submit.want_report
         sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
         sequence.decode = self._open(
@@ -95,7 +104,7 @@ class Life:
         submit = sequence.request.submit
         if submit.frontend in self._state.frontends:
             self.actions.append(EndSequence(submit.frontend, sequence.number, error, stop_reason))
-        self._ended(sequence, Outcome.TERMINATED.value if error is None else error.code)
+        self._ended(sequence, Outcome.TERMINATED.value if error is None else error.code, error)
 
     def settle_overdue(self, leg: Leg) -> None:
         """The worker is at fault: its slot stays taken, and nobody waits for it any longer."""
@@ -134,21 +143,33 @@ class Life:
                 self.end_request(sequence.request, stop_reason=closed.reason)
 
     def _fail(self, sequence: Sequence, error: TandemError, *, retryable: bool) -> None:
-        """Another attempt where nothing was shown and another pair exists; else the error."""
+        """Another attempt where nothing was shown and another pair exists; else the error. A worker
+        that was full or shut down has not tried: that costs no attempt and shuts no pair out.
+        """
         model = sequence.request.submit.model
-        if (
-            retryable
-            and sequence.stage is Stage.PREFILLING
+        repeatable = retryable and sequence.stage is Stage.PREFILLING
+        if repeatable and isinstance(error, QueueFullError | DrainingError):
+            self._state.counts.requeued += 1
+            sequence.failure = sequence.failure or error
+            self._run_again(sequence, error.code)
+        elif (
+            repeatable
             and sequence.retries < self._state.bounds.max_retries
             and self._state.fleet.has_pair(model, other_than=sequence.pair)
         ):
-            sequence.stage = Stage.RETRYING
             sequence.retries += 1
+            self._state.counts.retries += 1
+            sequence.avoided = sequence.pair
             sequence.failure = error
-            self._cancel_legs(sequence, error.code)
-            self._retry_when_settled(sequence)
+            self._run_again(sequence, error.code)
         else:
             self.end(sequence, error=error)
+
+    def _run_again(self, sequence: Sequence, code: str) -> None:
+        sequence.stage = Stage.RETRYING
+        sequence.note(Moment(self.now, "retry", code=code))
+        self._cancel_legs(sequence, code)
+        self._retry_when_settled(sequence)
 
     def _regenerate(self, sequence: Sequence, overlay: bytes) -> None:
         """Run it again from the start, on any pair: nothing of it was shown."""
@@ -159,9 +180,10 @@ class Life:
         sequence.regenerations += 1
         sequence.overlay = overlay
         sequence.retries = 0
-        sequence.pair = None
+        sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
         sequence.stage = Stage.RETRYING
+        sequence.note(Moment(self.now, "regenerate"))
         self._cancel_legs(sequence, Outcome.REGENERATE.value)
         self._retry_when_settled(sequence)
 
@@ -177,7 +199,7 @@ class Life:
         else:
             self.end(sequence, error=sequence.failure)
 
-    def _ended(self, sequence: Sequence, outcome: str) -> None:
+    def _ended(self, sequence: Sequence, outcome: str, error: TandemError | None = None) -> None:
         if sequence.stage is Stage.QUEUED:
             self._state.waiting.remove(sequence)
             self.may_start = True
@@ -185,6 +207,8 @@ class Life:
         self._cancel_legs(sequence, outcome)
         self._state.open_sequences -= 1
         request = sequence.request
+        if sequence.trail is not None:
+            self.actions.append(trail.of_sequence(sequence, self.now, outcome, error))
         request.open -= 1
         if request.outcome == Outcome.FINISHED.value:
             request.outcome = outcome
@@ -221,6 +245,7 @@ class Life:
                 timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
                 task=submit.task + sequence.overlay,
                 hold_output=held,
+                parent_span=sequence.span,
             )
         )
         return leg

@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from router.core import admission, events
-from router.core.actions import Action, EndSequence, FleetChanged, PairRejected, RefuseFrontend
+from router.core import admission, events, trail
+from router.core.actions import (
+    Action,
+    EndSequence,
+    FleetChanged,
+    PairRejected,
+    RefuseFrontend,
+    WorkerPaired,
+)
 from router.core.actions import SettleOverdue as SettleOverdueAction
 from router.core.events import Event
 from router.core.fleet import Fleet, PolicyFactory, Worker
@@ -22,6 +29,8 @@ from tandem.errors import (
     DeadlineError,
     DrainingError,
     NoPairError,
+    QueueFullError,
+    RouterLostError,
     TandemError,
     WorkerLostError,
 )
@@ -55,6 +64,7 @@ class Core:
             events.WorkerUp: self._worker_up,
             events.WorkerDown: self._worker_down,
             events.WorkerDraining: self._worker_draining,
+            events.WorkerLoad: self._worker_load,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
             events.LegClosed: self._leg_closed,
@@ -100,10 +110,15 @@ class Core:
             counts = self.state.counts.requests
             counts[error.code] = counts.get(error.code, 0) + 1
             self._life.actions += [EndSequence(submit.frontend, each, error) for each in numbers]
+            if submit.first_span:
+                self._life.actions += trail.of_refused(submit, self._life.now, error)
             return
         now = self._life.now
         request = Request(submit, now, now + submit.timeout_seconds, submit.n)
-        request.sequences += [Sequence(request, each, i, now) for i, each in enumerate(numbers)]
+        request.sequences += [
+            Sequence(request, each, i, now, trail=[] if submit.first_span else None)
+            for i, each in enumerate(numbers)
+        ]
         requests[submit.first_sequence] = request
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
@@ -157,13 +172,24 @@ class Core:
             worker.draining = event.draining
             self._fleet_changed()
 
+    def _worker_load(self, event: events.WorkerLoad) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None:
+            worker.other_legs = max(0, event.open_legs - len(worker.legs))
+            self._life.may_start = True
+
     def _fleet_changed(self) -> None:
-        self.state.fleet.regroup(self._life.now)
+        fleet = self.state.fleet
+        fleet.regroup(self._life.now)
         self._life.may_start = True
-        served = self.state.fleet.served()
+        served = fleet.served()
         if served != self._served:
             self._served = served
             self._life.actions.append(FleetChanged(served))
+        for worker in fleet.workers.values():
+            if not worker.paired and fleet.uses(worker):
+                worker.paired = True
+                self._life.actions.append(WorkerPaired(worker.key))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -183,6 +209,10 @@ class Core:
     def _leg_closed(self, event: events.LegClosed) -> None:
         if leg := self._leg_of(event.worker, event.leg):
             self._life.close(leg, event)
+            if isinstance(event.error, QueueFullError):
+                leg.worker.fill()
+            elif isinstance(event.error, DrainingError):
+                self._worker_draining(events.WorkerDraining(event.worker, True))
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -202,7 +232,9 @@ class Core:
             self._life.end_request(request, error=error)
         for leg in self.state.settling.due(self._life.now):
             self._life.settle_overdue(leg)
-            self._life.actions.append(SettleOverdueAction(leg.worker.key, leg.number))
+            trace_id = leg.sequence.request.submit.trace_id
+            overdue = SettleOverdueAction(leg.worker.key, leg.number, trace_id)
+            self._life.actions.append(overdue)
 
     def _start_waiting(self) -> None:
         """Start the heads of the queue as long as there are pairs for them."""
@@ -210,12 +242,13 @@ class Core:
         fleet, waiting = self.state.fleet, self.state.waiting
         for name in waiting.models():
             while sequence := waiting.head(name):
-                pair = fleet.pick(name, other_than=sequence.pair)
+                pair = fleet.pick(name, other_than=sequence.avoided)
                 if pair is not None:
                     waiting.remove(sequence)
                     self._life.start(sequence, pair)
-                elif sequence.failure and not fleet.has_pair(name, other_than=sequence.pair):
-                    self._life.end(sequence, error=sequence.failure)  # no other pair is left
+                elif (avoided := sequence.avoided) and not fleet.has_pair(name, other_than=avoided):
+                    # No other pair is left.
+                    self._life.end(sequence, error=sequence.failure)
                 else:
                     break
 
@@ -226,10 +259,11 @@ class Core:
 
     def _abandon(self, _: events.Abandon) -> None:
         self.state.draining = True
-        error = DrainingError("the router is shutting down")
+        refused = DrainingError("the router is shutting down")
+        lost = RouterLostError("the router shut down before the request had finished")
         for requests in list(self.state.frontends.values()):
             for request in list(requests.values()):
-                self._life.end_request(request, error=error)
+                self._life.end_request(request, error=lost if request.started else refused)
 
     def _end_all(self, sequences: list[Sequence], error: TandemError) -> None:
         for sequence in sequences:

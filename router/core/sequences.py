@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
-from router.core.values import Phase
+from router.core.values import Moment, Phase
 from tandem.errors import TandemError
+
+MAX_MOMENTS = 64
+"""Noted of a traced sequence, however often it is run again."""
 
 
 class Stage(enum.Enum):
@@ -40,6 +43,11 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     outcome: str = "finished"
 
+    @property
+    def started(self) -> bool:
+        """Whether some of it has run, or runs: hooks may have seen it."""
+        return any(each.pair is not None or each.regenerations for each in self.sequences)
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -56,11 +64,25 @@ class Sequence:
     """Prefill's verdict of this attempt is known."""
     retries: int = 0
     pair: Pair | None = None
-    """The pair of this or the last attempt; a retry takes another."""
+    """The pair of this or the last attempt."""
+    avoided: Pair | None = None
+    """The pair that failed; a retry takes another."""
     failure: TandemError | None = None
     regenerations: int = 0
     overlay: bytes = b""
     """Laid over the task since the last regeneration."""
+    trail: list[Moment] | None = None
+    """None: it is not traced."""
+
+    @property
+    def span(self) -> int:
+        """The one that its legs' spans belong to; 0: they are not traced."""
+        submit = self.request.submit
+        return submit.first_span + self.output_index if submit.first_span else submit.parent_span
+
+    def note(self, moment: Moment) -> None:
+        if self.trail is not None and len(self.trail) < MAX_MOMENTS:
+            self.trail.append(moment)
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Phase(enum.StrEnum):
@@ -100,6 +100,18 @@ class Bounds:
     """How long queued sequences outlive the last pair of their model."""
 
 
+class Moment(NamedTuple):
+    """What happened to a traced sequence, for its span."""
+
+    at: float
+    name: Literal["pair_chosen", "retry", "regenerate"]
+    prefill: str = ""
+    """pair_chosen: the names of its workers."""
+    decode: str = ""
+    code: str = ""
+    """retry: why; an error's code."""
+
+
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -133,5 +145,7 @@ class Counts:
     pairs_rejected: dict[str, int] = field(default_factory=dict)
     """By the first fingerprint field that differs, or "phase" or "limits"."""
     retries: int = 0
+    requeued: int = 0
+    """Sequences that wait again because a worker was full, or shut down, before it began."""
     settle_overdue: int = 0
     queue_seconds: Distribution = field(default_factory=Distribution)

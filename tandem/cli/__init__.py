@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from tandem.cli import chat, check_hook, demo, options, up
+from tandem.cli import chat, check_hook, demo, fetch_model, options, up, verify
 from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.plan import COMPONENTS
@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_check_hook(commands)
     _add_config(commands)
+    _add_verify(commands)
+    _add_fetch_model(commands)
     return parser
 
 
@@ -114,6 +116,22 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "flags", nargs=argparse.REMAINDER, help="Flags as the component itself takes them."
     )
     parser.set_defaults(run=_config)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "verify", help="Check that a deployment serves, and that its KV cache really moves."
+    )
+    verify.add_arguments(parser)
+    parser.set_defaults(run=verify.verify)
+
+
+def _add_fetch_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "fetch-model", help="Bring a model's files into a folder, whole or not at all."
+    )
+    fetch_model.add_arguments(parser)
+    parser.set_defaults(run=fetch_model.fetch_model)
 
 
 def _config(arguments: argparse.Namespace, console: Console) -> int:

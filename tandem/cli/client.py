@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from tandem.errors import ConfigError
 
 TIMEOUT_SECONDS = 300.0
 
@@ -20,14 +24,27 @@ class ApiError(Exception):
 
 
 class Client:
-    """Calls one frontend; each call is a connection of its own. Raises ApiError."""
+    """Calls one frontend; each call is a connection of its own. Raises ApiError.
 
-    def __init__(self, url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    `api_key`: sent as a bearer token. `ca_file`: PEM certificates to trust, instead of the
+    system's; ConfigError where it cannot be read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        api_key: str = "",
+        ca_file: Path | None = None,
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ApiError(f"{url!r} is no address of a frontend; write it http://127.0.0.1:8000")
         self._parts = parts
         self._timeout = timeout_seconds
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._tls = _tls(ca_file) if parts.scheme == "https" else None
 
     def status(self, path: str) -> int:
         """The HTTP status of a GET; 0 where nobody answers."""
@@ -39,10 +56,14 @@ class Client:
         return response.status
 
     def get(self, path: str) -> Any:
-        return self._whole("GET", path, None)
+        return _json(self._whole("GET", path, None), self._parts.netloc)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._whole("POST", path, body)
+        return _json(self._whole("POST", path, body), self._parts.netloc)
+
+    def text(self, path: str) -> str:
+        """What a GET answers, as it is."""
+        return self._whole("GET", path, None).decode(errors="replace")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The events of a streamed answer, up to [DONE]. An error event, or an end without [DONE],
@@ -57,12 +78,12 @@ class Client:
         finally:
             connection.close()
 
-    def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         connection, response = self._send(method, path, body)
         try:
             _raise_for_status(response)
-            return json.load(response)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
             raise ApiError(f"no usable answer from {self._parts.netloc}: {error!r}") from error
         finally:
             connection.close()
@@ -70,20 +91,37 @@ class Client:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        kind = (
-            http.client.HTTPSConnection
-            if self._parts.scheme == "https"
-            else http.client.HTTPConnection
-        )
-        connection = kind(self._parts.netloc, timeout=self._timeout)
+        connection = self._connection()
         payload = None if body is None else json.dumps(body).encode()
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = dict(self._headers)
+        if payload is not None:
+            headers["content-type"] = "application/json"
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, payload, headers)
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ApiError(f"no frontend answers at {self._parts.netloc}: {error}") from error
+
+    def _connection(self) -> http.client.HTTPConnection:
+        netloc, timeout = self._parts.netloc, self._timeout
+        if self._tls is None:
+            return http.client.HTTPConnection(netloc, timeout=timeout)
+        return http.client.HTTPSConnection(netloc, timeout=timeout, context=self._tls)
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigError(f"cannot read certificates from {ca_file}: {error}") from error
+
+
+def _json(body: bytes, where: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ApiError(f"no usable answer from {where}: {error!r}") from error
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,7 @@ class Launch:
     module: str
     address: str
     metrics: str
-    """Where GET /metrics is answered, "host:port"."""
+    """Where GET /metrics, /live and /ready are answered, "host:port"."""
     flags: tuple[str, ...]
 
 
@@ -50,14 +50,15 @@ def plan(options: StackOptions) -> list[Launch]:
         *(f"prefill_worker-{index}" for index in range(options.prefill)),
         *(f"decode_worker-{index}" for index in range(options.decode)),
     ]
-    addresses = iter(_free_addresses(2 * len(workers) + 3))
+    addresses = iter(_free_addresses(2 * len(workers) + 4))
     launches = [
         _worker(options, name, address=next(addresses), metrics=next(addresses)) for name in workers
     ]
     router = _router(options, launches, address=next(addresses), metrics=next(addresses))
     spare = next(addresses)
-    frontend = f"{HOST}:{options.port}" if options.port else spare
-    return [*launches, router, _frontend(options, router, address=frontend)]
+    address = f"{HOST}:{options.port}" if options.port else spare
+    frontend = _frontend(options, router, address=address, metrics=next(addresses))
+    return [*launches, router, frontend]
 
 
 def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> Launch:
@@ -92,13 +93,14 @@ def _router(options: StackOptions, workers: list[Launch], *, address: str, metri
     return Launch("router", "router", address, metrics, (*flags, *_more(options, "router")))
 
 
-def _frontend(options: StackOptions, router: Launch, *, address: str) -> Launch:
+def _frontend(options: StackOptions, router: Launch, *, address: str, metrics: str) -> Launch:
     flags = (
         f"--listen={address}",
+        f"--metrics-listen={metrics}",
         f"--router={router.address}",
         f"--model-path={options.model_path}",
     )
-    return Launch("frontend", "frontend", address, address, (*flags, *_more(options, "frontend")))
+    return Launch("frontend", "frontend", address, metrics, (*flags, *_more(options, "frontend")))
 
 
 def _more(options: StackOptions, *names: str) -> tuple[str, ...]:

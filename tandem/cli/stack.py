@@ -17,10 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem import config
 from tandem.cli import processes
@@ -121,11 +117,10 @@ class Stack:
         or the time is over.
         """
         began = time.monotonic()
-        frontend = Client(self.url, timeout_seconds=PROBE_SECONDS)
         while True:
             self.check_running()
             waited = time.monotonic() - began
-            waiting = [each for each in self.components.values() if not self._probe(each, frontend)]
+            waiting = [each for each in self.components.values() if not self._probe(each)]
             if not waiting:
                 self._was_ready = True
                 return waited
@@ -168,12 +163,11 @@ class Stack:
             component.process.returncode = 0
         self.components.clear()
 
-    def _probe(self, component: Component, frontend: Client) -> bool:
-        if component.name == "frontend":
-            # Asked each time: it speaks for the whole stack.
-            return frontend.status("/ready") == 200
-        if not component.ready:
-            component.ready = _serving(component.address)
+    def _probe(self, component: Component) -> bool:
+        # The frontend is asked each time: it speaks for the whole stack.
+        if component.name == "frontend" or not component.ready:
+            admin = Client(component.launch.metrics, timeout_seconds=PROBE_SECONDS)
+            component.ready = admin.status("/ready") == 200
         return component.ready
 
 
@@ -211,16 +205,6 @@ def _spawn(launch: Launch, run_dir: Path) -> Component:
         process.wait()
         identity = processes.Identity(process.pid, 0)
     return Component(launch, process, identity, log)
-
-
-def _serving(address: str) -> bool:
-    with grpc.insecure_channel(address) as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        try:
-            answer = health.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_SECONDS)
-        except grpc.RpcError:
-            return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def _names(components: list[Component]) -> str:

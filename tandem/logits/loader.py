@@ -8,6 +8,7 @@ and the name of an entry point that an installed distribution declares in its gr
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -47,10 +48,13 @@ def examine(name: str, cls: type[Any]) -> None:
 
 def import_path(name: str, cls: type[Any]) -> str:
     """ "module:Class", by which another process finds it. Raises LoadError where none could."""
-    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+    found: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not cls or cls.__module__ == "__main__":
         raise LoadError(
-            f"logits processor {name!r}: another process cannot import {cls.__qualname__}; "
-            "put the class at the top of a module"
+            f"logits processor {name!r}: another process cannot import {cls.__qualname__}; put "
+            "the class, or the function with its @callback, at the top of a module"
         )
     return f"{cls.__module__}:{cls.__qualname__}"
 

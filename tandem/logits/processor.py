@@ -129,3 +129,8 @@ def keeps_state(processor: object) -> bool:
 
 def deterministic(processor: object) -> bool:
     return bool(getattr(processor, "deterministic", True))
+
+
+def comes_first(processor: object) -> bool:
+    """Whether it is a grammar: an engine applies its own before all processors."""
+    return bool(getattr(processor, "comes_first", False))

@@ -19,11 +19,12 @@ from tandem.errors import (
     RequestError,
     UnsupportedError,
 )
-from tandem.logits import guard
 from tandem.logits.arguments import Schema
+from tandem.logits.building import build
+from tandem.logits.guard import DEFAULT_SECONDS
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
-from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, needs_of
+from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, comes_first, needs_of
 from tandem.logits.ready import READY
 from tandem.logits.settings import ProcessorSettings
 from tandem.logits.spec import (
@@ -36,8 +37,6 @@ from tandem.logits.spec import (
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 DEFAULT_MOST = 16
-_BUILD_CALLS = 5
-"""Building a processor may take as long as this many calls of one."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -52,7 +51,7 @@ class _Known:
 class Registry:
     """Names and their processor classes. Filled at start, then only read."""
 
-    def __init__(self, *, seconds: float = guard.DEFAULT_SECONDS, most: int = DEFAULT_MOST) -> None:
+    def __init__(self, *, seconds: float = DEFAULT_SECONDS, most: int = DEFAULT_MOST) -> None:
         """`seconds`: how long one call of a processor may take. `most`: how many processors one
         request may name.
         """
@@ -69,7 +68,7 @@ class Registry:
     def from_settings(
         processors: Mapping[str, ProcessorSettings],
         *,
-        seconds: float = guard.DEFAULT_SECONDS,
+        seconds: float = DEFAULT_SECONDS,
         most: int = DEFAULT_MOST,
     ) -> Registry:
         """The ready-made ones and a deployment's own. Raises LoadError, naming the processor."""
@@ -97,8 +96,8 @@ class Registry:
             "seconds": self.seconds,
             "most": self.most,
             "processors": {
-                name: [import_path(name, known.cls), dict(known.settings.args)]
-                for name, known in self._known.items()
+                name: [path, dict(self._known[name].settings.args)]
+                for name, path in self.import_paths().items()
             },
         }
 
@@ -170,10 +169,10 @@ class Registry:
         which; ProcessorError where the class itself fails.
         """
         if isinstance(entry, PythonProcessorSpec):
-            return self._built(entry.name, entry.factory, {}, model)
+            return build(entry.name, entry.factory, {}, model, seconds=self.seconds)
         known = self._lookup(entry.name)
         args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
-        return self._built(entry.name, known.cls, args, model)
+        return build(entry.name, known.cls, args, model, seconds=self.seconds)
 
     def check(
         self, spec: LogitsProcessorSpec, *, available: Collection[Need], model: Model
@@ -181,27 +180,50 @@ class Registry:
         """Admission: clients may ask for this, every processor can be built, and gets what it needs
         (S3-092). Returns what was built.
 
-        Raises InvalidRequestError or UnsupportedError, naming the processor.
+        Raises InvalidRequestError or UnsupportedError, naming the processor and, as `param`, its
+        place.
         """
-        self._check_clients(spec)
+        asked = sum(getattr(entry, "from_client", False) for entry in spec.entries)
+        if asked > self.most:
+            raise InvalidRequestError(
+                f"{asked} logits processors: a request may name at most {self.most}",
+                param=PARAM,
+            )
         built = []
         for place, entry in enumerate(spec.entries):
-            processor = self.create(entry, model)
-            if place and getattr(processor, "comes_first", False):
-                raise InvalidRequestError(
-                    f"logits processor {entry.name!r} must be the first of a request, because an "
-                    "engine applies its grammar before all others",
-                    param=PARAM,
-                )
-            if missing := needs_of(processor) - set(available):
-                words = ", ".join(sorted(need.value for need in missing))
-                raise UnsupportedError(
-                    f"logits processor {entry.name!r} needs {words}, "
-                    "which this engine does not give",
-                    param=PARAM,
-                )
-            built.append(processor)
+            try:
+                built.append(self._admitted(place, entry, available, model))
+            except RequestError as error:
+                error.param = f"{PARAM}[{place}]"
+                raise
         return tuple(built)
+
+    def _admitted(
+        self, place: int, entry: Entry, available: Collection[Need], model: Model
+    ) -> LogitsProcessor:
+        if isinstance(entry, LogitsProcessorEntry) and entry.from_client:
+            self._check_client(entry)
+        processor = self.create(entry, model)
+        if place and comes_first(processor):
+            raise InvalidRequestError(
+                f"logits processor {entry.name!r} must be the first of a request, because an "
+                "engine applies its grammar before all others"
+            )
+        if missing := needs_of(processor) - set(available):
+            words = ", ".join(sorted(need.value for need in missing))
+            raise UnsupportedError(
+                f"logits processor {entry.name!r} needs {words}, which this engine does not give"
+            )
+        return processor
+
+    def _check_client(self, entry: LogitsProcessorEntry) -> None:
+        clients = self._lookup(entry.name).settings.clients
+        if clients == "none":
+            raise UnsupportedError(f"logits processor {entry.name!r} is not for requests to name")
+        if clients == "select" and entry.args:
+            raise UnsupportedError(
+                f"logits processor {entry.name!r} takes no arguments from requests"
+            )
 
     def _lookup(self, name: str) -> _Known:
         known = self._known.get(name)
@@ -212,47 +234,3 @@ class Registry:
                 param=PARAM,
             )
         return known
-
-    def _check_clients(self, spec: LogitsProcessorSpec) -> None:
-        asked = [
-            entry
-            for entry in spec.entries
-            if isinstance(entry, LogitsProcessorEntry) and entry.from_client
-        ]
-        if len(asked) > self.most:
-            raise InvalidRequestError(
-                f"{len(asked)} logits processors: a request may name at most {self.most}",
-                param=PARAM,
-            )
-        for entry in asked:
-            clients = self._lookup(entry.name).settings.clients
-            if clients == "none":
-                raise UnsupportedError(
-                    f"logits processor {entry.name!r} is not for requests to name", param=PARAM
-                )
-            if clients == "select" and entry.args:
-                raise UnsupportedError(
-                    f"logits processor {entry.name!r} takes no arguments from requests", param=PARAM
-                )
-
-    def _built(
-        self, name: str, make: Any, args: Mapping[str, Any], model: Model
-    ) -> LogitsProcessor:
-        seconds = self.seconds * _BUILD_CALLS
-
-        def build() -> Any:
-            processor = make(**args)
-            prepare = getattr(processor, "prepare", None)
-            if prepare is not None:
-                prepare(model)
-            return processor
-
-        try:
-            built: LogitsProcessor = guard.call(build, seconds=seconds)
-        except ValueError as error:
-            raise InvalidRequestError(f"logits processor {name!r}: {error}", param=PARAM) from error
-        except BaseException as error:
-            raise ProcessorError(
-                f"logits processor {name!r} could not be built: it {guard.words(error, seconds)}"
-            ) from error
-        return built

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import ProcessorError
-from tandem.logits import guard
+from tandem.logits import arrays
+from tandem.logits.guard import Guard
 from tandem.logits.history import TokenHistory
 
 if TYPE_CHECKING:
     from tandem.logits.state import Part, RequestLogits
 
 log = logging.getLogger(__name__)
-NOWHERE = -1
-"""`Part.due` of a processor whose state can be trusted at no position."""
 
 
 def apply_rows(
     states: Sequence[RequestLogits], histories: Sequence[TokenHistory], logits: Any
 ) -> list[ProcessorError | None]:
-    """Let each sequence's processors edit its row of `logits`, (rows, vocabulary), in place.
+    """Let each sequence's processors edit its row of `logits`, (rows, vocabulary), in place. There
+    is at least one row.
 
     Returns what went wrong, row by row: a processor raised, took too long or returned another row,
     or the processors left nothing that can be sampled (NaN, or every token forbidden). Such a row
@@ -37,135 +37,155 @@ def apply_rows(
     Processors of one place in their specs, and of one class, are called together where that class
     has a batched form.
     """
-    for place in range(max((len(state.parts) for state in states), default=0)):
-        for batch in _batches(states, place):
-            _apply_batch(states, histories, logits, place, batch)
-    _refuse_unusable(states, logits)
-    for index, state in enumerate(states):
-        if state.error is not None:
-            logits[index][:] = 0.0
+    step = _Step(states, histories, logits)
+    for place in range(max([len(state.parts) for state in states])):
+        step.edit(place)
+    step.forbid_again()
+    step.refuse_unusable()
     return [state.error for state in states]
 
 
-def _batches(states: Sequence[RequestLogits], place: int) -> list[list[int]]:
-    """The rows that have a processor at `place`, those together that one call can edit."""
-    batches: list[list[int]] = []
-    of_class: dict[type, list[int]] = {}
-    for index, state in enumerate(states):
-        if state.error is not None or place >= len(state.parts):
-            continue
-        cls = type(state.parts[place].processor)
-        if cls in of_class:
-            of_class[cls].append(index)
-            continue
-        batches.append([index])
-        if hasattr(cls, "apply_batch"):
-            of_class[cls] = batches[-1]
-    return batches
+class _Step:
+    """The rows of one step, while their processors edit them."""
 
+    __slots__ = ("_forbidden", "_guard", "_histories", "_logits", "_numpy", "_rows", "_states")
 
-def _apply_batch(
-    states: Sequence[RequestLogits],
-    histories: Sequence[TokenHistory],
-    logits: Any,
-    place: int,
-    batch: list[int],
-) -> None:
-    for index in batch:
-        _catch_up(states[index], place, histories[index], logits[index])
-    batch = [index for index in batch if states[index].error is None]
-    if len(batch) > 1:
-        if _together(states, histories, logits, place, batch):
-            return
-        for index in batch:  # the failed call may have moved their state
-            states[index].parts[place].due = NOWHERE
-            _catch_up(states[index], place, histories[index], logits[index])
-    for index in batch:
-        state = states[index]
-        if state.error is None:
+    def __init__(
+        self, states: Sequence[RequestLogits], histories: Sequence[TokenHistory], logits: Any
+    ) -> None:
+        self._states = states
+        self._histories = histories
+        self._logits = logits
+        self._numpy = arrays.is_numpy(logits)
+        self._rows: list[Any] = []
+        """Views of the rows, made once where one is needed: each costs as much as a small edit."""
+        self._forbidden: dict[int, Any] = {}
+        """Bool, (vocabulary,): what a row's grammar forbids."""
+        self._guard = Guard(states[0].seconds)
+
+    def edit(self, place: int) -> None:
+        """Call the processors at `place` of all rows."""
+        together: dict[type, list[int]] = {}
+        for index, state in enumerate(self._states):
+            if state.error is not None or place >= len(state.parts):
+                continue
+            if place == state.grammar_ends:
+                self._forbidden[index] = self._logits[index] == -math.inf
             part = state.parts[place]
-            row = _in_its_library(part.processor, logits[index])
-            state.error = _attempt(part.name, state.seconds, part.processor, histories[index], row)
+            if part.keeps_state and not self._caught_up(index, part):
+                continue
+            if part.batched:
+                together.setdefault(type(part.processor), []).append(index)
+            else:
+                self._alone(index, part)
+        for batch in together.values():
+            if len(batch) > 1 and self._together(place, batch):
+                continue
+            for index in batch:
+                state = self._states[index]
+                if state.error is None:
+                    self._alone(index, state.parts[place])
 
+    def forbid_again(self) -> None:
+        """What a grammar forbids, where processors came after it. So a processor that forces such a
+        token leaves none, instead of a token after which the grammar cannot go on.
+        """
+        for index, forbidden in self._forbidden.items():
+            self._logits[index][forbidden] = -math.inf
 
-def _catch_up(state: RequestLogits, place: int, history: TokenHistory, row: Any) -> None:
-    """Make the processor at `place` ready for a call at `history`.
+    def refuse_unusable(self) -> None:
+        """One reduction over all rows sees NaN, +inf and a row without a single possible token; on
+        a GPU its answer is the one synchronisation of the step.
+        """
+        maxima: Callable[[int], Any] = self._logits.max if self._numpy else self._logits.amax
+        highest = maxima(1).tolist()
+        for index, state in enumerate(self._states):
+            if state.error is None:
+                if math.isfinite(highest[index]) or not state.parts:
+                    continue
+                state.error = _failed(
+                    "', '".join(part.name for part in state.parts),
+                    "left no token to sample: the row's maximum is not finite",
+                )
+            self._logits[index][:] = 0.0
 
-    One that keeps state may have been called for earlier positions in another process, or for one
-    that an engine repeats.
-    """
-    part = state.parts[place]
-    if part.keeps_state and part.due != history.position:
-        row = _in_its_library(part.processor, row)
-        state.error = _attempt(part.name, state.seconds, part.renew) or _attempt(
-            part.name, state.seconds, part.replay, history, row
+    def _caught_up(self, index: int, part: Part) -> bool:
+        """Make a processor that keeps state ready for a call at its row's position; False where it
+        failed.
+
+        It may have been called for earlier positions in another process, or for one that an engine
+        repeats.
+        """
+        history, error = self._histories[index], None
+        if part.due != history.position:
+            row = self._row(index, part)
+            error = self._attempt(part.name, part.renew)
+            error = error or self._attempt(part.name, part.replay, history, row)
+            self._states[index].error = error
+        part.due = history.position + 1
+        return error is None
+
+    def _alone(self, index: int, part: Part) -> None:
+        self._states[index].error = self._attempt(
+            part.name, part.processor, self._histories[index], self._row(index, part)
         )
-    part.due = history.position + 1
 
-
-def _together(
-    states: Sequence[RequestLogits],
-    histories: Sequence[TokenHistory],
-    logits: Any,
-    place: int,
-    batch: list[int],
-) -> bool:
-    """One call for all rows of `batch`. False where it failed, and every row is as it was."""
-    parts: list[Part] = [states[index].parts[place] for index in batch]
-    cls: Any = type(parts[0].processor)
-    total = getattr(cls, "batch_is_total", False)
-    in_order = batch == list(range(len(states)))
-    rows = _in_its_library(parts[0].processor, logits if in_order else logits[batch])
-    edited = rows[list(range(len(batch)))] if in_order and not total else rows
-    error = _attempt(
-        parts[0].name,
-        states[batch[0]].seconds,
-        cls.apply_batch,
-        [part.processor for part in parts],
-        [histories[index] for index in batch],
-        edited,
-    )
-    if error is not None and not (in_order and total):
+    def _together(self, place: int, batch: list[int]) -> bool:
+        """One call for all rows of `batch`. False where it failed, every row is as it was, and
+        processors that keep state are ready to be called again.
+        """
+        states = [self._states[index] for index in batch]
+        parts = [state.parts[place] for state in states]
+        cls: Any = type(parts[0].processor)
+        total = getattr(cls, "batch_is_total", False)
+        everything = len(batch) == len(self._states)
+        places = None if everything else arrays.like(self._logits, arrays.indices(batch))
+        rows = self._logits if places is None else self._logits[places]
+        edited = arrays.copied(rows) if everything and not total else rows
+        error = self._attempt(
+            parts[0].name,
+            cls.apply_batch,
+            [part.processor for part in parts],
+            [self._histories[index] for index in batch],
+            self._as_known(parts[0], edited),
+        )
+        if error is None:
+            if edited is not self._logits:
+                self._logits[slice(None) if places is None else places] = edited
+            return True
+        if edited is self._logits:  # it said that this could not happen: there is no way back
+            for state in states:
+                state.error = error
+            return True
+        for index, part in zip(batch, parts, strict=True):
+            if part.keeps_state:
+                self._caught_up(index, part)  # anew, because the failed call may have moved it
         return False
-    if error is not None:  # it said that this could not happen, so there is nothing to go back to
-        for index in batch:
-            states[index].error = error
-    elif not in_order:
-        logits[batch] = edited
-    elif edited is not rows:
-        rows[:] = edited
-    return True
 
+    def _attempt(self, name: str, function: Any, *args: Any) -> ProcessorError | None:
+        """One call of user code. A row is its last argument."""
+        try:
+            answer = self._guard.call(function, *args)
+        except BaseException as error:  # noqa: BLE001 - user code becomes an outcome, also exit()
+            return _failed(name, self._guard.words(error), _place(error))
+        if answer is not None and not (args and answer is args[-1]):
+            return _failed(name, "returned a value: it must edit the row in place")
+        return None
 
-def _attempt(name: str, seconds: float, function: Any, *args: Any) -> ProcessorError | None:
-    """One call of user code. A row is its last argument."""
-    try:
-        answer = guard.call(function, *args, seconds=seconds)
-    except BaseException as error:  # noqa: BLE001 - user code becomes an outcome, also sys.exit()
-        return _failed(name, guard.words(error, seconds), _place(error))
-    if answer is not None and not (args and answer is args[-1]):
-        return _failed(name, "returned a value: it must edit the row in place")
-    return None
+    def _row(self, index: int, part: Part) -> Any:
+        if not self._rows:
+            self._rows = list(self._logits)
+        return self._as_known(part, self._rows[index])
 
-
-def _refuse_unusable(states: Sequence[RequestLogits], logits: Any) -> None:
-    """One reduction over all rows sees NaN, +inf and a row without a single possible token."""
-    maxima: Callable[[int], Any] = getattr(logits, "amax", None) or logits.max
-    for state, highest in zip(states, maxima(1).tolist(), strict=True):
-        if state.error is None and state.parts and not math.isfinite(highest):
-            names = "', '".join(part.name for part in state.parts)
-            state.error = _failed(names, "left no token to sample: the row's maximum is not finite")
-
-
-def _in_its_library(processor: object, row: Any) -> Any:
-    """The row as the processor's author knows rows: a torch tensor over the same memory where the
-    engine has numpy arrays and the module of the processor works with torch.
-    """
-    if type(row).__module__ != "numpy":
-        return row
-    module = sys.modules.get(type(processor).__module__)
-    torch = getattr(module, "torch", None)
-    return row if torch is None else torch.from_numpy(row)
+    def _as_known(self, part: Part, rows: Any) -> Any:
+        """Rows as the processor's author knows them: a torch tensor over the same memory where the
+        engine has numpy arrays and the module of the processor works with torch.
+        """
+        if not self._numpy:
+            return rows
+        module = sys.modules.get(type(part.processor).__module__)
+        torch = getattr(module, "torch", None)
+        return rows if torch is None else torch.from_numpy(rows)
 
 
 def _failed(name: str, what: str, place: str = "") -> ProcessorError:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tandem.errors import ProcessorError
-from tandem.logits import guard
+from tandem.logits.guard import DEFAULT_SECONDS
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
-from tandem.logits.processor import LogitsProcessor, Row, keeps_state
+from tandem.logits.processor import LogitsProcessor, Row, comes_first, keeps_state
 from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.spec import LogitsProcessorSpec
@@ -39,12 +39,13 @@ def report_alive(report: Callable[[int], object]) -> None:
 class Part:
     """One processor of a sequence, and where it stands."""
 
-    __slots__ = ("_make", "due", "keeps_state", "name", "processor")
+    __slots__ = ("_make", "batched", "due", "keeps_state", "name", "processor")
 
     def __init__(self, name: str, make: Make) -> None:
         self.name = name
         self.processor = make()
         self.keeps_state = keeps_state(self.processor)
+        self.batched = hasattr(type(self.processor), "apply_batch")
         self.due = 0
         """The position it is ready to be called for."""
         self._make = make
@@ -64,25 +65,46 @@ class Part:
 class RequestLogits:
     """Fresh processors for one sequence, applied in the order of its spec (S1-042)."""
 
-    __slots__ = ("__weakref__", "error", "parts", "seconds")
+    __slots__ = ("__weakref__", "error", "grammar_ends", "parts", "seconds")
 
     error: ProcessorError | None
     """What ended the use of the processors; once set it stays."""
 
+    grammar_ends: int | None
+    """The place in `parts` before which a grammar has masked the row: what it forbids stays
+    forbidden, whatever the processors from there on do. None where there is no grammar.
+    """
+
     def __init__(
-        self, named: Iterable[tuple[str, Make]], *, seconds: float = guard.DEFAULT_SECONDS
+        self,
+        named: Iterable[tuple[str, Make]],
+        *,
+        seconds: float = DEFAULT_SECONDS,
+        engine_grammar: bool = False,
     ) -> None:
         """`named`: each processor's name and what makes a fresh one. `seconds`: the limit of one
-        call.
+        call. `engine_grammar`: rows come masked by a grammar of the engine's own.
         """
         self.error = None
         self.seconds = seconds
         self.parts = tuple(Part(name, make) for name, make in named)
+        if engine_grammar:
+            self.grammar_ends = 0
+        elif self.parts and comes_first(self.parts[0].processor):
+            self.grammar_ends = 1
+        else:
+            self.grammar_ends = None
         _alive.add(id(self))
         _report(len(_alive))
 
     @staticmethod
-    def create(registry: Registry, spec: LogitsProcessorSpec, model: Model) -> RequestLogits:
+    def create(
+        registry: Registry,
+        spec: LogitsProcessorSpec,
+        model: Model,
+        *,
+        engine_grammar: bool = False,
+    ) -> RequestLogits:
         """Raises RequestError or ProcessorError, as `Registry.create`."""
         return RequestLogits(
             [
@@ -90,6 +112,7 @@ class RequestLogits:
                 for entry in spec.entries
             ],
             seconds=registry.seconds,
+            engine_grammar=engine_grammar,
         )
 
     def apply(self, history: TokenHistory, row: Row) -> ProcessorError | None:

@@ -10,10 +10,12 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tandem.wire.tls import PeerTls
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
 
-_OPTIONS: list[tuple[str, int]] = [
+_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Find a silent peer (a lost node, a dropped connection) within about 15 s, also while no
@@ -38,9 +40,16 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A plaintext channel to "host:port"; it connects on first use and reconnects by itself."""
-    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
+    """A channel to "host:port"; it connects on first use and reconnects by itself, with the
+    certificate that it was opened with. Without `tls` it is plaintext.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    name = ("grpc.ssl_target_name_override", tls.peer_name)
+    return grpc.aio.secure_channel(
+        address, tls.channel_credentials(), options=[*_CHANNEL_OPTIONS, name]
+    )
 
 
 class Server:
@@ -50,7 +59,9 @@ class Server:
     name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: PeerTls | None = None) -> None:
+        """Without `tls` it is plaintext."""
+        self._tls = tls
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
@@ -68,7 +79,10 @@ class Server:
         names: Sequence[str] = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         await self.set_serving(False)
-        port = self._server.add_insecure_port(address)
+        if self._tls is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, self._tls.server_credentials())
         await self._server.start()
         return port
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tandem import tracing
 from tandem.config import REQUIRED, setting
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
+from tandem.wire import tls
 
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
@@ -25,7 +27,9 @@ class WorkerConfig:
         "Address to serve gRPC on; empty: 127.0.0.1:7100 for prefill, 127.0.0.1:7200 for decode.",
     )
     metrics_listen: str = setting(
-        "", "Address of /metrics; empty: 127.0.0.1:7101 for prefill, 127.0.0.1:7201 for decode."
+        "",
+        "Address of /metrics, /live and /ready, plain HTTP; empty: 127.0.0.1:7101 for prefill,"
+        " 127.0.0.1:7201 for decode.",
     )
     advertise_host: str = setting(
         "",
@@ -35,6 +39,20 @@ class WorkerConfig:
     name: str = setting(
         "", "The worker's name, unique in a deployment; empty: hostname-phase-port."
     )
+    deployment_revision: str = setting(
+        "",
+        "What the deployment calls this configuration: workers of two revisions are never paired,"
+        " so that a rollout mixes nothing.",
+    )
+    ready_when_paired: bool = setting(
+        False,
+        "Not ready before a router has said once that a pair uses this worker; from then on ready"
+        " whatever becomes of its peers. For rollouts that must not outrun the other phase.",
+    )
+    tls_cert: str = setting("", tls.CERT_HELP)
+    tls_key: str = setting("", tls.KEY_HELP)
+    tls_ca: str = setting("", tls.CA_HELP)
+    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     engine: Literal["sim", "sglang"] = setting("sglang", "What computes: sglang, or the simulator.")
     model_path: Path = setting(REQUIRED, "Folder of the model, in Hugging Face layout.")
     served_model_name: str = setting(
@@ -88,6 +106,8 @@ class WorkerConfig:
         300.0,
         "After SIGTERM, time that open sequences have to finish; then they end with an error.",
     )
+    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
@@ -104,6 +124,8 @@ class WorkerConfig:
         if not self.logits_timeout_ms > 0:
             raise ConfigError(f"logits_timeout_ms must be above 0, not {self.logits_timeout_ms}")
         logits_settings.parse(self.logits_processors)
+        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+        tls.check(self)
 
     def model_name(self) -> str:
         """What requests call the model."""

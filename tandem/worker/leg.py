@@ -63,6 +63,8 @@ class Leg:
     `settled`: the engine holds nothing for it.
     `held`: output that waits for the router's release.
     `guarded`: its way past the classifiers, where there are any.
+    `first_at`: when the engine brought the first of its output; 0: it has not.
+    `parent_span`: the router's; 0: the leg is not traced.
     `closing`: how it ends; before it is over, classifiers judge the last of its output.
     """
 
@@ -72,6 +74,7 @@ class Leg:
         "deadline",
         "destination",
         "engine_cancelled",
+        "first_at",
         "group",
         "guarded",
         "held",
@@ -82,6 +85,7 @@ class Leg:
         "output",
         "output_index",
         "over",
+        "parent_span",
         "prompt_tokens",
         "request_id",
         "sequence",
@@ -114,6 +118,7 @@ class Leg:
         self.output_index = command.output_index
         self.request_id = request_id
         self.trace_id = task.trace_id
+        self.parent_span = command.parent_span
         self.prompt_tokens = prompt_tokens
         self.spent_tokens = task.regeneration.spent_tokens
         self.output = output
@@ -122,6 +127,7 @@ class Leg:
         self.want_report = task.want_report
         self.held: Draft | None = Draft() if command.hold_output else None
         self.started_at = now
+        self.first_at = 0.0
         self.deadline = now + command.timeout_ms / 1000
         self.started = False
         self.muted = False

@@ -25,6 +25,7 @@ from tandem.worker.intake import Intake, trace_id_of
 from tandem.worker.judges import Judges
 from tandem.worker.leg import Closing, Group, Leg
 from tandem.worker.link import RouterLink
+from tandem.worker.spans import LegSpans
 from tandem.worker.tally import WorkerTally
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,10 @@ class Legs:
         max_legs: int,
         tally: WorkerTally,
         judges: Judges,
+        spans: LegSpans | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`spans`: what becomes of traced legs."""
         self._phase = phase
         self._worker = worker
         self._intake = intake
@@ -56,7 +59,9 @@ class Legs:
         self._judges = judges
         self._max_legs = max_legs
         self._tally = tally
-        self._clock = clock
+        self._spans = spans
+        self.now = clock
+        """Seconds, of all times of legs."""
         self._open: dict[int, Leg] = {}
         self._groups: dict[Group, list[Leg]] = {}
         self.draining = False
@@ -89,7 +94,7 @@ class Legs:
                 request_id=accepted.request.request_id,
                 prompt_tokens=len(accepted.request.token_ids),
                 output=accepted.output,
-                now=self._clock(),
+                now=self.now(),
             )
             self._engine.submit(accepted.request)
         except TandemError as error:
@@ -124,7 +129,7 @@ class Legs:
 
     def sweep(self) -> None:
         """End what is past its deadline. Called once a second."""
-        now = self._clock()
+        now = self.now()
         overdue = [leg for leg in self._open.values() if leg.deadline <= now]
         for leg in overdue:
             self.end(leg, Closing("failed", error=DeadlineError("the request's time ran out")))
@@ -153,7 +158,7 @@ class Legs:
         if closing.outcome not in ("finished", "terminated"):
             leg.held = None
         else:
-            leg.report(phase=self._phase, worker=self._worker, now=self._clock())
+            leg.report(phase=self._phase, worker=self._worker, now=self.now())
             if self._phase == common_pb2.PHASE_DECODE:
                 leg.finish()
         self.cancel_engine(leg)
@@ -185,9 +190,15 @@ class Legs:
         _forget(self._groups, leg)
         link.events.append(leg.closing.event(leg.number))
         link.notify()
-        self._tally.closed(leg.closing.outcome)
-        if leg.closing.error is not None:
-            self._log_failure(leg, leg.closing.error)
+        self._tally.closed(leg.closing)
+        self._tally.ran(
+            seconds=self.now() - leg.started_at,
+            prompt_tokens=leg.prompt_tokens,
+            cached_tokens=leg.cached_tokens,
+        )
+        if leg.parent_span and self._spans is not None:
+            self._spans.closed(leg, leg.closing, self.now())
+        self._log_end(leg, leg.closing)
         if not self._open:
             self.idle.set()
 
@@ -198,29 +209,36 @@ class Legs:
         closing = Closing("failed", error=error, retryable=retryable)
         link.events.append(closing.event(command.leg))
         link.notify()
-        self._tally.closed("failed")
+        self._tally.closed(closing)
+        trace_id = trace_id_of(command.task)
+        if command.parent_span and trace_id and self._spans is not None:
+            self._spans.refused(command, trace_id, error, self.now())
         log.info(
             "leg refused",
             extra={
-                "trace_id": trace_id_of(command.task),
+                "trace_id": trace_id,
                 "leg": command.leg,
                 "code": error.code,
                 "peer": link.peer,
             },
         )
 
-    def _log_failure(self, leg: Leg, error: TandemError) -> None:
-        log.warning(
-            "leg failed",
-            extra={
-                "trace_id": leg.trace_id,
-                "request_id": leg.request_id,
-                "leg": leg.number,
-                "code": error.code,
-                "reason": error.message + _where(error.__cause__),
-                "seconds": round(self._clock() - leg.started_at, 3),
-            },
-        )
+    def _log_end(self, leg: Leg, closing: Closing) -> None:
+        error = closing.error
+        level = logging.DEBUG if error is None else logging.WARNING
+        if not log.isEnabledFor(level):
+            return
+        fields: dict[str, object] = {
+            "trace_id": leg.trace_id,
+            "request_id": leg.request_id,
+            "leg": leg.number,
+            "seconds": round(self.now() - leg.started_at, 3),
+        }
+        if error is None:
+            log.debug("leg ended", extra={**fields, "outcome": closing.outcome})
+        else:
+            reason = error.message + _where(error.__cause__)
+            log.warning("leg failed", extra={**fields, "code": error.code, "reason": reason})
 
 
 def _where(cause: BaseException | None) -> str:

@@ -4,9 +4,7 @@ series is there from the start.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -23,23 +21,9 @@ from tandem.worker.hook_metrics import (
     pool_metrics,
 )
 from tandem.worker.hooks import WorkerHooks
+from tandem.worker.leg_metrics import leg_metrics
+from tandem.worker.network_metrics import network_metrics
 from tandem.worker.tally import Buckets, WorkerTally
-
-T = TypeVar("T")
-SCRAPE_SECONDS = 5.0
-"""For the event loop to answer a scrape; past it the scrape fails, and that is the news."""
-
-
-def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callable[[], T]:
-    """`read` for other threads: it runs on the loop, where what it reads cannot change under it."""
-
-    async def answer() -> T:
-        return read()
-
-    def ask() -> T:
-        return asyncio.run_coroutine_threadsafe(answer(), loop).result(SCRAPE_SECONDS)
-
-    return ask
 
 
 class WorkerCollector(Collector):
@@ -56,7 +40,9 @@ class WorkerCollector(Collector):
         ready: Callable[[], bool],
         engine_cpu_seconds: Callable[[], float],
         logits_states: Callable[[], int],
+        open_handovers: Callable[[], int | None],
     ) -> None:
+        """`open_handovers` answers None where the engine cannot say."""
         self._phase = phase
         self._tally = tally
         self._hooks = hooks
@@ -65,6 +51,7 @@ class WorkerCollector(Collector):
         self._ready = ready
         self._engine_cpu_seconds = engine_cpu_seconds
         self._logits_states = logits_states
+        self._open_handovers = open_handovers
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
@@ -110,12 +97,8 @@ class WorkerCollector(Collector):
         yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 
     def _counters(self) -> Iterator[Metric]:
-        legs = CounterMetricFamily(
-            "tandem_worker_legs", "Sequences that ended here.", labels=("phase", "outcome")
-        )
-        for outcome, count in self._tally.legs.items():
-            legs.add_metric((self._phase, outcome), count)
-        yield legs
+        yield from leg_metrics(self._phase, self._tally)
+        yield from network_metrics(self._phase)
         yield self._counter(
             "tandem_worker_tokens", "Tokens the engine delivered.", self._tally.tokens
         )
@@ -145,10 +128,16 @@ class WorkerCollector(Collector):
         for transport, tally in self._tally.transfers.items():
             labels = (self._phase, transport)
             buckets = cumulative(tally.seconds.bounds, tally.seconds.counts)
-            seconds.add_metric(labels, buckets, tally.seconds.total)
+            seconds.add_metric(labels, tally.exemplars.beside(buckets), tally.seconds.total)
             size.add_metric(labels, tally.bytes)
         yield seconds
         yield size
+        if (open_handovers := self._open_handovers()) is not None:
+            yield self._gauge(
+                "tandem_kv_open_handovers",
+                "Hand-overs that have begun and are not settled; each holds KV memory.",
+                open_handovers,
+            )
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, help, labels=("phase",))

@@ -14,7 +14,7 @@ class PhaseRules(Protocol):
     """One phase."""
 
     def arrived(self, leg: Leg, delta: Delta) -> None:
-        """A delta brought output, which hooks have not seen yet."""
+        """The leg's first delta that brought output, which hooks have not seen yet."""
         ...
 
     def ended(self, leg: Leg, end: End) -> None:
@@ -49,8 +49,6 @@ class DecodeRules:
     shows = True
 
     def arrived(self, leg: Leg, delta: Delta) -> None:
-        if leg.started:
-            return
         leg.started = True
         started = worker_pb2.LegStarted()
         if delta.kv is not None:

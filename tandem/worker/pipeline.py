@@ -95,13 +95,15 @@ class Pipeline:
         """Whether the delta brought output; else the leg has ended with it."""
         if delta.kv is not None:
             leg.kv = delta.kv
-            self._tally.kv(delta.kv)
+            self._tally.kv(delta.kv, trace_id=leg.trace_id if leg.parent_span else "")
         if delta.cached_tokens:
             leg.cached_tokens = delta.cached_tokens
         if delta.end is Ending.CANCELLED or delta.end is Ending.FAILED:
             leg.closing = _ended_by_engine(leg, delta)
             return False
-        self._rules.arrived(leg, delta)
+        if not leg.first_at:
+            leg.first_at = self._legs.now()
+            self._rules.arrived(leg, delta)
         return True
 
     def _judge(self, leg: Leg, delta: Delta) -> Piece | None:

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import sys
-import time
+from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
 from tandem import config as settings
-from tandem import logs, metrics, process
+from tandem import logs, metrics, process, tracing
+from tandem.admin import Admin, from_loop
+from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineDescription, Role
-from tandem.errors import ConfigError, EngineError, StartError, WorkerError
+from tandem.errors import ConfigError, EngineError, StartError
 from tandem.hooks.contract import Phase
-from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.tracing.metrics import SpanCollector
+from tandem.tracing.spans import Tracer
+from tandem.v1 import worker_pb2, worker_pb2_grpc
+from tandem.wire import tls
 from tandem.wire.grpc import Server
+from tandem.wire.tls import PeerTls
 from tandem.worker import startup
 from tandem.worker.classifying import Classifying
 from tandem.worker.config import WorkerConfig
+from tandem.worker.description import PHASES, describe
+from tandem.worker.drain import drain
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.judges import Judges
 from tandem.worker.legs import Legs
-from tandem.worker.metrics import WorkerCollector, from_loop
+from tandem.worker.metrics import WorkerCollector
 from tandem.worker.phases import DecodeRules, PrefillRules
 from tandem.worker.pipeline import Pipeline
+from tandem.worker.readiness import Readiness
 from tandem.worker.servicer import WorkerServicer
+from tandem.worker.spans import LegSpans
 from tandem.worker.tally import WorkerTally
 from tandem.worker.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-_PHASES = {"prefill": common_pb2.PHASE_PREFILL, "decode": common_pb2.PHASE_DECODE}
 TICK_SECONDS = 1.0
 """How often load is reported and deadlines are looked at."""
-SETTLE_SECONDS = 10.0
-"""For the engine to let go of what the end of the drain cut off; then the process ends anyway."""
 FLUSH_SECONDS = 2.0
 """For last frames to leave."""
 
@@ -53,12 +59,17 @@ def main(phase: Phase, argv: list[str] | None = None) -> int:
     logs.configure(component, format=config.log_format, level=config.log_level)
 
     async def serve(stop: asyncio.Event) -> None:
-        worker = Worker(phase, config)
-        try:
-            if await worker.start(stop):
-                await worker.serve(stop)
-        finally:
-            await worker.close()
+        with tracing.exporting(
+            config.otlp_endpoint,
+            service=f"tandem-{phase}-worker",
+            instance=config.worker_name(phase),
+        ) as tracer:
+            worker = Worker(phase, config, tracer)
+            try:
+                if await worker.start(stop):
+                    await worker.serve(stop)
+            finally:
+                await worker.close()
 
     try:
         return process.run(component, serve)
@@ -70,21 +81,28 @@ def main(phase: Phase, argv: list[str] | None = None) -> int:
 class Worker:
     """One worker. `start`, `serve` and `close` are its life."""
 
-    def __init__(self, phase: Phase, config: WorkerConfig) -> None:
-        """Loads all user code and the model's tokenizer. Raises StartError."""
+    def __init__(self, phase: Phase, config: WorkerConfig, tracer: Tracer | None = None) -> None:
+        """Loads all user code and the model's tokenizer. Raises StartError. `tracer`: where the
+        spans of traced requests go.
+        """
         self._phase: Phase = phase
         self._config = config
+        self._tracer = tracer
         self._registry = startup.load_registry(config)
         self._hooks = WorkerHooks.load(phase, config)
         self._tokenizer = Tokenizer.load(config.model_path)
         self._classifying = Classifying.load(config, self._tokenizer) if phase == "decode" else None
         self._tally = WorkerTally()
         self._engine = self._make_engine()
-        self._server = Server()
+        self._server = Server(PeerTls.of(config))
+        self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
+        self._drained = metrics.Drain("worker", phase=phase)
+        self._admin = AsyncExitStack()
+        self._engine_died = False
         self._listening = False
-        self._ready = False
         self.port = 0
         """Of gRPC, once started."""
+        self.metrics_port = 0
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
@@ -98,11 +116,16 @@ class Worker:
         process.own_signals(stop)  # engines put in handlers of their own
         if engine is None:
             return False
-        self._describe_as(engine)
+        self._description = describe(
+            self._phase,
+            self._config,
+            engine,
+            has_hook=self._hooks is not None,
+            registry=self._registry,
+        )
         self._make_service(engine)
         await self._listen()
-        self._ready = True
-        await self._server.set_serving(True)
+        await self._readiness.open()
         log.info("serving", extra={"worker": self._description.name, "address": str(self.port)})
         return True
 
@@ -117,17 +140,17 @@ class Worker:
                 await self._drain(engine)
             for task in (engine, ticking, stopped):
                 task.cancel()
-        self._ready = False
+        await self._readiness.shut()
         if not engine.cancelled():
+            self._engine_died = True
             error = engine.result()
             self._legs.fail_all(error, settled=True)
             raise error
 
     async def close(self) -> None:
         """Send what is left and free everything, in bounded time; also after a failed start."""
-        self._ready = False
         if self._listening:
-            await self._server.set_serving(False)
+            await self._readiness.shut()
             self._servicer.close()
             await self._server.stop(FLUSH_SECONDS)
         await self._engine.close()
@@ -135,6 +158,7 @@ class Worker:
             await self._hooks.close()
         if self._classifying is not None:
             await self._classifying.close()
+        await self._admin.aclose()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -153,24 +177,10 @@ class Worker:
             ),
         )
 
-    def _describe_as(self, engine: EngineDescription) -> None:
-        config = self._config
-        self._description = worker_pb2.WorkerDescription(
-            name=config.worker_name(self._phase),
-            instance=secrets.token_hex(8),
-            phase=_PHASES[self._phase],
-            fingerprint=engine.fingerprint,
-            kv_endpoint=engine.kv_endpoint,
-            limits=engine.limits,
-            has_hook=self._hooks is not None,
-            propagate_terminate=config.propagate_terminate and self._phase == "prefill",
-            logits_processors=self._registry.offered(),
-        )
-
     def _make_service(self, engine: EngineDescription) -> None:
         judges = Judges(None if self._hooks is None else self._hooks.runs, self._classifying)
         self._legs = Legs(
-            phase=_PHASES[self._phase],
+            phase=PHASES[self._phase],
             worker=self._description.name,
             intake=Intake(
                 role=Role(self._phase),
@@ -186,6 +196,7 @@ class Worker:
             max_legs=engine.limits.max_sequences,
             tally=self._tally,
             judges=judges,
+            spans=self._spans(),
         )
         self._pipeline = Pipeline(
             self._legs,
@@ -194,7 +205,10 @@ class Worker:
             tally=self._tally,
         )
         self._servicer = WorkerServicer(
-            legs=self._legs, load=self._load, describe=self._describe_now
+            legs=self._legs,
+            load=self._load,
+            describe=self._describe_now,
+            on_paired=self._readiness.on_paired,
         )
 
     async def _listen(self) -> None:
@@ -202,17 +216,20 @@ class Worker:
             lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(self._servicer, server),
             "tandem.v1.Worker",
         )
-        address, metrics_address = (
-            self._config.address(self._phase),
-            self._config.metrics_address(self._phase),
-        )
+        address = self._config.address(self._phase)
         try:
             self.port = await self._server.start(address)
-            self._listening = True
-            metrics.serve(self._metrics(), metrics_address)
         except (OSError, RuntimeError, ValueError) as error:
-            wanted = metrics_address if self._listening else address
-            raise StartError(f"cannot listen on {wanted}: {error}") from error
+            raise StartError(f"cannot listen on {address}: {error}") from error
+        self._listening = True
+        admin = Admin(
+            self._metrics(),
+            ready=lambda: self._readiness.ready,
+            live=lambda: not self._engine_died,
+        )
+        self.metrics_port = await self._admin.enter_async_context(
+            admin.serving(self._config.metrics_address(self._phase))
+        )
 
     # --- serving ---------------------------------------------------------------------------------
 
@@ -232,26 +249,11 @@ class Worker:
             self._servicer.report_load()
 
     async def _drain(self, engine: asyncio.Task[EngineError]) -> None:
-        """Take nothing new, let open legs finish, and fail those that take too long."""
-        began = time.monotonic()
-        log.info("draining", extra={"count": len(self._legs)})
-        self._ready = False
         self._legs.draining = True
-        await self._server.set_serving(False)
+        await self._readiness.shut()
         self._servicer.report_load()
-        await self._idle_within(self._config.drain_seconds, engine)
-        if len(self._legs) and not engine.done():
-            log.warning("drain time ran out", extra={"count": len(self._legs)})
-            self._legs.fail_all(WorkerError("the worker shut down before the request had ended"))
-            await self._idle_within(SETTLE_SECONDS, engine)
-        log.info("drained", extra={"seconds": round(time.monotonic() - began, 3)})
-
-    async def _idle_within(self, seconds: float, engine: asyncio.Task[EngineError]) -> None:
-        """Until no leg is open, the time is over, or the engine has died."""
-        async with asyncio.TaskGroup() as tasks:
-            idle = tasks.create_task(self._legs.idle.wait())
-            await asyncio.wait({idle, engine}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            idle.cancel()
+        seconds = self._config.drain_seconds
+        await drain(self._legs, engine, seconds=seconds, measured=self._drained)
 
     def _load(self) -> worker_pb2.Load:
         load = self._engine.load()
@@ -265,8 +267,16 @@ class Worker:
         description.load.CopyFrom(self._load())
         return description
 
+    def _spans(self) -> LegSpans | None:
+        if self._tracer is None:
+            return None
+        return LegSpans(self._tracer, phase=self._phase, worker=self._description.name)
+
     def _metrics(self) -> CollectorRegistry:
         registry = metrics.new_registry(f"{self._phase}_worker")
+        registry.register(self._drained)
+        registry.register(SpanCollector(self._tracer))
+        registry.register(ExpiryCollector(tls.files(self._config)))
         registry.register(
             WorkerCollector(
                 phase=self._phase,
@@ -274,9 +284,10 @@ class Worker:
                 hooks=self._hooks,
                 classifying=self._classifying,
                 load=from_loop(asyncio.get_running_loop(), self._load),
-                ready=lambda: self._ready,
+                ready=lambda: self._readiness.ready,
                 engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),
                 logits_states=lambda: int(getattr(self._engine, "logits_states", 0)),
+                open_handovers=lambda: getattr(self._engine, "open_handovers", None),
             )
         )
         return registry

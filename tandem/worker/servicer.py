@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -28,10 +28,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         legs: Legs,
         load: Callable[[], worker_pb2.Load],
         describe: Callable[[], worker_pb2.WorkerDescription],
+        on_paired: Callable[[], Awaitable[None]],
     ) -> None:
+        """`on_paired`: a router says that a pair uses this worker."""
         self._legs = legs
         self._load = load
         self._describe = describe
+        self._on_paired = on_paired
         self._links: set[RouterLink] = set()
 
     def report_load(self) -> None:
@@ -88,6 +91,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self, link: RouterLink, commands: AsyncIterator[worker_pb2.WorkerCommand]
     ) -> str:
         async for command in commands:
+            if command.paired:
+                await self._on_paired()
             try:
                 for start in command.start:
                     self._legs.start(link, start)

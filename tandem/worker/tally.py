@@ -8,8 +8,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from tandem.engine.base import KvTransfer
-from tandem.metrics import STEP_SECONDS
-from tandem.worker.leg import Outcome
+from tandem.errors import CODES
+from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS
+from tandem.tracing.exemplars import Exemplars
+from tandem.worker.leg import Closing, Outcome
 
 
 class Buckets:
@@ -30,11 +32,12 @@ class Buckets:
 class KvTally:
     """Hand-overs by one transport."""
 
-    __slots__ = ("bytes", "seconds")
+    __slots__ = ("bytes", "exemplars", "seconds")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.seconds = Buckets(STEP_SECONDS)
+        self.exemplars = Exemplars(STEP_SECONDS)
 
 
 class WorkerTally:
@@ -48,6 +51,12 @@ class WorkerTally:
             "failed": 0,
             "regenerate": 0,
         }
+        self.failures = dict.fromkeys(CODES, 0)
+        """Failed legs by their error's code; those that were refused count too."""
+        self.leg_seconds = Buckets(REQUEST_SECONDS)
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        """Of the prompt tokens, those whose KV the engine had already."""
         self.tokens = 0
         self.steps = Buckets(STEP_SECONDS)
         self.transfers: dict[str, KvTally] = {"nixl/ucx": KvTally()}
@@ -57,10 +66,22 @@ class WorkerTally:
         self.tokens += tokens
         self.steps.observe(seconds)
 
-    def kv(self, transfer: KvTransfer) -> None:
+    def kv(self, transfer: KvTransfer, *, trace_id: str = "") -> None:
+        """`trace_id`: of a request that is traced."""
         tally = self.transfers.setdefault(transfer.transport, KvTally())
         tally.bytes += transfer.bytes
         tally.seconds.observe(transfer.seconds)
+        if trace_id:
+            tally.exemplars.keep(transfer.seconds, trace_id)
 
-    def closed(self, outcome: Outcome) -> None:
-        self.legs[outcome] += 1
+    def closed(self, closing: Closing) -> None:
+        """A leg ended, or was refused."""
+        self.legs[closing.outcome] += 1
+        if closing.error is not None:
+            self.failures[closing.error.code] = self.failures.get(closing.error.code, 0) + 1
+
+    def ran(self, *, seconds: float, prompt_tokens: int, cached_tokens: int) -> None:
+        """What a leg that was not refused came to."""
+        self.leg_seconds.observe(seconds)
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens

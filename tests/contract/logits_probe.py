@@ -6,22 +6,28 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Any, ClassVar, Literal
 
 import numpy
 
 from tandem.logits import BaseLogitsProcessor, Need, Row, TokenHistory
-from tandem.logits.ready.arrays import like
+from tandem.logits.arrays import like
+from tandem.logits.callbacks import batched_callback, callback
 
-FLAGS = (
-    "--logits-processors=probe=logits_probe:Probe,counted=logits_probe:Counted,"
-    "fault=logits_probe:Fault",
-)
 SETTINGS = {
-    "probe": "logits_probe:Probe",
-    "counted": "logits_probe:Counted",
-    "fault": "logits_probe:Fault",
+    name: f"logits_probe:{found}"
+    for name, found in {
+        "probe": "Probe",
+        "counted": "Counted",
+        "fault": "Fault",
+        "count_calls": "count_calls",
+        "count_rows": "count_rows",
+    }.items()
 }
+FLAGS = ("--logits-processors=" + ",".join(f"{name}={use}" for name, use in SETTINGS.items()),)
+ONE_CALL, ONE_ROW = 601, 301
+_calls: Counter[tuple[int, int]] = Counter()
 
 
 class Probe(BaseLogitsProcessor):
@@ -88,3 +94,34 @@ class Fault(BaseLogitsProcessor):
                 while time.monotonic() < until:
                     pass
         return None
+
+
+@callback
+def count_calls(
+    req_id: int, logits: Any, token_ids: Any, stream_ptr: int | None, client_id: int | None
+) -> None:
+    """The token says how often this process was called for the request at its position."""
+    assert (client_id, len(token_ids), stream_ptr) == (req_id + 1, 1, None)
+    place = (req_id, len(token_ids[0]))
+    _force(logits, ONE_CALL + _calls[place])
+    _calls[place] += 1
+
+
+@batched_callback
+def count_rows(
+    req_ids: list[int],
+    logits: list[Any],
+    token_ids: list[list[list[int]]],
+    stream_ptr: int | None,
+    client_ids: list[int | None],
+) -> None:
+    """The token says for how many requests this one call was."""
+    assert client_ids == [number + 1 for number in req_ids]
+    assert len(token_ids) == len(req_ids)
+    for row in logits:
+        _force(row, ONE_ROW - 1 + len(req_ids))
+
+
+def _force(logits: Any, token: int) -> None:
+    logits[:] = -math.inf
+    logits[..., token] = 0.0

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import logits_cases
+import logits_probe
 import pytest
 import tokenizers
 from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
 
 pytestmark = pytest.mark.timeout(500)
 HERE = Path(__file__).parent
+TOGETHER = 4
 FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
 LONG = tuple(5 + number % 200 for number in range(700))
 ENGINES: dict[str, dict[str, Any]] = {
@@ -50,6 +52,16 @@ def requests() -> dict[str, dict[str, Any]]:
     named |= {f"long-{case.name}": asked(list(case.given), LONG) for case in CASES[:4]}
     named |= {f"again-{case.name}": asked(list(case.given), later=True) for case in CASES}
     named |= {f"grammar-{each.name}": asked([each.given]) for each in GRAMMARS}
+    named |= {
+        f"together-{number}": asked(
+            [["count_rows", {"request_id": number, "client_id": number + 1}]]
+        )
+        for number in range(TOGETHER)
+    }
+    for number, prompt in enumerate((PROMPT, LONG)):
+        ids = {"request_id": number, "client_id": number + 1}
+        named[f"callback-{number}"] = asked([["count_calls", ids]], prompt)
+    named["forbidden"] = asked([GRAMMARS[0].given, ["forced_prefix", {"token_ids": [300]}]])
     for number, kind in enumerate(FAULTS):
         fault = ["fault", {"kind": kind, "at": number % 3}]
         named[f"fault-{kind}"] = asked([["probe", {"seed": 9}], fault])
@@ -141,6 +153,39 @@ def test_an_answer_is_a_sentence_of_its_grammar(
     tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
     text = tokenizer.decode(answer["token_ids"], skip_special_tokens=True)
     assert grammar.fits(text), text
+
+
+@pytest.mark.promise("S2-071", "S2-074")
+def test_a_callback_found_by_its_path_is_called_once_for_the_first_token(
+    answers: dict[str, Any],
+) -> None:
+    """Whatever the chunks of the prompt. A retraction repeats a later position."""
+    for number in range(2):
+        answer = answers[f"callback-{number}"]
+        assert (answer["error"], len(answer["token_ids"])) == (None, LENGTH)
+        assert answer["token_ids"][0] == logits_probe.ONE_CALL
+        again = {token - logits_probe.ONE_CALL for token in answer["token_ids"]}
+        assert again == {0} if answers["engine"] == "sim" else max(again) <= 2
+
+
+@pytest.mark.promise("S2-073")
+def test_a_batched_callback_is_called_once_a_step_for_all_requests_that_name_it(
+    answers: dict[str, Any],
+) -> None:
+    rows_of_a_call: set[int] = set()
+    for number in range(TOGETHER):
+        answer = answers[f"together-{number}"]
+        assert (answer["error"], len(answer["token_ids"])) == (None, LENGTH)
+        rows_of_a_call |= {token - logits_probe.ONE_ROW + 1 for token in answer["token_ids"]}
+    assert rows_of_a_call <= set(range(1, TOGETHER + 1))
+    assert TOGETHER in rows_of_a_call
+
+
+def test_what_a_grammar_forbids_cannot_be_forced(answers: dict[str, Any]) -> None:
+    """The request ends with an error; nothing outside the grammar's language is shown."""
+    code, message = answers["forbidden"]["error"]
+    assert (code, answers["forbidden"]["token_ids"]) == ("logits_processor_failed", [])
+    assert "'forced_prefix' left no token to sample" in message
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -95,24 +95,24 @@ async def test_a_faulty_processor_fails_its_request_and_no_other(
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "says", "param"),
     [
-        ((("nobody", {}),), "unknown logits processor 'nobody'"),
-        ((("bias", {}),), "'bias': missing a required argument: 'bias'"),
-        ((("max_new_tokens", {"count": -1}),), "'max_new_tokens', argument 'count'"),
-        ((("choice", {"token_ids": [[99999]]}),), "99999 is outside the vocabulary"),
-        ((("regex", {"pattern": "(a"}),), "unclosed group"),
-        ((("probe", {}), ("regex", {"pattern": "a"})), "must be the first"),
-        ((("probe", {}),) * 17, "at most 16"),
+        ((("nobody", {}),), "unknown logits processor 'nobody'", "[0]"),
+        ((("bias", {}),), "'bias': missing a required argument: 'bias'", "[0]"),
+        ((("max_new_tokens", {"count": -1}),), "'max_new_tokens', argument 'count'", "[0]"),
+        ((("choice", {"token_ids": [[99999]]}),), "99999 is outside the vocabulary", "[0]"),
+        ((("regex", {"pattern": "(a"}),), "unclosed group", "[0]"),
+        ((("probe", {}), ("regex", {"pattern": "a"})), "must be the first", "[1]"),
+        ((("probe", {}),) * 17, "at most 16", ""),
     ],
 )
 async def test_both_phases_refuse_a_bad_request_and_say_what_is_wrong(
-    pair: Pair, given: Any, says: str
+    pair: Pair, given: Any, says: str, param: str
 ) -> None:
     for closed in await pair.finished(await start(pair, *given)):
         assert (closed.outcome, closed.error.code) == (FAILED, "invalid_request")
         assert says in closed.error.message
-        assert closed.error.param == "logits_processors"
+        assert closed.error.param == "logits_processors" + param
 
 
 @pytest.mark.promise("S3-091")

@@ -1,9 +1,9 @@
 """A world around the router's core, in virtual time, drawn from one seed.
 
 Frontends submit, cancel and vanish; workers compute, fail, stall, drain, close slowly, die and come
-back, sometimes as something that no longer matches. Every message travels on a stream that keeps
-its order and takes its time, as TCP does; different streams are independent. After every event the
-state's invariants and the ledger's rules are checked.
+back, sometimes as something that no longer matches; other routers take slots of some of them. Every
+message travels on a stream that keeps its order and takes its time, as TCP does; different streams
+are independent. After every event the state's invariants and the ledger's rules are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from router.core.ledger import Ledger
 from router.core.machine import Core
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
 from router.policies import LeastLoaded, RoundRobin
-from tandem.errors import EngineError, HookError, KvTransferError
+from tandem.errors import (
+    DrainingError,
+    EngineError,
+    HookError,
+    KvTransferError,
+    QueueFullError,
+)
 
 FAULTS_END = 20.0
 """Virtual seconds after which nothing new breaks, so that everything must come to rest."""
@@ -209,19 +215,26 @@ class SimWorker:
         self.commands = Stream(world, self._command)
         self._answers = Stream(world, world.feed)
         self._legs: dict[int, _SimLeg] = {}
+        self._slots = 0
+        self._others = 0
+        """Legs of other routers."""
+        self._draining = False
 
     def connect(self) -> None:
         world, draw = self._world, self._world.random
         self.commands = Stream(world, self._command)
         self._answers = answers = Stream(world, world.feed)
         self._legs = {}
+        self._slots = draw.randint(1, 4)
+        self._others = 0
+        self._draining = False
         self._has_hook = self.phase is Phase.PREFILL and draw.random() < 0.5
         self._never_closes = draw.random() < 0.05
         profile = Profile(
             name=self.key,
             phase=self.phase if draw.random() > 0.02 else Phase.PREFILL,
             fingerprint=_fingerprint(page_size=1 if draw.random() < 0.06 else 16),
-            max_sequences=draw.randint(1, 4),
+            max_sequences=self._slots,
             context_length=draw.choice((100, 1000, 1000, 1000)),
             kv_endpoint="kv",
             has_hook=self._has_hook,
@@ -230,6 +243,8 @@ class SimWorker:
         world.feed(events.WorkerUp(worker=self.key, listed_as=self.phase, profile=profile))
         if world.now < FAULTS_END:
             self._draw_faults(answers)
+            if draw.random() < 0.4:
+                self._share(answers)
 
     def lose(self) -> None:
         """The connection breaks: nothing in flight arrives, either way."""
@@ -250,8 +265,29 @@ class SimWorker:
         if draw.random() < 0.15:
             drains = draw.uniform(0.1, 6)
             for after, draining in ((drains, True), (drains + draw.uniform(0.1, 6), False)):
-                event = events.WorkerDraining(self.key, draining)
-                world.later(after, lambda event=event: answers.send(event))  # type: ignore[misc]
+                world.later(after, lambda draining=draining: self._drain(answers, draining))  # type: ignore[misc]
+
+    def _drain(self, answers: Stream, draining: bool) -> None:
+        if answers.open:
+            self._draining = draining
+            answers.send(events.WorkerDraining(self.key, draining))
+
+    def _share(self, answers: Stream) -> None:
+        """Other routers come and go; what they hold is told with each report, and not before."""
+        if not answers.open:
+            return
+        world, draw = self._world, self._world.random
+        free = self._slots - self._own_legs()
+        self._others = draw.randint(0, max(0, free)) if world.now < FAULTS_END else 0
+        world.later(draw.choice((0.1, 0.5)), lambda: self._report(answers))
+        if world.now < FAULTS_END:
+            world.later(1.0, lambda: self._share(answers))
+
+    def _report(self, answers: Stream) -> None:
+        answers.send(events.WorkerLoad(self.key, self._own_legs() + self._others))
+
+    def _own_legs(self) -> int:
+        return sum(not leg.closed for leg in self._legs.values())
 
     def _command(self, action: actions.Action) -> None:
         if isinstance(action, actions.StartLeg):
@@ -262,7 +298,15 @@ class SimWorker:
             self._cancel(action.leg)
 
     def _start(self, action: actions.StartLeg) -> None:
-        self._legs[action.leg] = _SimLeg(action.hold_output)
+        full = self._own_legs() + self._others >= self._slots
+        self._legs[action.leg] = _SimLeg(action.hold_output, closed=self._draining or full)
+        if self._draining or full:
+            error = DrainingError("it drains") if self._draining else QueueFullError("it is full")
+            refused = events.LegClosed(
+                self.key, action.leg, Outcome.FAILED, error=error, retryable=True
+            )
+            self._answers.send(refused)
+            return
         (self._prefill if self.phase is Phase.PREFILL else self._decode)(action)
 
     def _prefill(self, action: actions.StartLeg) -> None:

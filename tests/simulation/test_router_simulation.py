@@ -17,6 +17,7 @@ from router_world import World
 
 from router.core import machine
 from router.core.events import Submit
+from router.core.fleet import Worker
 from router.core.invariants import InvariantError
 from router.core.life import Life
 from router.core.machine import Core
@@ -50,13 +51,14 @@ def test_every_rule_holds_after_every_event(first: int) -> None:
 def test_the_seeds_reach_every_end_that_a_request_and_a_leg_can_have() -> None:
     requests: Counter[str] = Counter()
     legs: Counter[tuple[Phase, Outcome]] = Counter()
-    retries = overdue = rejected = 0
+    retries = overdue = rejected = requeued = 0
     for seed in range(150):
         counts = _run(seed).state.counts
         requests.update(counts.requests)
         legs.update(counts.legs)
         retries += counts.retries
         overdue += counts.settle_overdue
+        requeued += counts.requeued
         rejected += sum(counts.pairs_rejected.values())
     assert requests.keys() >= {
         "finished",
@@ -74,7 +76,7 @@ def test_the_seeds_reach_every_end_that_a_request_and_a_leg_can_have() -> None:
     assert legs.keys() == {(phase, outcome) for phase in Phase for outcome in Outcome} - {
         (Phase.PREFILL, Outcome.REGENERATE)
     }
-    assert min(retries, overdue, rejected) > 5
+    assert min(retries, overdue, rejected, requeued) > 5
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -199,6 +201,21 @@ def _queue_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(machine.admission, "refusal", broken)
 
 
+def _slots_of_other_routers_are_overlooked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "free", property(lambda worker: worker.capacity - len(worker.legs)))
+
+
+def _worker_is_told_again_that_it_is_paired(patch: pytest.MonkeyPatch) -> None:
+    fleet_changed = Core._fleet_changed
+
+    def broken(self: Core) -> None:
+        for worker in self.state.fleet.workers.values():
+            worker.paired = False
+        fleet_changed(self)
+
+    patch.setattr(Core, "_fleet_changed", broken)
+
+
 BROKEN_RULES: list[Callable[[pytest.MonkeyPatch], None]] = [
     _other_leg_is_not_cancelled,
     _slot_is_released_at_the_cancel,
@@ -211,6 +228,8 @@ BROKEN_RULES: list[Callable[[pytest.MonkeyPatch], None]] = [
     _sequence_ends_twice,
     _room_is_kept,
     _queue_has_no_bound,
+    _slots_of_other_routers_are_overlooked,
+    _worker_is_told_again_that_it_is_paired,
 ]
 
 

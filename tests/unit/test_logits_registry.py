@@ -174,7 +174,7 @@ def test_arguments_that_do_not_fit_are_refused_at_admission_naming_processor_and
         registry.check(LogitsProcessorSpec((wrong,)), available=EVERYTHING, model=MODEL)
     assert says in refusal.value.message
     assert wrong.name in refusal.value.message
-    assert refusal.value.param == "logits_processors"
+    assert refusal.value.param == "logits_processors[0]"
 
 
 def test_good_arguments_pass_admission() -> None:

@@ -19,10 +19,12 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.timers import Timers
 from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.discovery.static import StaticDiscovery
 from router.generate import Answers, submit
 from router.links import MESSAGE_BYTES, FrontendLink, WorkerLink
 from router.relay import Relay
 from router.server import build_core
+from router.workers import Workers
 from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
 from tandem.v1 import common_pb2, router_pb2
 
@@ -54,6 +56,22 @@ def test_timers_give_each_item_once_and_never_early_or_late() -> None:
         ({"drain_seconds": -1.0}, "drain_seconds"),
         ({"default_timeout_seconds": 7200.0}, "default_timeout_seconds"),
         ({"prefill": ("a:1",), "decode": ("a:1",)}, "a:1"),
+        ({"prefill": ("a:1", "b", "c:port")}, "b, c:port"),
+        ({"discovery": "kubernetes", "prefill_service": "p"}, "decode_service"),
+        (
+            {"discovery": "kubernetes", "prefill_service": "p", "decode_service": "p"},
+            "two Services",
+        ),
+        (
+            {
+                "discovery": "kubernetes",
+                "prefill_service": "p",
+                "decode_service": "d",
+                "prefill": ("a:1",),
+            },
+            "prefill and decode are not used",
+        ),
+        ({"prefill_service": "p"}, "discovery: kubernetes only"),
     ],
 )
 def test_settings_that_cannot_serve_are_refused_by_name(
@@ -221,7 +239,10 @@ def _relay() -> Relay:
 
 
 def _series(relay: Relay) -> dict[str, float]:
-    text = generate_latest(metrics.new_registry(relay)).decode()
+    workers = Workers(
+        StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1.0, max_backlog_bytes=1
+    )
+    text = generate_latest(metrics.new_registry(relay, workers)).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tandem_router")]
     return {name: float(value) for name, value in lines}
 
@@ -241,6 +262,11 @@ async def test_every_series_is_there_at_zero_from_the_start() -> None:
         "tandem_router_queue_seconds_count",
         "tandem_router_open_sequences",
         "tandem_router_retries_total",
+        "tandem_router_requeued_total",
+        'tandem_router_discovered_workers{phase="prefill"}',
+        'tandem_router_discovered_workers{phase="decode"}',
+        'tandem_router_discovery_errors_total{reason="forbidden"}',
+        "tandem_router_discovery_age_seconds",
         "tandem_router_settle_overdue_total",
         "tandem_router_relayed_bytes_total",
         "tandem_router_relayed_frames_total",
@@ -316,7 +342,8 @@ async def test_the_process_serves_metrics_and_ends_on_sigterm() -> None:
             await process.wait()
 
 
-async def test_a_taken_address_ends_the_process_with_a_sentence() -> None:
+@pytest.mark.parametrize("flag", ["listen", "metrics-listen"])
+async def test_a_taken_address_ends_the_process_with_a_sentence(flag: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -324,7 +351,8 @@ async def test_a_taken_address_ends_the_process_with_a_sentence() -> None:
             sys.executable,
             "-m",
             "router",
-            f"--listen=127.0.0.1:{taken.getsockname()[1]}",
+            *(() if flag == "listen" else ("--listen=127.0.0.1:0",)),
+            f"--{flag}=127.0.0.1:{taken.getsockname()[1]}",
             stderr=asyncio.subprocess.PIPE,
         )
         _, said = await asyncio.wait_for(process.communicate(), 30)

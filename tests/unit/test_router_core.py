@@ -17,7 +17,7 @@ from router.core.machine import MAX_N, Core
 from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
 from router.policies import LeastLoaded
-from tandem.errors import EngineError, HookError
+from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
 from tandem.v1 import common_pb2
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -415,6 +415,136 @@ def test_each_attempt_is_told_what_is_left_of_the_deadline() -> None:
     assert [each.timeout_ms for each in bench.legs()] == [6_000, 6_000]
 
 
+# --- several routers --------------------------------------------------------------------------
+
+
+def _refuse(bench: Bench, leg: actions.StartLeg, error: TandemError) -> list[Action]:
+    """As tandem/worker/legs.py closes a leg that it has no room for."""
+    return bench.close(leg, Outcome.FAILED, error=error, retryable=True)
+
+
+FULL = QueueFullError("this worker runs 2 sequences already")
+
+
+def test_slots_that_other_routers_hold_are_not_given_away() -> None:
+    bench = Bench()
+    bench.feed(events.WorkerLoad("prefill-0", 1))
+    bench.submit(1, n=2)
+    prefill, _ = bench.legs()
+    bench.feed(events.WorkerLoad("prefill-0", 2))
+    assert not bench.of(actions.StartLeg), "one of the two is ours, the other still another's"
+    bench.feed(events.WorkerLoad("prefill-0", 1))
+    assert [each.sequence for each in bench.legs()] == [2, 2]
+    assert bench.core.state.fleet.workers[prefill.worker].other_legs == 0
+
+
+def test_a_worker_that_others_load_is_chosen_after_an_idle_one() -> None:
+    bench = Bench(prefill=2)
+    bench.feed(events.WorkerLoad("prefill-0", 1))
+    bench.submit()
+    assert bench.legs()[0].worker == "prefill-1"
+
+
+def test_a_sequence_that_finds_its_worker_full_waits_again_and_loses_no_attempt() -> None:
+    bench = Bench(max_retries=0)
+    bench.submit()
+    prefill, decode = bench.legs()
+    _refuse(bench, prefill, FULL)
+    assert bench.cancelled() == [decode.leg]
+    bench.close(decode, Outcome.CANCELLED)
+    assert not bench.ends()
+    assert not bench.of(actions.StartLeg), "it is full until it reports again"
+    bench.feed(events.WorkerLoad("prefill-0", 0))
+    again = bench.legs()
+    assert [each.sequence for each in again] == [1, 1]
+    bench.close(again[0])
+    bench.close(again[1])
+    assert bench.at_rest()
+    assert (bench.core.state.counts.requeued, bench.core.state.counts.retries) == (1, 0)
+
+
+def test_a_sequence_refused_on_both_sides_waits_again_once() -> None:
+    bench = Bench(max_retries=0)
+    bench.submit()
+    for leg in bench.legs():
+        _refuse(bench, leg, FULL)
+    assert bench.core.state.counts.requeued == 1
+    bench.feed(events.WorkerLoad("prefill-0", 0), events.WorkerLoad("decode-0", 0))
+    assert len(bench.of(actions.StartLeg)) == 2
+
+
+def test_a_refused_sequence_waits_no_longer_than_its_deadline_and_the_queue_s_bound() -> None:
+    bench = Bench(max_queue=1)
+    bench.submit(1, timeout_seconds=5.0)
+    bench.submit(2)
+    first = bench.core.state.fleet.workers["prefill-0"]
+    assert len(first.legs) == 2
+    bench.submit(3)
+    starts = [leg for leg in first.legs.values() if leg.sequence.number == 2]
+    number = starts[0].number
+    bench.feed(events.LegClosed("prefill-0", number, Outcome.FAILED, error=FULL, retryable=True))
+    decode = bench.of(actions.CancelLeg)[0]
+    bench.feed(events.LegClosed(decode.worker, decode.leg, Outcome.CANCELLED))
+    assert bench.ends() == [(2, "queue_full")], "the queue holds sequence 3 already"
+    bench = Bench()
+    bench.submit(1, timeout_seconds=5.0)
+    prefill, decode_leg = bench.legs()
+    _refuse(bench, prefill, FULL)
+    bench.close(decode_leg, Outcome.CANCELLED)
+    bench.feed(events.Tick(), after=5.0)
+    assert bench.ends() == [(1, "deadline_exceeded")]
+
+
+def test_a_sequence_that_finds_its_worker_draining_waits_for_the_next_one() -> None:
+    bench = Bench(max_retries=0)
+    bench.submit()
+    prefill, decode = bench.legs()
+    _refuse(bench, prefill, DrainingError("this worker is shutting down"))
+    bench.close(decode, Outcome.CANCELLED)
+    assert not bench.ends()
+    assert bench.core.state.fleet.workers["prefill-0"].draining, "it has said so itself"
+    bench.worker(Phase.PREFILL, 1)
+    assert bench.legs()[0].worker == "prefill-1"
+
+
+def test_a_retry_that_finds_its_worker_full_still_avoids_the_pair_that_failed() -> None:
+    bench = Bench(prefill=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    assert prefill.worker == "prefill-0"
+    bench.close(prefill, Outcome.FAILED, error=EngineError("broken"), retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    second = bench.legs()
+    assert second[0].worker == "prefill-1"
+    _refuse(bench, second[0], FULL)
+    bench.close(second[1], Outcome.CANCELLED)
+    assert not bench.of(actions.StartLeg), "prefill-0 is free, and it failed"
+    bench.feed(events.WorkerLoad("prefill-1", 0))
+    assert bench.legs()[0].worker == "prefill-1"
+    assert bench.core.state.counts.retries == 1
+
+
+def test_a_worker_is_told_once_a_stream_that_a_pair_uses_it() -> None:
+    bench = Bench(decode=0)
+    assert not bench.of(actions.WorkerPaired)
+    bench.worker(Phase.DECODE)
+    assert {each.worker for each in bench.of(actions.WorkerPaired)} == {"prefill-0", "decode-0"}
+    for draining in (True, False):
+        bench.feed(events.WorkerDraining("decode-0", draining))
+        assert not bench.of(actions.WorkerPaired)
+    bench.worker(Phase.DECODE)
+    assert [each.worker for each in bench.of(actions.WorkerPaired)] == ["decode-0"]
+
+
+def test_a_worker_that_matches_none_or_drains_is_not_told_that_it_is_paired() -> None:
+    bench = Bench(decode=0)
+    bench.worker(Phase.DECODE, fingerprint=FINGERPRINT._replace(deployment_revision="2"))
+    bench.worker(Phase.DECODE, 1, draining=True)
+    assert not bench.of(actions.WorkerPaired)
+    bench.feed(events.WorkerDraining("decode-1", False))
+    assert {each.worker for each in bench.of(actions.WorkerPaired)} == {"prefill-0", "decode-1"}
+
+
 # --- failures and retries --------------------------------------------------------------------
 
 
@@ -558,7 +688,7 @@ def test_a_drain_refuses_and_an_abandon_ends_everything() -> None:
     bench.submit(2)
     assert bench.ends() == [(2, "draining")]
     bench.feed(events.Abandon())
-    assert bench.ends() == [(1, "draining")]
+    assert bench.ends() == [(1, "router_lost")]
     assert bench.cancelled() == legs
 
 

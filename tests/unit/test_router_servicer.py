@@ -507,8 +507,58 @@ async def test_a_drain_that_runs_out_ends_what_is_open_with_an_error() -> None:
         await frontend.submit()
         prefill, _ = await s.legs()
         await soon(s.router.drain(0.05))
-        assert (await frontend.end()).error.code == "draining"
+        assert s.router.drained.aborted == 1
+        assert 0.05 <= s.router.drained.seconds < 10
+        assert (await frontend.end()).error.code == "router_lost"
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
+
+
+async def test_a_drain_is_said_once_on_every_stream_before_its_first_refusal() -> None:
+    async with stack() as s:
+        frontends = [s.frontend(), s.frontend()]
+        for frontend in frontends:
+            await frontend.ready()
+        await frontends[0].submit(1)
+        await s.legs()
+        draining = asyncio.ensure_future(s.router.drain(0.3))
+        await asyncio.sleep(0)
+        await frontends[1].submit(2)
+        said = await frontends[1].message()
+        assert said.draining
+        if not said.ends:
+            said = await frontends[1].message()
+            assert not said.draining
+        assert (said.ends[0].sequence, said.ends[0].error.code) == (2, "draining")
+        assert (await frontends[0].message()).draining
+        await soon(draining)
+
+
+async def test_a_draining_router_says_so_as_it_greets() -> None:
+    async with stack() as s:
+        await s.frontend().ready()
+        draining = asyncio.ensure_future(s.router.drain(0))
+        await asyncio.sleep(0)
+        greeting = await s.frontend().message()
+        assert greeting.draining
+        assert greeting.HasField("fleet")
+        await soon(draining)
+
+
+async def test_what_waits_when_a_drain_runs_out_is_refused_so_that_another_router_takes_it() -> (
+    None
+):
+    async with stack() as s:
+        frontend = s.frontend()
+        await frontend.ready()
+        for first in range(1, 5):
+            await frontend.submit(first)
+            await s.legs()
+        await frontend.submit(5)
+        await until(lambda: len(s.router.relay.core.state.waiting) == 1)
+        await soon(s.router.drain(0.05))
+        ends = [end for _ in range(2) for end in (await frontend.message()).ends]
+        codes = {end.sequence: end.error.code for end in ends}
+        assert codes == {**dict.fromkeys(range(1, 5), "router_lost"), 5: "draining"}
 
 
 # --- Generate --------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def server_args(
         "tp_size": options.tensor_parallel,
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause
+        "constrained_json_disable_any_whitespace": True,  # of which a model may want no end
         **_chosen(options, device),
         **options.extra,
         "model_path": str(model_path),

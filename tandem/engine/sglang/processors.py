@@ -11,8 +11,7 @@ from tandem.engine.sglang.options import Options
 from tandem.errors import StartError, UnsupportedError
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, Need, deterministic, needs_of
-from tandem.logits.ready import READY
-from tandem.logits.ready.grammar import GrammarProcessor
+from tandem.logits.ready import READY, grammar
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 
@@ -48,6 +47,7 @@ class Processors:
         if options.tensor_parallel > 1:
             _check_deterministic(registry)
         registry.check_always(model)
+        grammar.warm_up(model)
         self.portable: Mapping[str, Any] = registry.portable()
         """For the scheduler's process: what `Registry.from_portable` takes."""
 
@@ -64,16 +64,16 @@ class Processors:
             raise UnsupportedError("this worker runs no logits processors", param=PARAM)
         named = spec.named()
         built = self._registry.check(spec, available=EVERYTHING, model=self._model)
-        grammar: dict[str, str] = {}
+        engines: dict[str, str] = {}
         own: list[LogitsProcessorEntry] = []
         reads_history = False
         for entry, processor in zip(named, built, strict=True):
-            if isinstance(processor, GrammarProcessor):
-                grammar[processor.engine_field] = processor.source()
+            if isinstance(processor, grammar.GrammarProcessor):
+                engines[processor.engine_field] = processor.source()
             else:
                 own.append(entry)
                 reads_history |= Need.HISTORY in needs_of(processor)
-        return Steering(tuple(own), reads_history, grammar)
+        return Steering(tuple(own), reads_history, engines)
 
 
 def _check_deterministic(registry: Registry) -> None:

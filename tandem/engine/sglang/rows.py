@@ -14,6 +14,7 @@ from typing import Any
 
 from tandem.engine.sglang.requests import SPEC_KEY
 from tandem.errors import ProcessorError, RequestError
+from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
@@ -42,38 +43,42 @@ class RowEditor:
         is SGLang's request. Calls `fail` for a request that must end with an error. Never raises.
         """
         places: list[int] = []
-        requests: list[Any] = []
+        histories: list[TokenHistory] = []
         states: list[RequestLogits] = []
         for place, given in enumerate(params):
             request = given[_REQUEST]
-            if not _is_sampled(request):
+            history = history_of(request)
+            if history is None:
                 continue
-            state = self._state(request, given)
+            state = getattr(request, _STATE, None) or self._made(request, given)
             if isinstance(state, ProcessorError):
                 logits[place].zero_()
                 fail(request, state)
                 continue
             places.append(place)
-            requests.append(request)
+            histories.append(history)
             states.append(state)
         if not states:
             return
-        whole = len(places) == len(logits)
-        rows = logits if whole else logits[places]
-        errors = apply_rows(states, [history_of(request) for request in requests], rows)
-        if not whole:
-            logits[places] = rows
-        for request, error in zip(requests, errors, strict=True):
+        if len(places) == len(logits):
+            errors = apply_rows(states, histories, logits)
+        else:
+            sampled = like(logits, indices(places))
+            rows = logits[sampled]
+            errors = apply_rows(states, histories, rows)
+            logits[sampled] = rows
+        for place, error in zip(places, errors, strict=True):
             if error is not None:
-                fail(request, error)
+                fail(params[place][_REQUEST], error)
 
-    def _state(self, request: Any, params: Any) -> RequestLogits | ProcessorError:
-        state = getattr(request, _STATE, None)
-        if state is not None:
-            found: RequestLogits = state
-            return found
+    def _made(self, request: Any, params: Any) -> RequestLogits | ProcessorError:
         try:
-            made = RequestLogits.create(self._registry, decode_spec(params[SPEC_KEY]), self._model)
+            made = RequestLogits.create(
+                self._registry,
+                decode_spec(params[SPEC_KEY]),
+                self._model,
+                engine_grammar=getattr(request, "grammar", None) is not None,
+            )
         except (RequestError, ProcessorError) as error:
             return ProcessorError(error.message)
         # SGLang's own reference makes a cycle of the request, which then lives until the garbage
@@ -98,29 +103,21 @@ def decode_spec(encoded: str) -> LogitsProcessorSpec:
     )
 
 
-def position_of(request: Any) -> int:
-    """How many tokens were generated. Not len(output_ids): under overlap scheduling that is one
-    token behind.
-    """
-    return int(request.kv.kv_committed_len) - len(request.origin_input_ids)
+def history_of(request: Any) -> TokenHistory | None:
+    """What a request's processors are to see; None where what is sampled from its row now becomes
+    no token: after its end, and in a middle chunk of a prefill, first or repeated, whose sample
+    SGLang throws away.
 
-
-def history_of(request: Any) -> TokenHistory:
-    """With the tokens where they are exact: always, but for a step whose sampling did not wait for
+    The position is not len(output_ids): under overlap scheduling that is one token behind. The
+    tokens are there where they are exact: always, but for a step whose sampling did not wait for
     the result of the one before (late.py).
     """
-    position = position_of(request)
-    if len(request.output_ids) == position:
-        return TokenHistory(request.origin_input_ids, request.output_ids)
-    return TokenHistory.without_tokens(
-        prompt_length=len(request.origin_input_ids), position=position
-    )
-
-
-def _is_sampled(request: Any) -> bool:
-    """Whether what is sampled from the row now becomes a token: not after the end, and not in a
-    middle chunk of a prefill, first or repeated, whose sample SGLang throws away.
-    """
     if request.to_finish is not None or request.finished():
-        return False
-    return position_of(request) >= len(request.output_ids)
+        return None
+    prompt, generated = request.origin_input_ids, request.output_ids
+    position = int(request.kv.kv_committed_len) - len(prompt)
+    if position < len(generated):
+        return None
+    if position == len(generated):
+        return TokenHistory(prompt, generated)
+    return TokenHistory.without_tokens(prompt_length=len(prompt), position=position)

@@ -75,9 +75,10 @@ class MeasuringStreamer(SchedulerOutputStreamer):
     scheduler: Any
 
     def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[list[Any]]]:
-        for req in reqs:
-            if req.finished():
-                rows.forget(req)
+        if state.alive():
+            for req in reqs:
+                if req.finished():
+                    rows.forget(req)
         if self.disaggregation_mode is DisaggregationMode.NULL:
             return {}
         fresh = [not hasattr(req, _MEASURED) for req in reqs]

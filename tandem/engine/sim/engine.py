@@ -125,6 +125,11 @@ class SimEngine:
         self._mailbox.close()
 
     @property
+    def open_handovers(self) -> int:
+        """Rooms whose KV is being handed over now; each holds its pages until it is settled."""
+        return len(self._started.handover) if self._started is not None else 0
+
+    @property
     def engine_cpu_seconds(self) -> float:
         """CPU this engine spent on what a GPU does in a real one: KV contents and tokens."""
         return self._started.model.cpu_seconds if self._started is not None else 0.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
 from tandem.engine.sim.options import SimOptions
+from tandem.engine.sim.sampling import Chosen, choose
 from tandem.engine.sim.sequence import NEVER, Sequence
 from tandem.errors import KvCorruptError, ProcessorError
 from tandem.v1 import common_pb2, kv_pb2
@@ -34,7 +35,7 @@ class SimModel:
             tokens = sequence.request.token_ids
             sequence.checksum = self.pool.fill(sequence.pages[: sequence.prompt_pages], tokens)
             self._begin(sequence)
-            token, logprobs = self._choose(sequence)
+            token, logprobs = self._first(sequence)
             sequence.first_token, sequence.first_logprobs = token, logprobs
             sequence.state = advance(sequence.state, token)
             sequence.position = 1
@@ -67,7 +68,7 @@ class SimModel:
         finally:
             self.cpu_seconds += time.thread_time() - started
 
-    def step(self, running: Iterable[Sequence]) -> tuple[list[Delta], list[Sequence]]:
+    def step(self, running: Collection[Sequence]) -> tuple[list[Delta], list[Sequence]]:
         """One token for each sequence. Returns the deltas, and the sequences that ended.
 
         The hottest loop of the engine: plain arithmetic for whoever needs no row.
@@ -78,16 +79,17 @@ class SimModel:
         deltas: list[Delta] = []
         ended: list[Sequence] = []
         add = deltas.append
+        sampled = self._sampled(running)
         for sequence in running:
             state, position = sequence.state, sequence.position
             logprobs: Logprobs | None = None
             if sequence.sampler is not None:
-                try:
-                    token, logprobs = self._choose(sequence)
-                except ProcessorError as error:
-                    add(failed(sequence, error))
+                chosen = next(sampled)
+                if isinstance(chosen, ProcessorError):
+                    add(Delta(sequence.id, (), Ending.FAILED, error=chosen))
                     ended.append(sequence)
                     continue
+                token, logprobs = chosen
             elif position >= sequence.natural_end and eos is not None:
                 token = eos
             else:
@@ -122,20 +124,31 @@ class SimModel:
         else:
             sequence.natural_end = NEVER
 
-    def _choose(self, sequence: Sequence) -> tuple[int, Logprobs | None]:
+    def _first(self, sequence: Sequence) -> Chosen:
         """Raises ProcessorError."""
-        if sequence.position >= sequence.natural_end and self._language.eos is not None:
-            favoured = self._language.eos
-        else:
-            favoured = self._language.word(sequence.state)
         if sequence.sampler is None:
-            return favoured, None
-        return sequence.sampler.choose(sequence.state, favoured)
+            return self._favoured(sequence), None
+        chosen = next(self._sampled([sequence]))
+        if isinstance(chosen, ProcessorError):
+            raise chosen
+        return chosen
 
+    def _sampled(self, sequences: Iterable[Sequence]) -> Iterator[Chosen | ProcessorError]:
+        """What those choose that have a sampler."""
+        return iter(
+            choose(
+                [
+                    (sequence.sampler, sequence.state, self._favoured(sequence))
+                    for sequence in sequences
+                    if sequence.sampler is not None
+                ]
+            )
+        )
 
-def failed(sequence: Sequence, error: ProcessorError) -> Delta:
-    """Without the traceback: its frames hold every sequence of the step, and their processors."""
-    return Delta(sequence.id, (), Ending.FAILED, error=error.with_traceback(None))
+    def _favoured(self, sequence: Sequence) -> int:
+        if sequence.position >= sequence.natural_end and self._language.eos is not None:
+            return self._language.eos
+        return self._language.word(sequence.state)
 
 
 def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,10 +15,14 @@ from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING
 from tandem.logits.registry import Registry
+from tandem.logits.rows import apply_rows
 from tandem.logits.state import RequestLogits
 from tandem.v1 import common_pb2
 
 _LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
+Chosen: TypeAlias = tuple[int, Logprobs | None]
+Asked: TypeAlias = "tuple[RowSampler, int, int]"
+"""A sequence's sampler, its state, and the token that the model favours."""
 
 
 class RowSampler:
@@ -38,10 +43,10 @@ class RowSampler:
         self._generated: list[int] = []
         self._counts: Counter[int] = Counter()
         self._bias = dict(sampling.logit_bias)
-        self._processors = None
+        self.processors: RequestLogits | None = None
         if request.logits is not None:
             registry.check(request.logits, available=EVERYTHING, model=model)
-            self._processors = RequestLogits.create(registry, request.logits, model)
+            self.processors = RequestLogits.create(registry, request.logits, model)
 
     @staticmethod
     def needed(request: EngineRequest) -> bool:
@@ -55,26 +60,26 @@ class RowSampler:
             or sampling.HasField("logprobs")
         )
 
-    def choose(self, state: int, favoured: int) -> tuple[int, Logprobs | None]:
-        """The next token, which becomes part of the history.
+    @property
+    def history(self) -> TokenHistory:
+        return TokenHistory(self._prompt, self._generated)
 
-        Raises ProcessorError.
-        """
+    def row(self, state: int, favoured: int) -> Any:
+        """The next token's logits as the processors are to see them, (vocabulary,) float32."""
         row = self._language.row(state, favoured)
         self._penalise(row)
         for token, bias in self._bias.items():
             row[token] += bias
-        if self._processors is not None:
-            history = TokenHistory(self._prompt, self._generated)
-            error = self._processors.apply(history, row)
-            if error is not None:
-                raise ProcessorError(error.message)  # not the one that the state keeps
+        return row
+
+    def take(self, row: Any) -> Chosen:
+        """The row's token, which becomes part of the history."""
         token = int(row.argmax())
         self.record(token)
         return token, self._logprobs(row, token)
 
     def record(self, token: int) -> None:
-        """A token that was chosen: by `choose`, or by prefill."""
+        """A token that was chosen: by `take`, or by prefill."""
         self._generated.append(token)
         self._counts[token] += 1
 
@@ -103,3 +108,28 @@ class RowSampler:
         best = np.argpartition(-logprobs, wanted - 1)[:wanted]
         best = best[np.argsort(-logprobs[best], kind="stable")]
         return Logprobs(chosen=chosen, top=([(int(each), float(logprobs[each])) for each in best],))
+
+
+def choose(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
+    """The next token of each sequence of a step, or why it has none. Processors edit all their rows
+    of the step together.
+    """
+    steered = iter(_steered([each for each in asked if each[0].processors is not None]))
+    return [
+        sampler.take(sampler.row(state, favoured)) if sampler.processors is None else next(steered)
+        for sampler, state, favoured in asked
+    ]
+
+
+def _steered(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
+    """`choose`, for sequences that have processors."""
+    if not asked:
+        return []
+    rows = np.stack([sampler.row(state, favoured) for sampler, state, favoured in asked])
+    states = [each for sampler, _, _ in asked if (each := sampler.processors) is not None]
+    errors = apply_rows(states, [sampler.history for sampler, _, _ in asked], rows)
+    return [
+        # Not the error that the state keeps: it would hold on to who raises it.
+        sampler.take(row) if error is None else ProcessorError(error.message)
+        for (sampler, _, _), row, error in zip(asked, rows, errors, strict=True)
+    ]

@@ -207,7 +207,9 @@ class Lanes:
 
     def _give_up(self, lane: Lane, why: str) -> None:
         """Fail the whole group closed. Its hooks are told when the call in progress has ended."""
-        log.error("a request's hooks were given up", extra={"reason": why})
+        trace_id = next((member.info.trace_id for member in lane.members), None)
+        extra = {"trace_id": trace_id, "reason": why}
+        log.error("a request's hooks were given up", extra=extra)
         error = HookError(f"the output hook failed: {why}")
         if self._lanes.get(lane.group) is lane:
             del self._lanes[lane.group]

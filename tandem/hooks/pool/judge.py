@@ -43,6 +43,7 @@ class Judge:
         self._chain = chain
         self._host = ChainHost(chain)
         self._frames = Frames()
+        self._traces: dict[int, str] = {}
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""
         self._reply = _nothing()
@@ -92,6 +93,7 @@ class Judge:
     def _take(self, batch: Batch) -> None:
         for opened in batch.opened:
             self._tokens[opened.request_id] = 0
+            self._traces[opened.request_id] = opened.trace_id
             self._host.open(
                 SequenceInfo(
                     request_id=opened.request_id,
@@ -108,6 +110,7 @@ class Judge:
 
     def _abort(self, request_id: int) -> None:
         self._tokens.pop(request_id, None)
+        self._traces.pop(request_id, None)
         began = perf_counter()
         self._host.abort(request_id)
         self._reply.aborts += 1
@@ -155,12 +158,14 @@ class Judge:
 
     def _over(self, ruling: Ruling) -> None:
         self._tokens.pop(ruling.request_id, None)
+        trace_id = self._traces.pop(ruling.request_id, None)
         if ruling.error is None:
             return
         cause = ruling.error.__cause__
         log.warning(
             "a hook failed",
             extra={
+                "trace_id": trace_id,
                 "request_id": ruling.request_id,
                 "reason": ruling.error.message + _where(cause),
             },

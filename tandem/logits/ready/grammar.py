@@ -7,6 +7,7 @@ Elsewhere (sim) they mask the row themselves, by llguidance.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -24,6 +25,8 @@ from tandem.logits.ready.masks import Mask, MaskingProcessor
 from tandem.logits.ready.types import Text
 
 _MAX_SCHEMA = 4096
+_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As Python's json.dumps, and as xgrammar without free whitespace."""
 
 
 class GrammarProcessor(MaskingProcessor):
@@ -53,9 +56,7 @@ class GrammarProcessor(MaskingProcessor):
     def prepare(self, model: Model) -> None:
         """Raises ValueError for a grammar that has an error, saying which."""
         library = _library()
-        tokenizer = _tokenizer(
-            model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids))
-        )
+        tokenizer = _tokenizer_of(model)
         grammar = self._compiled(library)
         if error := library.LLMatcher.validate_grammar(grammar, tokenizer):
             raise ValueError(error)
@@ -76,7 +77,9 @@ class GrammarProcessor(MaskingProcessor):
 
 
 class JsonSchema(GrammarProcessor):
-    """JSON that a JSON Schema describes."""
+    """JSON that a JSON Schema describes, on one line, with a blank after each comma and colon and
+    no other: some models would go on with blanks for ever.
+    """
 
     engine_field: ClassVar[str] = "json_schema"
 
@@ -88,7 +91,9 @@ class JsonSchema(GrammarProcessor):
         return json.dumps(self._schema)
 
     def _compiled(self, library: Any) -> str:
-        compiled: str = library.LLMatcher.grammar_from_json_schema(self._schema)
+        compiled: str = library.LLMatcher.grammar_from_json_schema(
+            self._schema, overrides=_ONE_LINE
+        )
         return compiled
 
 
@@ -131,6 +136,18 @@ class Ebnf(GrammarProcessor):
         return compiled
 
 
+def warm_up(model: Model) -> None:
+    """Make now what all grammars of a model share, which takes about a second for a large
+    vocabulary. Where it cannot be made, a request that needs it is told.
+    """
+    with contextlib.suppress(ValueError):
+        _tokenizer_of(model)
+
+
+def _tokenizer_of(model: Model) -> Any:
+    return _tokenizer(model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids)))
+
+
 def _library() -> Any:
     try:
         return importlib.import_module("llguidance")
@@ -140,7 +157,6 @@ def _library() -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _tokenizer(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> Any:
-    """It takes about a second for a large vocabulary."""
     if path is None:
         raise ValueError("this model has no tokenizer, and a grammar needs its tokens' texts")
     content = path.read_text(encoding="utf-8")

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy
 
+from tandem.logits.arrays import indices, is_numpy, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import BaseLogitsProcessor, Row
-from tandem.logits.ready.arrays import like
 
 Kind: TypeAlias = Literal["force", "only", "never"]
 
 
-@dataclass(slots=True, frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Mask:
     """What one row may sample. `force`: this one token, whatever was forbidden before. `only`: none
     but these. `never`: all but these.
@@ -26,10 +26,19 @@ class Mask:
     kind: Kind
     token_ids: Any
     """int64, numpy."""
+    _moved: Any = None
 
     @staticmethod
     def of(kind: Kind, token_ids: Sequence[int]) -> Mask:
-        return Mask(kind, numpy.array(token_ids, dtype=numpy.int64))
+        return Mask(kind, indices(token_ids))
+
+    def beside(self, row: Any) -> Any:
+        """Its token ids where `row` is. Most masks serve many steps, so they are moved once."""
+        if is_numpy(row):
+            return self.token_ids
+        if self._moved is None:
+            self._moved = like(row, self.token_ids)
+        return self._moved
 
 
 class MaskingProcessor(BaseLogitsProcessor):
@@ -46,7 +55,7 @@ class MaskingProcessor(BaseLogitsProcessor):
         mask = self.mask(input_ids)
         if mask is None:
             return
-        token_ids = like(logits, mask.token_ids)
+        token_ids = mask.beside(logits)
         if mask.kind == "never":
             logits[token_ids] = -math.inf
             return
@@ -69,7 +78,7 @@ class MaskingProcessor(BaseLogitsProcessor):
 
 
 def _write(kind: Kind, masks: list[tuple[int, Any]], logits: Any) -> None:
-    rows = numpy.array([index for index, _ in masks], dtype=numpy.int64)
+    rows = indices([index for index, _ in masks])
     lengths = [len(token_ids) for _, token_ids in masks]
     columns = numpy.concatenate([token_ids for _, token_ids in masks])
     places = (like(logits, numpy.repeat(rows, lengths)), like(logits, columns))

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import numpy
 from msgspec import Meta
 
+from tandem.logits.arrays import indices, like, where
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import BaseLogitsProcessor, Need, Row
-from tandem.logits.ready.arrays import like
 from tandem.logits.ready.types import MAX_ITEMS, Count
 
 _Temperature = Annotated[float, Meta(gt=0, le=100)]
@@ -22,28 +22,30 @@ class RepetitionPenalty(BaseLogitsProcessor):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
-    keeps_state: ClassVar[bool] = False  # `_seen` is derived from the history
+    keeps_state: ClassVar[bool] = False  # what it has seen is derived from the history
 
     def __init__(self, penalty: Annotated[float, Meta(gt=0, le=100)], prompt: bool = True) -> None:
         """`prompt`: whether the prompt's tokens count too."""
         self._penalty, self._prompt = penalty, prompt
+        self._forget()
+
+    def _forget(self) -> None:
         self._read = 0
-        self._seen: dict[int, None] = {}
+        self._seen: set[int] = set()
+        self._token_ids: Any = indices(())
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
         tokens = input_ids if self._prompt else input_ids.generated
         if len(tokens) < self._read:
-            self._read, self._seen = 0, {}
-        self._seen.update(dict.fromkeys(tokens[self._read :]))
+            self._forget()
+        new = set(tokens[self._read :]) - self._seen
         self._read = len(tokens)
-        if not self._seen:
-            return
-        seen = like(logits, numpy.fromiter(self._seen, dtype=numpy.int64, count=len(self._seen)))
+        if new:
+            self._seen |= new
+            self._token_ids = numpy.concatenate((self._token_ids, indices(sorted(new))))
+        seen = like(logits, self._token_ids)
         values: Any = logits[seen]
-        positive = values > 0
-        values[positive] /= self._penalty
-        values[~positive] *= self._penalty
-        logits[seen] = values
+        logits[seen] = where(values > 0, values / self._penalty, values * self._penalty)
 
 
 class TemperatureSchedule(BaseLogitsProcessor):

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy
 from msgspec import Meta
 
+from tandem.logits.arrays import like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import BaseLogitsProcessor, Need, Row
-from tandem.logits.ready.arrays import like
 from tandem.logits.ready.masks import Mask, MaskingProcessor
 from tandem.logits.ready.types import MAX_TOKENS, TokenIds
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar
 import numpy
 from msgspec import Meta
 
+from tandem.logits.arrays import like, where
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import BaseLogitsProcessor, Need, Row
-from tandem.logits.ready.arrays import like
 
 _Key = Annotated[str, Meta(min_length=1, max_length=1024)]
 _Gamma = Annotated[float, Meta(gt=0, lt=1)]
@@ -84,8 +84,8 @@ class Watermark(BaseLogitsProcessor):
         if self._green is None or len(input_ids) < self._width:
             return
         green = self._green.members(input_ids[-self._width :])
-        raised: Any = numpy.where(green, numpy.float32(self._delta), numpy.float32(0))
-        logits[:] = logits[:] + like(logits, raised)
+        values: Any = logits[:]
+        logits[:] = where(like(logits, green), values + self._delta, values)
 
 
 @dataclass(slots=True, frozen=True)

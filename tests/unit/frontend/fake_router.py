@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 
+from tandem.errors import DrainingError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server
@@ -96,10 +97,12 @@ Script = Callable[[Reply], Coroutine[Any, Any, None]]
 class Stream:
     """One frontend's stream."""
 
-    def __init__(self, fleet: router_pb2.Fleet) -> None:
+    def __init__(self, fleet: router_pb2.Fleet, *, draining: bool) -> None:
         self.draft = Draft()
         self.ends: list[router_pb2.SequenceEnd] = []
         self.fleet: router_pb2.Fleet | None = fleet
+        self.draining = draining
+        self.scripts: set[asyncio.Task[None]] = set()
         self.outbox = Outbox(self._take)
         self._taken = asyncio.Event()
         self.outbox.notify()
@@ -111,10 +114,12 @@ class Stream:
             await asyncio.wait_for(self._taken.wait(), WAIT_SECONDS)
 
     def _take(self) -> router_pb2.RouterMessage | None:
-        message = router_pb2.RouterMessage(payload=self.draft.serialize(), ends=self.ends)
+        message = router_pb2.RouterMessage(
+            payload=self.draft.serialize(), ends=self.ends, draining=self.draining
+        )
         if self.fleet is not None:
             message.fleet.CopyFrom(self.fleet)
-        self.draft, self.ends, self.fleet = Draft(), [], None
+        self.draft, self.ends, self.fleet, self.draining = Draft(), [], None, False
         self._taken.set()
         return message
 
@@ -127,10 +132,11 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         self.fleet = fleet
         self.replies: dict[int, Reply] = {}
         self.cancels: list[int] = []
+        self.refused: list[int] = []
         self.streams: list[Stream] = []
         self._changed = asyncio.Event()
         self._drop = asyncio.Event()
-        self._scripts: set[asyncio.Task[None]] = set()
+        self.draining = False
         self.address = ""
         self._server: Server | None = None
 
@@ -139,16 +145,21 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         request_iterator: AsyncIterator[router_pb2.FrontendMessage],
         context: grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage],
     ) -> None:
-        stream = Stream(self.fleet)
+        stream = Stream(self.fleet, draining=self.draining)
         self.streams.append(stream)
+        self._changed.set()
         self._drop.clear()
-        async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listen(request_iterator, stream, group))
-            dropping = group.create_task(self._end_on_drop(stream))
-            async for message in stream.outbox.messages():
-                await context.write(message)
-            for task in (listening, dropping, *self._scripts):
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                listening = group.create_task(self._listen(request_iterator, stream, group))
+                dropping = group.create_task(self._end_on_drop(stream))
+                async for message in stream.outbox.messages():
+                    await context.write(message)
+                for task in (listening, dropping, *stream.scripts):
+                    task.cancel()
+        finally:
+            self.streams.remove(stream)
+            self._changed.set()
 
     async def _listen(
         self,
@@ -159,10 +170,14 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         async for message in requests:
             for submit in message.submit:
                 reply = Reply(stream, submit)
+                if self.draining:
+                    stream.draining = True
+                    self.refuse(reply)
+                    continue
                 self.replies[submit.first_sequence] = reply
                 task = group.create_task(self.script(reply))
-                self._scripts.add(task)
-                task.add_done_callback(self._scripts.discard)
+                stream.scripts.add(task)
+                task.add_done_callback(stream.scripts.discard)
             for first in message.cancel:
                 self.cancels.append(first)
                 if first in self.replies:
@@ -179,6 +194,20 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         self.drop()
         if self._server is not None:
             await self._server.stop(0)
+
+    def drain(self, *, late: bool = False) -> None:
+        """Take nothing new, and say so on every stream; `late`: with its first refusal only, as if
+        both had crossed on their way.
+        """
+        self.draining = True
+        for stream in self.streams:
+            stream.draining = not late
+            stream.outbox.notify()
+
+    def refuse(self, reply: Reply) -> None:
+        self.refused.append(reply.first)
+        for output in range(reply.submit.n):
+            reply.end(output=output, error=DrainingError("the router is shutting down").to_proto())
 
     def drop(self) -> None:
         """End every stream, as a router that goes away does."""

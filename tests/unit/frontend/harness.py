@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,9 +34,12 @@ class Harness:
     stop: asyncio.Event
     served: asyncio.Task[None]
     port: int
+    metrics_port: int
     http: httpx.AsyncClient
     openai: AsyncOpenAI
     tokenizer_sha256: str
+    trust: ssl.SSLContext | None = None
+    """How clients trust it; None: it speaks plain HTTP."""
 
     async def chat(self, **fields: Any) -> httpx.Response:
         return await self.http.post("/v1/chat/completions", json=CHAT | fields)
@@ -44,7 +48,7 @@ class Harness:
         return await self.http.post("/v1/completions", json=COMPLETION | fields)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        return await asyncio.open_connection("localhost", self.port, ssl=self.trust, limit=1 << 24)
 
     async def raw(self, sent: bytes, *, until_closed: bool = False) -> bytes:
         """Send bytes; what comes back, up to a body's first brace or the connection's end."""
@@ -57,7 +61,8 @@ class Harness:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a series' samples that have these labels."""
-        text = (await self.http.get("/metrics")).text
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        text = (await self.http.get(url)).text
         found = [
             float(match[2])
             for match in re.finditer(rf"^{name}(\{{.*\}})? (\S+)$", text, re.MULTILINE)
@@ -98,33 +103,48 @@ async def _poll(look: Callable[[], Awaitable[T | None]]) -> T:
 
 @asynccontextmanager
 async def serving(
-    model_path: Path, script: fake_router.Script, settings: Mapping[str, Any]
+    model_path: Path,
+    script: fake_router.Script,
+    settings: Mapping[str, Any],
+    *,
+    trust: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Harness]:
+    """`trust`: for a frontend that serves HTTPS."""
     sha256 = model_files.tokenizer_sha256(model_path)
     fleet = fake_router.fleet(
         model=MODEL, tokenizer_sha256=sha256, logits_processors=("forced_sequence", "other")
     )
     async with fake_router.running(script, fleet) as router:
         stop = asyncio.Event()
-        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         config = FrontendConfig(
             **{
                 "listen": "127.0.0.1:0",
+                "metrics_listen": "127.0.0.1:0",
                 "router": router.address,
                 "model_path": str(model_path),
                 "drain_seconds": 0.2,
             }
             | dict(settings)
         )
-        served = asyncio.create_task(server.serve(config, stop, on_started=port.set_result))
-        url = f"http://127.0.0.1:{await asyncio.wait_for(port, PATIENCE)}"
+        served = asyncio.create_task(
+            server.serve(config, stop, on_started=lambda *both: ports.set_result(both))
+        )
+        port, metrics_port = await asyncio.wait_for(ports, PATIENCE)
+        url = f"https://localhost:{port}" if trust else f"http://127.0.0.1:{port}"
+        verify = trust or True
         key = config.api_keys[0] if config.api_keys else "none"
         headers = {"authorization": f"Bearer {key}"}
         async with (
-            httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as http,
-            AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as openai,
+            httpx.AsyncClient(
+                base_url=url, headers=headers, timeout=PATIENCE, verify=verify
+            ) as http,
+            httpx.AsyncClient(verify=verify) as for_openai,
+            AsyncOpenAI(
+                base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=for_openai
+            ) as openai,
         ):
-            harness = Harness(router, stop, served, port.result(), http, openai, sha256)
+            harness = Harness(router, stop, served, port, metrics_port, http, openai, sha256, trust)
             await harness.until("/ready", 200)
             yield harness
             if not stop.is_set():

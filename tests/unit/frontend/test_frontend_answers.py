@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, COMPLETION, MODEL, Harness, events, say_hello, stream_text
+from harness import (
+    CHAT,
+    COMPLETION,
+    MODEL,
+    PATIENCE,
+    Harness,
+    events,
+    say_hello,
+    say_nothing,
+    stream_text,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -445,6 +455,7 @@ async def test_the_description_covers_every_path_and_the_page_loads_nothing_else
 
 async def test_metrics_are_at_zero_from_the_start_and_count_what_happens(start: Start) -> None:
     frontend = await start(say_hello)
+    assert (await frontend.http.get("/metrics")).status_code == 404  # not for clients
     requests = "tandem_frontend_requests_total"
     for outcome in ("success", "queue_full", "hook_failed", "invalid_request"):
         assert await frontend.metric(requests, outcome=outcome) == 0
@@ -456,6 +467,23 @@ async def test_metrics_are_at_zero_from_the_start_and_count_what_happens(start: 
     assert await frontend.metric("tandem_frontend_itl_seconds_count") == 2
     assert await frontend.metric("tandem_frontend_completion_tokens_total") == 3
     assert await frontend.metric("tandem_frontend_prompt_tokens_total") > 3
+
+
+async def test_a_drain_is_seen_by_probes_and_metrics(start: Start) -> None:
+    frontend = await start(say_nothing, drain_seconds=PATIENCE)
+    admin = f"http://127.0.0.1:{frontend.metrics_port}"
+    assert (await frontend.http.get(f"{admin}/ready")).status_code == 200
+    assert await frontend.metric("tandem_frontend_drain_seconds") == 0
+    assert await frontend.metric("tandem_frontend_drain_aborted_total") == 0
+    waiting = asyncio.create_task(frontend.chat())
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    frontend.stop.set()
+    await frontend.until_metric("tandem_frontend_draining", 1)
+    assert await frontend.metric("tandem_frontend_drain_seconds") > 0
+    assert (await frontend.http.get(f"{admin}/ready")).status_code == 503
+    assert (await frontend.http.get(f"{admin}/live")).status_code == 200
+    waiting.cancel()
+    await asyncio.wait_for(frontend.served, PATIENCE)
 
 
 @pytest.mark.promise("S0-038")

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, COMPLETION, PATIENCE, Harness, request_bytes, say_hello, say_nothing
+from harness import (
+    CHAT,
+    COMPLETION,
+    PATIENCE,
+    Harness,
+    error_of,
+    request_bytes,
+    say_hello,
+    say_nothing,
+)
 
 from tandem import errors
 
@@ -224,12 +233,12 @@ async def test_a_router_that_breaks_off_fails_open_requests_and_is_dialled_again
 async def test_without_a_router_requests_are_refused_and_the_process_lives(
     start: Start,
 ) -> None:
-    frontend = await start(say_hello)
+    frontend = await start(say_hello, router_wait_seconds=0)
     await frontend.router.stop_serving()
     response = await frontend.until("/ready", 503)
     assert response.json()["error"]["code"] == "no_pair"
     assert (await frontend.http.get("/live")).status_code == 200
-    assert (await frontend.chat()).status_code == 503
+    assert error_of(await frontend.chat()) == (503, "router_lost", None)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +288,11 @@ async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
     await frontend.router.until(lambda router: len(router.cancels) == 1)
 
 
-async def test_draining_refuses_new_requests_and_finishes_open_ones(start: Start) -> None:
+async def test_draining_refuses_new_clients_and_finishes_open_requests(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.farewell.PATIENCE_SECONDS", 0.0)
+
     async def script(reply: Reply) -> None:
         reply.text("shown")
         await go_on.wait()

@@ -16,9 +16,7 @@ from harness import COMPLETION, PATIENCE, Harness, request_bytes, say_hello
 from frontend import server
 from frontend.admission import Admission
 from frontend.config import FrontendConfig
-from frontend.router_link import RouterLink, _Conversation
-from tandem.errors import ConfigError, QueueFullError, RouterLostError
-from tandem.v1 import router_pb2
+from tandem.errors import ConfigError
 
 Start = Callable[..., Awaitable[Harness]]
 ROOT = Path(__file__).parents[3]
@@ -112,51 +110,3 @@ async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(start
     first, second = answer.split(b"HTTP/1.1 200 OK")[1:]
     assert b"[DONE]" in first
     assert b'"text":"Hello!"' in second
-
-
-async def test_without_a_stream_nothing_can_be_submitted() -> None:
-    link = RouterLink("127.0.0.1:1")
-    with pytest.raises(RouterLostError):
-        link.submit([])
-    link.cancel([1])
-    assert not link.connected
-
-
-async def test_a_request_cancelled_before_it_left_is_not_sent_at_all() -> None:
-    conversation = _Conversation()
-    conversation.submit([router_pb2.Submit(first_sequence=1), router_pb2.Submit(first_sequence=2)])
-    conversation.cancel([1])
-    messages = conversation.outbox.messages()
-    sent = await anext(messages)
-    assert [submit.first_sequence for submit in sent.submit] == [2]
-    assert list(sent.cancel) == []
-    conversation.cancel([2])
-    assert list((await anext(messages)).cancel) == [2]
-    await messages.aclose()
-
-
-async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.router_link._MESSAGE_BYTES", 100)
-    conversation = _Conversation()
-    conversation.submit(
-        [router_pb2.Submit(first_sequence=number, task=b"x" * 60) for number in (1, 2, 3)]
-    )
-    messages = conversation.outbox.messages()
-    sizes = [len((await anext(messages)).submit) for _ in range(2)]
-    assert sizes == [2, 1]
-    await messages.aclose()
-
-
-async def test_a_router_that_takes_nothing_is_given_no_more_than_its_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("frontend.router_link._DRAFT_BYTES", 100)
-    conversation = _Conversation()
-    conversation.submit([router_pb2.Submit(first_sequence=1, task=b"x" * 101)])
-    with pytest.raises(QueueFullError):
-        conversation.submit([router_pb2.Submit(first_sequence=2)])
-    conversation.cancel([1])
-    conversation.submit([router_pb2.Submit(first_sequence=3)])
-    messages = conversation.outbox.messages()
-    assert [s.first_sequence for s in (await anext(messages)).submit] == [3]
-    await messages.aclose()

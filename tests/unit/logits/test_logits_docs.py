@@ -100,6 +100,22 @@ def test_the_batched_example_does_what_its_single_form_does(
     assert batch.tolist() == alone.tolist()
 
 
+def test_the_callbacks_of_their_page_edit_the_rows_of_their_requests(
+    library: Library, module: ModuleType
+) -> None:
+    found = run(DOCS / "callbacks.md", module)
+    registry = Registry()
+    for name in ("cooler", "steer"):
+        registry.register(name, found[name])
+    states = [state_of(registry, name, request_id=7) for name in ("cooler", "steer", "steer")]
+    batch, before = rows(library, 3), rows("numpy", 3)
+    assert apply_rows(states, [TokenHistory([5], [])] * 3, batch) == [None] * 3
+    before[0] /= 0.8
+    before[1:, 7] += 2.0
+    assert numpy.array(batch.tolist()) == pytest.approx(before, rel=1e-6)
+    assert registry.import_paths()["cooler"] == "from_the_docs:cooler"
+
+
 def test_rows_are_tensors_where_the_module_of_the_processor_uses_torch(
     module: ModuleType,
 ) -> None:

@@ -204,6 +204,46 @@ def test_what_one_processor_forbids_another_may_still_force(library: Library) ->
     assert int(row.argmax()) == 1
 
 
+@pytest.mark.parametrize("engine", [False, True], ids=["by processor", "the engine's"])
+def test_what_a_grammar_forbids_stays_forbidden(library: Library, engine: bool) -> None:
+    registry = Registry.builtin()
+    registry.register("only", OnlyEven)
+
+    def state_of(name: str, **args: Any) -> RequestLogits:
+        entries = [LogitsProcessorEntry("only")] * (not engine) + [LogitsProcessorEntry(name, args)]
+        spec = LogitsProcessorSpec(tuple(entries))
+        return RequestLogits.create(registry, spec, MODEL, engine_grammar=engine)
+
+    states = [
+        state_of("forced_prefix", token_ids=[1, 1, 1]),
+        state_of("forced_prefix", token_ids=[1, 6]),
+        state_of("bias", bias={"7": 1000.0, "8": 1000.0}),
+        RequestLogits.create(
+            registry,
+            LogitsProcessorSpec((LogitsProcessorEntry("bias", {"bias": {"7": 1000.0}}),)),
+            MODEL,
+        ),
+    ]
+    batch = rows(library, 4)
+    if engine:
+        batch[:3, 1::2] = -math.inf
+    errors = apply_rows(states, [PAST] * 4, batch)
+    assert errors[0] is not None
+    assert "left no token to sample" in errors[0].message
+    assert errors[1:] == [None] * 3
+    assert [int(row.argmax()) for row in batch] == [0, 6, 8, 7]
+
+
+class OnlyEven(BaseLogitsProcessor):
+    """A grammar, as far as rows see it."""
+
+    keeps_state: ClassVar[bool] = False
+    comes_first: ClassVar[bool] = True
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        logits[1::2] = -math.inf
+
+
 def test_a_failed_row_fails_at_every_later_step_and_is_never_called_again(
     library: Library,
 ) -> None:

@@ -156,7 +156,10 @@ class Scheduler:
                 req.pending = None
 
     def retract(self, req: Request) -> None:
-        self.take_in([req])
+        """A result that was not taken in yet may be lost; then its position is sampled again."""
+        if self._rng.random() < 0.5:
+            self.take_in([req])
+        req.pending = None
         req.kv.kv_committed_len = 0
         self.prefill(req)
 

@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from scripted_engine import ScriptedEngine
 from worker_harness import MODEL, SAMPLING, TRACE, Said
 
-from tandem import metrics, process
+from tandem import process
+from tandem.cli.client import Client
 from tandem.engine import factory
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, StartError
@@ -104,6 +105,19 @@ class Served:
         answer = await stub.Check(health_pb2.HealthCheckRequest(service="tandem.v1.Worker"))
         return int(answer.status)
 
+    async def probe(self, path: str) -> int:
+        """What the worker's own HTTP server answers."""
+        url = f"127.0.0.1:{self.worker.metrics_port}"
+        return await asyncio.to_thread(Client(url, timeout_seconds=PATIENCE).status, path)
+
+    async def metrics(self) -> str:
+        return await asyncio.to_thread(_scrape, self.worker.metrics_port)
+
+    async def until_ready(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.probe("/ready") != 200:
+                pass
+
     async def outcome(self) -> EngineError | None:
         """What `serve` raised, once it has ended."""
         assert self.ended is not None
@@ -125,23 +139,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def metrics_port(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Filled with the port that /metrics got."""
-    ports: list[int] = []
-    serve = metrics.serve
-
-    def noting(*arguments: Any) -> int:
-        ports.append(serve(*arguments))
-        return ports[-1]
-
-    monkeypatch.setattr(metrics, "serve", noting)
-    return ports
-
-
-@pytest.fixture
-def serving(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch, metrics_port: list[int]
-) -> Callable[..., Any]:
+def serving(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     @asynccontextmanager
     async def serve(phase: Any = "decode", **settings: Any) -> AsyncIterator[Served]:
         engine, stop = ScriptedEngine(), asyncio.Event()
@@ -314,11 +312,11 @@ async def test_a_dead_engine_fails_open_legs_and_ends_the_worker(
 
 
 async def test_every_series_is_there_before_the_first_request(
-    serving: Callable[..., Any], metrics_port: list[int], tokenizer: Tokenizer
+    serving: Callable[..., Any], tokenizer: Tokenizer
 ) -> None:
     letters = tokenizer.encode("the", special_tokens=False)
     async with serving(hook="examples.hooks.UpperCase") as served:
-        text = await asyncio.to_thread(_scrape, metrics_port[0])
+        text = await served.metrics()
         for line in (
             'tandem_worker_open_legs{phase="decode"} 0.0',
             'tandem_worker_waiting_legs{phase="decode"} 0.0',
@@ -343,10 +341,75 @@ async def test_every_series_is_there_before_the_first_request(
         served.engine.give(Delta(request, letters, Ending.LENGTH))
         said = await router.until(lambda said: said.of(1, "closed"))
         assert said.text(101) == "THE"
-        text = await asyncio.to_thread(_scrape, metrics_port[0])
+        text = await served.metrics()
         assert 'tandem_worker_legs_total{outcome="finished",phase="decode"} 1.0' in text
         assert 'le="+Inf",phase="decode"} 1.0' in text
         assert 'phase="decode",verdict="rewrite"} 1.0' in text
+
+
+async def test_a_worker_that_waits_for_a_pair_is_ready_from_the_first_on_and_stays_so(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving(ready_when_paired=True, deployment_revision="r2") as served:
+        described = await served.stub.Describe(worker_pb2.DescribeWorkerRequest())
+        assert described.fingerprint.deployment_revision == "r2"
+        router = served.connect()
+        await router.until(lambda said: said.loads)  # a router, and no pair yet
+        assert await served.health() == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await served.probe("/ready") == 503
+        assert await served.probe("/live") == 200
+        await router.send(paired=True)
+        await served.until_ready()
+        assert await served.health() == health_pb2.HealthCheckResponse.SERVING
+        router.call.cancel()
+        other = served.connect()
+        await other.until(lambda said: said.loads)
+        assert await served.probe("/ready") == 200
+        assert await served.health() == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_pair_that_comes_during_the_drain_makes_nothing_ready(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving(ready_when_paired=True) as served:
+        router = served.connect()
+        await router.start(1)
+        (request,) = await served.submitted(1)
+        served.stop.set()
+        await router.until(lambda said: said.loads and said.loads[-1].draining)
+        await router.send(paired=True)
+        await router.start(2)  # answered after the word before it was heard
+        await router.until(lambda said: said.of(2, "closed"))
+        assert await served.health() == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await served.probe("/ready") == 503
+        served.engine.give(Delta(request, [20], Ending.LENGTH))
+        await router.until(lambda said: said.of(1, "closed"))
+
+
+async def test_a_drain_shows_its_time_and_what_it_cut_off(serving: Callable[..., Any]) -> None:
+    async with serving(drain_seconds=0.05) as served:
+        before = await served.metrics()
+        assert 'tandem_worker_drain_seconds{phase="decode"} 0.0' in before
+        assert 'tandem_worker_drain_aborted_total{phase="decode"} 0.0' in before
+        router = served.connect()
+        await router.start(1)
+        (request,) = await served.submitted(1)
+        served.stop.set()
+        await until(lambda: served.engine.cancelled == [request])
+        during = await served.metrics()
+        assert 'tandem_worker_drain_seconds{phase="decode"} 0.0\n' not in during
+        assert 'tandem_worker_drain_aborted_total{phase="decode"} 1.0' in during
+        assert await served.probe("/ready") == 503
+        assert await served.probe("/live") == 200
+        served.engine.give(*served.engine.settle())
+
+
+async def test_a_worker_whose_engine_died_is_not_alive(serving: Callable[..., Any]) -> None:
+    async with serving() as served:
+        assert await served.probe("/live") == await served.probe("/ready") == 200
+        served.engine.die(EngineError("the scheduler died"))
+        assert isinstance(await served.outcome(), EngineError)
+        assert await served.probe("/live") == await served.probe("/ready") == 503
 
 
 @pytest.mark.promise("S0-001", "S0-002", "S0-025")

@@ -24,6 +24,7 @@ from tandem.worker.legs import Legs
 from tandem.worker.link import RouterLink
 from tandem.worker.phases import DecodeRules, PrefillRules
 from tandem.worker.pipeline import Pipeline
+from tandem.worker.spans import LegSpans
 from tandem.worker.tally import WorkerTally
 from tandem.worker.tokenizer import Tokenizer
 
@@ -180,6 +181,7 @@ class Bench:
         judge: Judge | None = None,
         hook: bool | Hook = True,
         forced: LogitsProcessorEntry | None = None,
+        spans: LegSpans | None = None,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -207,6 +209,7 @@ class Bench:
             judges=judges,
             max_legs=LIMITS.max_sequences,
             tally=self.tally,
+            spans=spans,
             clock=lambda: self.now,
         )
         self.pipeline = Pipeline(
@@ -229,6 +232,7 @@ class Bench:
         hold: bool = False,
         timeout_ms: int = 60_000,
         link: RouterLink | None = None,
+        parent_span: int = 0,
         task: dict[str, Any] | None = None,
         **sampling: Any,
     ) -> int:
@@ -259,6 +263,7 @@ class Bench:
                 timeout_ms=timeout_ms,
                 task=message.SerializeToString(),
                 hold_output=hold,
+                parent_span=parent_span,
             ),
         )
         accepted = len(self.engine.submitted) > before

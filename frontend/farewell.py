@@ -1,0 +1,62 @@
+"""The end of a frontend's life, as its clients see it: none of them loses a request.
+
+A client keeps its connections and sends its next request by one of them, also when this process is
+no longer offered to new clients. So while the process drains, each connection is answered once
+more, with `Connection: close`, which sends the client elsewhere; and the process waits until
+nobody has used a connection for a while, for closing one that is in use would lose what is just
+being sent by it. Connections that are opened late are refused: their clients do not look whether
+the process is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection
+from typing import Protocol
+
+PATIENCE_SECONDS = 5.0
+"""A connection that was unused for so long may be closed; one that is opened so late is refused."""
+_LOOK_SECONDS = 0.05
+
+
+class Client(Protocol):
+    """A connection."""
+
+    opened_at: float
+    """By the event loop's clock, as all times here."""
+
+    def answer_last(self) -> None:
+        """Let the answer being made be its last, if that can still be said in it."""
+
+    def unused_seconds(self) -> float:
+        """Since its last answer; 0 during one."""
+
+
+class Farewell:
+    """One process's. It begins once."""
+
+    def __init__(self) -> None:
+        self.began = False
+        self._patience = 0.0
+        self._refusing_since = math.inf
+
+    def begin(self, clients: Collection[Client], seconds: float) -> None:
+        """`seconds`: that the drain may take."""
+        self.began = True
+        self._patience = min(PATIENCE_SECONDS, seconds / 2)
+        self._refusing_since = asyncio.get_running_loop().time() + self._patience
+        for client in clients:
+            client.answer_last()
+
+    def refuses(self, client: Client) -> bool:
+        """Whether its requests come too late."""
+        return client.opened_at > self._refusing_since
+
+    async def taken(self, clients: Collection[Client]) -> None:
+        """Until every one of `clients`, which changes meanwhile, may be closed."""
+        while True:
+            unused = min((client.unused_seconds() for client in clients), default=math.inf)
+            if unused >= self._patience:
+                return
+            await asyncio.sleep(min(self._patience - unused, _LOOK_SECONDS))

@@ -1,0 +1,102 @@
+"""The form that a request asks its answer to have: what OpenAI calls `response_format`, and vLLM
+`guided_...`. Each is one of the workers' ready-made logits processors, by another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from tandem.errors import InvalidRequestError
+from tandem.logits.spec import LogitsProcessorEntry
+
+Grammar: TypeAlias = Annotated[str, Meta(min_length=1)]
+Choices: TypeAlias = Annotated[
+    list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=1024)
+]
+
+
+class TextFormat(
+    msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, kw_only=True
+):
+    """Any text."""
+
+
+class JsonObjectFormat(
+    msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True, kw_only=True
+):
+    """Any JSON object."""
+
+
+class JsonSchema(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    schema: dict[str, Any]
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    description: str | None = None
+    strict: bool | None = None
+    """The answer follows the schema whatever this says."""
+
+
+class JsonSchemaFormat(
+    msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True, kw_only=True
+):
+    """JSON that a JSON Schema describes."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat: TypeAlias = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The ways to ask for a form, of which a request may use one."""
+
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: Grammar | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Grammar | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Form:
+    """What was asked for, and by which field."""
+
+    field: str
+    processor: LogitsProcessorEntry
+
+
+def form_of(request: FormFields) -> Form | None:
+    """Raises InvalidRequestError where there is more than one."""
+    forms = list(_forms(request))
+    if len(forms) > 1:
+        raise InvalidRequestError(
+            f"`{forms[0].field}` and `{forms[1].field}` both say what form the answer has; give "
+            "one of them",
+            param=forms[1].field,
+        )
+    return forms[0] if forms else None
+
+
+def _forms(request: FormFields) -> Iterator[Form]:
+    match request.response_format:
+        case JsonObjectFormat():
+            yield _json("response_format", {"type": "object"})
+        case JsonSchemaFormat(json_schema=JsonSchema(schema=schema)):
+            yield _json("response_format", schema)
+    if request.guided_json is not None:
+        yield _json("guided_json", request.guided_json)
+    for field, processor, argument, value in (
+        ("guided_regex", "regex", "pattern", request.guided_regex),
+        ("guided_choice", "choice", "texts", request.guided_choice),
+        ("guided_grammar", "ebnf", "grammar", request.guided_grammar),
+    ):
+        if value is not None:
+            yield Form(field, LogitsProcessorEntry(processor, {argument: value}))
+
+
+def _json(field: str, schema: dict[str, Any]) -> Form:
+    return Form(field, LogitsProcessorEntry("json_schema", {"schema": schema}))

@@ -1,0 +1,93 @@
+"""One stream to a router, seen from its sender: what waits to leave by it, and which requests are
+open by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tandem.errors import QueueFullError
+from tandem.v1 import router_pb2
+from tandem.wire.outbox import Outbox
+
+_DRAFT_BYTES = 256 * 1024 * 1024
+"""Unsent prompts beyond this mean that the router does not read: more are refused."""
+_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Prompts beyond this wait for the next message, well below tandem.wire.grpc.MAX_MESSAGE_BYTES."""
+
+
+class RouterStream:
+    """Made for one dial. It takes requests until its router drains; it ends once."""
+
+    def __init__(self) -> None:
+        self.outbox: Outbox[router_pb2.FrontendMessage] = Outbox(self._take)
+        self.open: set[int] = set()
+        """First sequences of the requests that went by it and are not released."""
+        self.opened = False
+        """Its router has greeted."""
+        self.draining = False
+        self.over = asyncio.Event()
+        """It takes nothing new: its router drains, or it has ended."""
+        self._submits: dict[int, router_pb2.Submit] = {}
+        self._submit_bytes = 0
+        self._cancels: list[int] = []
+        self._on_empty: Callable[[], object] | None = None
+
+    def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
+        """Send without waiting. Raises QueueFullError while too much waits to be sent."""
+        if self._submit_bytes > _DRAFT_BYTES:
+            raise QueueFullError("The router does not take requests; try again later")
+        for submit in submits:
+            self.open.add(submit.first_sequence)
+            self._submits[submit.first_sequence] = submit
+            self._submit_bytes += len(submit.task)
+        self.outbox.notify()
+
+    def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
+        """Forget those that are open here. `cancel` tells the router, unless a submit has not left
+        yet: then neither does.
+        """
+        for first in first_sequences:
+            if first not in self.open:
+                continue
+            self.open.remove(first)
+            if submit := self._submits.pop(first, None):
+                self._submit_bytes -= len(submit.task)
+            elif cancel:
+                self._cancels.append(first)
+                self.outbox.notify()
+        self._check_empty()
+
+    def unsent(self, first_sequence: int) -> bool:
+        """Whether a submit is certain not to have reached the router."""
+        return first_sequence in self._submits
+
+    def drain(self) -> None:
+        """The router takes nothing new. What is open goes on."""
+        self.draining = True
+        self.over.set()
+
+    def when_empty(self, call: Callable[[], object]) -> None:
+        """Call it once, as soon as nothing is open."""
+        self._on_empty = call
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self._on_empty is not None and not self.open:
+            on_empty, self._on_empty = self._on_empty, None
+            on_empty()
+
+    def _take(self) -> router_pb2.FrontendMessage | None:
+        cancels, self._cancels = self._cancels, []
+        submits, size = [], 0
+        while self._submits and size < _MESSAGE_BYTES:
+            submit = self._submits.pop(next(iter(self._submits)))
+            submits.append(submit)
+            size += len(submit.task)
+        self._submit_bytes -= size
+        if self._submits:
+            self.outbox.notify()
+        if not submits and not cancels:
+            return None
+        return router_pb2.FrontendMessage(submit=submits, cancel=cancels)

@@ -1,0 +1,196 @@
+"""What operators and their machines ask a component: `/metrics`, `/live` and `/ready`.
+
+One small HTTP server on an address of its own, in a thread of its own: it answers while the
+component's event loop is busy, and says so when that loop hangs. Nothing else is served there, and
+nothing can be changed by it.
+
+- `/live`: 200 while the event loop answers and the component is alive. Restart it otherwise.
+- `/ready`: 200 while it takes work. Send it nothing otherwise.
+- `/metrics`: Prometheus text, or OpenMetrics, which carries exemplars, for those who accept that.
+
+Every exchange is bounded in time, bytes and number, so a slow or hostile client costs nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import threading
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import NamedTuple, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+from tandem import sockets
+
+T = TypeVar("T")
+PROBE_SECONDS = 2.0
+"""For the event loop to answer a probe."""
+SCRAPE_SECONDS = 5.0
+"""For the event loop to answer a scrape; past it the scrape fails, and that is the news."""
+EXCHANGE_SECONDS = 10.0
+"""From a client's connection to its end."""
+MAX_HEAD_BYTES = 8 * 1024
+MAX_CONNECTIONS = 64
+"""One more is closed at once."""
+
+
+def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callable[[], T]:
+    """`read` for a scrape: it runs on the loop, where what it reads cannot change under it."""
+
+    async def answer() -> T:
+        return read()
+
+    def ask() -> T:
+        return asyncio.run_coroutine_threadsafe(answer(), loop).result(SCRAPE_SECONDS)
+
+    return ask
+
+
+class _Answer(NamedTuple):
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    more: tuple[str, ...] = ()
+    """Further header lines."""
+
+
+class Admin:
+    """The server of one component, for the event loop in which it is made."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        ready: Callable[[], bool],
+        live: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`ready` and `live` are called on the component's loop."""
+        self._registry = registry
+        self._probes = {"/live": live, "/ready": ready}
+        self._component = asyncio.get_running_loop()
+        self._open = 0
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._renderer: ThreadPoolExecutor
+
+    @asynccontextmanager
+    async def serving(self, address: str) -> AsyncIterator[int]:
+        """Serve on "host:port" (port 0: any) within the block, which is told the port.
+
+        Raises ConfigError.
+        """
+        listener = sockets.listen(address, setting="metrics_listen")
+        port = int(listener.getsockname()[1])
+        self._loop = asyncio.new_event_loop()
+        self._renderer = ThreadPoolExecutor(1, "admin-metrics")
+        thread = threading.Thread(target=self._run, args=(listener,), name="admin", daemon=True)
+        thread.start()
+        try:
+            yield port
+        finally:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(thread.join, EXCHANGE_SECONDS)
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _run(self, listener: socket.socket) -> None:
+        with self._renderer, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve(listener))  # and cancels the exchanges that are left
+
+    async def _serve(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._connected, sock=listener, limit=MAX_HEAD_BYTES)
+        await self._stop.wait()
+        server.close()
+
+    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MAX_CONNECTIONS:
+                async with asyncio.timeout(EXCHANGE_SECONDS):
+                    await self._exchange(reader, writer)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # the client is too slow, or gone: nobody is left to be told
+        finally:
+            self._open -= 1
+            writer.transport.abort()
+
+    async def _exchange(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """One request, one answer, and the end of the connection."""
+        try:
+            method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))
+        except (ValueError, asyncio.LimitOverrunError):
+            method, answer = "GET", _text(HTTPStatus.BAD_REQUEST)
+        else:
+            answer = await self._answer(method, path, headers)
+        writer.write(_head(answer))
+        if method != "HEAD":
+            writer.write(answer.body)
+        writer.close()
+        await writer.wait_closed()
+
+    async def _answer(self, method: str, path: str, headers: Mapping[str, str]) -> _Answer:
+        probe = self._probes.get(path)
+        if probe is None and path != "/metrics":
+            return _text(HTTPStatus.NOT_FOUND)
+        if method not in ("GET", "HEAD"):
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "allow: GET, HEAD")
+        try:
+            if probe is None:
+                return await self._loop.run_in_executor(self._renderer, self._render, headers)
+            holds = await self._ask(probe)
+        except TimeoutError:
+            return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
+        return _text(HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _ask(self, probe: Callable[[], bool]) -> bool:
+        """Raises TimeoutError while the component's loop hangs."""
+
+        async def answer() -> bool:
+            return probe()
+
+        asked = asyncio.run_coroutine_threadsafe(answer(), self._component)
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await asyncio.wrap_future(asked)
+
+    def _render(self, headers: Mapping[str, str]) -> _Answer:
+        """Raises TimeoutError where a collector asks a loop that hangs."""
+        encode, content_type = choose_encoder(headers.get("accept", ""))
+        body = encode(self._registry)
+        if not gzip_accepted(headers.get("accept-encoding", "")):
+            return _Answer(HTTPStatus.OK, body, content_type)
+        return _Answer(
+            HTTPStatus.OK, gzip.compress(body), content_type, ("content-encoding: gzip",)
+        )
+
+
+def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, path, and headers by lower-case name. Raises ValueError for what is not HTTP."""
+    request, *lines = head.decode("latin-1").rstrip().split("\r\n")
+    method, target, version = request.split(" ")
+    if not version.startswith("HTTP/1."):
+        raise ValueError(version)
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    return method, target.partition("?")[0], headers
+
+
+def _text(status: HTTPStatus, *more: str) -> _Answer:
+    return _Answer(status, f"{status.phrase}\n".encode(), more=more)
+
+
+def _head(answer: _Answer) -> bytes:
+    lines = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"content-type: {answer.content_type}",
+        f"content-length: {len(answer.body)}",
+        *answer.more,
+        "connection: close",
+    )
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()

@@ -1,0 +1,187 @@
+"""Certificate files that are replaced while a process uses them, and when they end.
+
+Whoever renews them (cert-manager replaces the files of a Secret) tells nobody: who uses them asks
+`current` at each handshake or dial.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tandem.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Inode, size and time of change of each file; None: it is not there."""
+_BLOCK = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL | re.ASCII)
+_SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
+
+
+@dataclass(slots=True, frozen=True)
+class Loaded:
+    """What the files held at one moment, as PEM; `ca` is empty where none is used."""
+
+    cert: bytes
+    key: bytes
+    ca: bytes
+    context: ssl.SSLContext
+    """Shows the certificate to clients."""
+
+
+class CertificateFiles:
+    """A certificate with the chain below it, its key, and where it is used a bundle of CAs."""
+
+    def __init__(self, *, cert: str, key: str, ca: str = "") -> None:
+        """Raises ConfigError where the files cannot be used."""
+        self._cert, self._key, self._ca = cert, key, ca
+        self._stamp = self._look()
+        self._loaded = self._read()
+
+    def current(self) -> Loaded:
+        """As the files are now; while they cannot be used, as they last could be. Any thread may
+        ask; the same object is answered until the files change.
+        """
+        stamp = self._look()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._loaded = self._read()
+                log.info("certificate renewed: %s", self._cert)
+            except ConfigError as error:
+                log.warning("certificate not renewed", extra={"reason": str(error)})
+        return self._loaded
+
+    def server_context(self) -> ssl.SSLContext:
+        """For a server's whole life: each handshake uses the files as they are then."""
+
+        def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            handshake.context = self.current().context
+
+        entry = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        entry.sni_callback = choose  # called also where the client names no server
+        return entry
+
+    def _look(self) -> Stamp:
+        return tuple(_look(path) for path in (self._cert, self._key, self._ca) if path)
+
+    def _read(self) -> Loaded:
+        """Raises ConfigError where they cannot be used, or are replaced meanwhile."""
+        cert, key = _bytes(self._cert), _bytes(self._key)
+        ca = _bytes(self._ca) if self._ca else b""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # An empty password, lest OpenSSL ask a terminal for that of an encrypted key.
+            context.load_cert_chain(self._cert, self._key, password="")
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(
+                f"the certificate {self._cert} cannot be used with the key {self._key}: {error}"
+            ) from error
+        if self._ca:
+            try:
+                context.load_verify_locations(self._ca)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{self._ca} holds no usable CA: {error}") from error
+        if self._look() != self._stamp:
+            raise ConfigError(f"{self._cert} was replaced while it was read")
+        return Loaded(cert, key, ca, context)
+
+
+class ExpiryCollector(Collector):
+    """`tandem_tls_certificate_expiry_seconds`: what an alert compares with the time."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        """`files`: paths by the setting that names them; an empty path is left out."""
+        self._files = {name: path for name, path in files.items() if path}
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "tandem_tls_certificate_expiry_seconds",
+            "Unix time at which the first of the file's certificates ends; 0: it is unreadable.",
+            labels=["file"],
+        )
+        for name, path in self._files.items():
+            family.add_metric([name], _expiry_or_zero(path))
+        yield family
+
+
+def _expiry_or_zero(path: str) -> float:
+    try:
+        return expiry(_bytes(path)).timestamp()
+    except (ConfigError, ValueError):
+        return 0.0
+
+
+def expiry(pem: bytes) -> datetime:
+    """When the first of these certificates ends. Raises ValueError where there is none."""
+    blocks = _BLOCK.findall(pem.decode("ascii", "replace"))
+    if not blocks:
+        raise ValueError("there is no certificate in it")
+    return min(_not_after(ssl.PEM_cert_to_DER_cert(block)) for block in blocks)
+
+
+def _not_after(der: bytes) -> datetime:
+    """RFC 5280, 4.1: Certificate holds TBSCertificate, which holds [version], serial number,
+    algorithm, issuer and validity, which holds notBefore and notAfter.
+    """
+    certificate = _enter(der, _SEQUENCE)
+    fields = list(_elements(_enter(certificate, _SEQUENCE)))
+    if fields and fields[0][0] == _VERSION:
+        del fields[0]
+    _serial, _algorithm, _issuer, (_, validity), *_ = fields
+    _not_before, (tag, text) = _elements(validity)
+    if tag == _UTC_TIME:  # two digits of the year, which 2050 and later do not use
+        text = (b"20" if text[:2] < b"50" else b"19") + text
+    elif tag != _GENERALIZED_TIME:
+        raise ValueError("its validity is no time")
+    return datetime.strptime(text.decode("ascii"), "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def _enter(der: bytes, expected: int) -> bytes:
+    """What the first element holds."""
+    (tag, content), *_ = _elements(der)
+    if tag != expected:
+        raise ValueError("it is no certificate")
+    return content
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and content of each (X.690: a length above 127 says first how many bytes it takes)."""
+    at = 0
+    while at < len(der):
+        if at + 2 > len(der):
+            raise ValueError("it ends early")
+        tag, length = der[at], der[at + 1]
+        at += 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(der[at : at + size], "big")
+            at += size
+        yield tag, der[at : at + length]
+        at += length
+
+
+def _look(path: str) -> tuple[int, int, int] | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,101 @@
+"""`tandem verify`: whether a deployment serves, and whether its KV cache really moves.
+
+`helm test` runs it. It needs no torch, no model and no access to the cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tandem import config
+from tandem.cli import worker_counts
+from tandem.cli.client import ApiError
+from tandem.cli.console import Console
+from tandem.cli.verification import CheckError, Verification
+from tandem.errors import ConfigError
+from tandem.logits.spec import FORCED_SEQUENCE
+
+Check = Callable[[], None]
+_OFFERED = f"the answer is made by {FORCED_SEQUENCE}, which the frontend must offer to clients."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--url", required=True, help="The frontend, http:// or https://, without /v1.")
+    add("--model", default="", help="[the first one that is served]")
+    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
+    add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
+    add(
+        "--kv",
+        default="",
+        metavar="HOST:PORT,...",
+        help="Metrics ports of all workers; a name stands for every address that it has. Checks "
+        "that KV cache moved from prefill to decode.",
+    )
+    add(
+        "--kv-bytes-per-token",
+        type=int,
+        default=8,
+        metavar="N",
+        help="The least that a prompt token must move. [%(default)s, the least of any engine]",
+    )
+    add(
+        "--expect-forced",
+        action="store_true",
+        help=f"Check that a forced answer is exact, first token included; {_OFFERED}",
+    )
+    add(
+        "--expect-terminate",
+        default="",
+        metavar="PHRASE",
+        help=f"Check that an output hook ends an answer before PHRASE; {_OFFERED}",
+    )
+    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="For all. [%(default)s]")
+
+
+def verify(arguments: argparse.Namespace, console: Console) -> int:
+    """Raises ConfigError for a question that cannot be asked, ApiError for a bad address."""
+    verification = Verification(
+        console,
+        url=arguments.url,
+        model=arguments.model,
+        api_key=_api_key(arguments.api_key_env),
+        ca_file=arguments.ca_file,
+        workers=worker_counts.targets(arguments.kv),
+        kv_bytes_per_token=arguments.kv_bytes_per_token,
+        timeout_seconds=arguments.timeout,
+    )
+    if not _holds(verification.it_is_ready, console):
+        return 1
+    checks: list[Check] = [verification.a_completion_streams]
+    if arguments.expect_forced:
+        checks.append(verification.a_sequence_is_forced)
+    if phrase := arguments.expect_terminate:
+        checks.append(partial(verification.a_hook_ends_an_answer, phrase))
+    failed = sum(not _holds(check, console) for check in checks)
+    if failed:
+        console.failed(f"{failed} of {len(checks)} checks failed")
+        return 1
+    console.done(console.bold("the deployment serves"))
+    return 0
+
+
+def _holds(check: Check, console: Console) -> bool:
+    try:
+        check()
+    except (CheckError, ApiError) as error:
+        console.failed(str(error))
+        return False
+    return True
+
+
+def _api_key(variable: str) -> str:
+    if not variable:
+        return ""
+    if not (key := config.environment().get(variable, "").strip()):
+        raise ConfigError(f"--api-key-env: the variable {variable} is not set, or empty")
+    # A Secret may hold several, as the frontend's own setting does.
+    return key.split(",")[0].strip()

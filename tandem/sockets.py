@@ -1,0 +1,28 @@
+"""Sockets that listen on an address of the configuration."""
+
+from __future__ import annotations
+
+import socket
+
+from tandem.errors import ConfigError
+
+
+def listen(address: str, *, setting: str, backlog: int = 128) -> socket.socket:
+    """Listen on "host:port"; port 0 is any, and an IPv6 host stands in brackets.
+
+    Raises ConfigError, which names the setting, where the address is none or cannot be bound.
+    """
+    host, colon, port = address.rpartition(":")
+    if not (host and colon):
+        raise ConfigError(f"{setting} must be HOST:PORT, such as 0.0.0.0:8000, not {address!r}")
+    host = host.strip("[]")
+    ipv6 = ":" in host
+    try:
+        return socket.create_server(
+            (host, int(port)),
+            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+            backlog=backlog,
+            dualstack_ipv6=ipv6 and socket.has_dualstack_ipv6(),  # "[::]" is every address
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {address!r} ({setting}): {error}") from error

@@ -1,0 +1,79 @@
+"""Traces of requests: OpenTelemetry spans, exported over OTLP/HTTP.
+
+A span is made when what it tells of is over, from times that were noted on the way: nothing is done
+for a token. Who is traced is decided once, by the frontend; the others follow it, by the parent
+span that a request brings (0: not traced). Nothing of OpenTelemetry is imported while
+`otlp_endpoint` is empty. No span holds a prompt, an output, a header or a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from tandem.errors import ConfigError
+from tandem.tracing.spans import Tracer
+
+TRACES_PATH = "/v1/traces"
+_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+
+
+ENDPOINT_HELP = (
+    "Base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as"
+    " http://collector:4318; empty: no tracing. See docs/tracing.md."
+)
+"""Of the setting `otlp_endpoint`, which every component has."""
+RATIO_HELP = (
+    "Share of the requests that are traced, 0 to 1, where the client's `traceparent` does not say."
+    " The frontend alone decides; the other components trace what it traces."
+)
+"""Of the setting `trace_sample_ratio`."""
+
+
+def check(endpoint: str, ratio: float) -> None:
+    """Raises ConfigError for values that can never serve."""
+    if not 0 <= ratio <= 1:
+        raise ConfigError(f"trace_sample_ratio must be from 0 to 1, not {ratio}")
+    if not endpoint:
+        return
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query:
+        raise ConfigError(
+            "otlp_endpoint must be the URL of a collector, such as http://collector:4318; a key for"
+            " it goes into the variable OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    if url.path.rstrip("/").endswith(TRACES_PATH):
+        raise ConfigError(f"otlp_endpoint is the collector's base URL, without {TRACES_PATH}")
+
+
+@contextmanager
+def exporting(endpoint: str, *, service: str, instance: str) -> Iterator[Tracer | None]:
+    """Where this process's spans go; None without an endpoint. What waits at the end is exported
+    within tandem.tracing.otlp.FLUSH_SECONDS.
+
+    Raises ConfigError where the packages for it are not installed.
+    """
+    if not endpoint:
+        yield None
+        return
+    if not all(map(_installed, _PACKAGES)):
+        raise ConfigError(
+            "otlp_endpoint needs the OpenTelemetry SDK: pip install 'tandem-serving[tracing]', or"
+            " leave it empty"
+        )
+    from tandem.tracing import otlp  # only where it is asked for
+
+    tracer = otlp.OtlpTracer(endpoint.rstrip("/") + TRACES_PATH, service=service, instance=instance)
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False

@@ -1,0 +1,216 @@
+"""Spans to a collector, by OpenTelemetry's SDK: batches, in a thread of their own.
+
+A collector that is away costs no request anything: spans wait in a bounded queue, and what does not
+fit, or was tried in vain, is counted and dropped. The SDK's own log lines are kept back: it writes
+one for every batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import (
+    SERVICE_INSTANCE_ID,
+    SERVICE_NAME,
+    SERVICE_NAMESPACE,
+    SERVICE_VERSION,
+    Resource,
+)
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from tandem.metrics import tandem_version
+from tandem.tracing.spans import Span
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 2048
+"""Spans kept for a collector that is slow or away; the next ones are dropped."""
+BATCH_SPANS = 512
+BATCH_MILLIS = 1000
+"""How long a span waits for others."""
+EXPORT_SECONDS = 5.0
+"""For one batch, its retries included."""
+FLUSH_SECONDS = 3.0
+"""At the end of the process."""
+_NAMESPACE = "tandem"
+_SERVER_ERROR = 500
+
+
+class OtlpTracer:
+    """A tandem.tracing.spans.Tracer."""
+
+    def __init__(self, url: str, *, service: str, instance: str) -> None:
+        """`url`: with its path. `service` and `instance` name this process in the traces."""
+        self._refused = 0
+        self._recorded = 0
+        self._exporter = _Exporter(url)
+        self._ids = _GivenIds()
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource.create(
+                {
+                    SERVICE_NAMESPACE: _NAMESPACE,
+                    SERVICE_NAME: service,
+                    SERVICE_INSTANCE_ID: instance,
+                    SERVICE_VERSION: tandem_version(),
+                }
+            ),
+            id_generator=self._ids,
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=MAX_WAITING,
+                max_export_batch_size=BATCH_SPANS,
+                schedule_delay_millis=BATCH_MILLIS,
+            )
+        )
+        self._tracer = self._provider.get_tracer(_NAMESPACE, tandem_version())
+
+    @property
+    def exported(self) -> int:
+        return self._exporter.exported
+
+    @property
+    def dropped(self) -> int:
+        return self._refused + self._exporter.failed
+
+    def record(self, span: Span) -> None:
+        if self._recorded - self._exporter.taken >= MAX_WAITING:
+            self._refused += 1
+            return
+        self._recorded += 1
+        self._ids.trace_id, self._ids.span_id = int(span.trace_id, 16), span.span_id
+        # Where the wall clock is now: it may have been set since the process started.
+        ahead = time.time() - time.monotonic()
+        made = self._tracer.start_span(
+            span.name,
+            context=_context(span),
+            kind=trace.SpanKind.INTERNAL if span.inside else trace.SpanKind.SERVER,
+            attributes=span.attributes,
+            start_time=_nanoseconds(span.began + ahead),
+        )
+        for event in span.events:
+            made.add_event(event.name, event.attributes, _nanoseconds(event.at + ahead))
+        if span.error is not None:
+            made.set_attribute("error.type", span.error.code)
+            if span.error.http_status >= _SERVER_ERROR:
+                made.set_status(trace.Status(trace.StatusCode.ERROR, span.error.message))
+        made.end(_nanoseconds(span.ended + ahead))
+
+    def close(self) -> None:
+        """Export what waits, for FLUSH_SECONDS at most, and not where the collector is away
+        already; then what is left is lost.
+        """
+        failed = self._exporter.failed
+        if self._exporter.away:
+            self._exporter.shutdown()
+        flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_SECONDS)
+        self._exporter.shutdown()
+        if lost := self._recorded - self._exporter.exported - failed:
+            log.warning("spans were lost at shutdown", extra={"count": lost})
+
+
+class _GivenIds(IdGenerator):
+    """The ids of the next span: its children were told them before it was made."""
+
+    def __init__(self) -> None:
+        self.trace_id = self.span_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+    def generate_span_id(self) -> int:
+        return self.span_id
+
+
+class _Complaints(logging.Filter):
+    """Keeps back what the SDK logs of its exports."""
+
+    def __init__(self, *loggers: str) -> None:
+        super().__init__()
+        self.first = ""
+        """Of an export: it has the cause, where the last one tells that there was no more time."""
+        for name in loggers:
+            logging.getLogger(name).addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.first = self.first or record.getMessage()
+        return False
+
+
+_complaints = _Complaints(
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal"
+)
+
+
+class _Exporter(SpanExporter):
+    """OpenTelemetry's, which counts, and says once that its collector is away. One thread exports;
+    `shutdown` may come from another, and twice.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+        self._inner = OTLPSpanExporter(endpoint=url, timeout=EXPORT_SECONDS)
+        self.away = False
+        """The last export failed."""
+        self._closed = False
+        self.taken = 0
+        """Of the queue; then each is either exported or failed."""
+        self.exported = 0
+        self.failed = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
+        if self._closed:
+            self.failed += len(spans)
+            return SpanExportResult.FAILURE
+        _complaints.first = ""
+        result = self._inner.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+            if self.away:
+                log.info("the trace collector takes spans again", extra={"address": self._address})
+        else:
+            self.failed += len(spans)
+            if not self.away:
+                extra = {"address": self._address, "reason": _complaints.first}
+                log.warning("the trace collector takes no spans: they are dropped", extra=extra)
+        self.away = result is not SpanExportResult.SUCCESS
+        return result
+
+    def shutdown(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._inner.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _context(span: Span) -> Context:
+    """That of the span's parent."""
+    if not span.parent_id:
+        return trace.set_span_in_context(trace.INVALID_SPAN)
+    parent = trace.SpanContext(
+        trace_id=int(span.trace_id, 16),
+        span_id=span.parent_id,
+        is_remote=not span.inside,
+        trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
+    )
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,76 @@
+"""What a span says, and who is traced: plain values, without OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.errors import TandemError
+from tandem.ids import Traceparent
+
+Value = str | bool | int | float | Sequence[str]
+Attributes = Mapping[str, Value]
+_LOW_BITS = 2**64
+
+
+@dataclass(slots=True, frozen=True)
+class Event:
+    """A moment of a span. `at`: seconds of time.monotonic, as all times here."""
+
+    name: str
+    at: float
+    attributes: Attributes | None = None
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Span:
+    """Something that is over."""
+
+    name: str
+    trace_id: str
+    """32 hex digits."""
+    span_id: int
+    parent_id: int
+    """0: it is the first of its trace."""
+    began: float
+    ended: float
+    attributes: Attributes
+    events: Sequence[Event] = ()
+    error: TandemError | None = None
+    """Of a fault of ours (status 500 and above) it makes the span an error; of a client's mistake,
+    or its going away, it is noted, as OpenTelemetry's rules for HTTP servers want."""
+    inside: bool = False
+    """Its parent is a span of this process."""
+
+
+class Tracer(Protocol):
+    """Where spans go."""
+
+    @property
+    def exported(self) -> int:
+        """Spans that a collector has taken."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Spans that none has taken and that are not kept."""
+        ...
+
+    def record(self, span: Span) -> None:
+        """Never waits, and never fails. To be called from one thread."""
+        ...
+
+
+class Sampler:
+    """Decides who is traced, as OpenTelemetry's ParentBased(TraceIdRatioBased) does: a caller's own
+    decision holds; without one, the trace id decides, so that all who ask come to the same.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self._bound = round(ratio * _LOW_BITS)
+
+    def samples(self, trace_id: str, parent: Traceparent | None) -> bool:
+        if parent is not None:
+            return parent.sampled
+        return int(trace_id[16:], 16) < self._bound

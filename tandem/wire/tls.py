@@ -1,0 +1,93 @@
+"""Mutual TLS of the gRPC between components.
+
+Every component shows one certificate, as a server and as a client, and trusts one CA for both. All
+certificates bear one name, `tls_peer_name`: components are dialled by addresses that no certificate
+could know. Whoever holds a certificate of that CA is a peer, so the CA is to be Tandem's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import grpc
+
+from tandem.certificates import CertificateFiles, Loaded
+from tandem.errors import ConfigError
+
+CERT_HELP = (
+    "PEM file of this component's certificate, for mutual TLS with the other components; it is read"
+    " again when it changes. Goes with tls_key and tls_ca; without all three gRPC is plaintext."
+)
+KEY_HELP = "PEM file of that certificate's key, without a password."
+CA_HELP = "PEM file of the CA whose certificates other components must show: Tandem's own."
+PEER_NAME_HELP = "DNS name in every component's certificate; addresses are not compared."
+
+
+class TlsSettings(Protocol):
+    """What the settings of every component hold, with the help texts above."""
+
+    @property
+    def tls_cert(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+    @property
+    def tls_ca(self) -> str: ...
+    @property
+    def tls_peer_name(self) -> str: ...
+
+
+def check(settings: TlsSettings) -> None:
+    """Raises ConfigError for settings that are neither mutual TLS nor plaintext."""
+    given = (settings.tls_cert, settings.tls_key, settings.tls_ca)
+    if any(given) and not all(given):
+        raise ConfigError("tls_cert, tls_key and tls_ca are needed together, or none of them")
+    if any(given) and not settings.tls_peer_name:
+        raise ConfigError("tls_peer_name must not be empty beside tls_cert")
+
+
+def files(settings: TlsSettings) -> Mapping[str, str]:
+    """For tandem.certificates.ExpiryCollector."""
+    return {"tls_cert": settings.tls_cert, "tls_ca": settings.tls_ca}
+
+
+class PeerTls:
+    """Credentials of one component, from its files as they are now."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """Raises ConfigError where the files cannot be used."""
+        self._files = CertificateFiles(
+            cert=settings.tls_cert, key=settings.tls_key, ca=settings.tls_ca
+        )
+        self._served = self._files.current()
+        self.peer_name = settings.tls_peer_name
+
+    @classmethod
+    def of(cls, settings: TlsSettings) -> PeerTls | None:
+        """None: these settings ask for plaintext. Raises ConfigError."""
+        return cls(settings) if settings.tls_cert else None
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """To be asked for at each dial: a channel never reads its files again."""
+        loaded = self._files.current()
+        return grpc.ssl_channel_credentials(loaded.ca, loaded.key, loaded.cert)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """They follow the files, and demand a certificate of every client."""
+        return grpc.dynamic_ssl_server_credentials(
+            _server_configuration(self._served),
+            self._renewed,  # type: ignore[arg-type]  # its stub knows no None
+            require_client_authentication=True,
+        )
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """gRPC asks before each handshake, in threads of its own. None: nothing has changed."""
+        loaded = self._files.current()
+        if loaded is self._served:
+            return None
+        self._served = loaded
+        return _server_configuration(loaded)
+
+
+def _server_configuration(loaded: Loaded) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], loaded.ca)

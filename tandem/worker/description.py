@@ -1,0 +1,38 @@
+"""What a worker says of itself to routers."""
+
+from __future__ import annotations
+
+import secrets
+
+from tandem.engine.base import EngineDescription
+from tandem.hooks.contract import Phase
+from tandem.logits.registry import Registry
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.config import WorkerConfig
+
+PHASES = {"prefill": common_pb2.PHASE_PREFILL, "decode": common_pb2.PHASE_DECODE}
+
+
+def describe(
+    phase: Phase,
+    config: WorkerConfig,
+    engine: EngineDescription,
+    *,
+    has_hook: bool,
+    registry: Registry,
+) -> worker_pb2.WorkerDescription:
+    """All of it but the load. The fingerprint is the engine's, and the deployment's revision."""
+    fingerprint = common_pb2.Fingerprint()
+    fingerprint.CopyFrom(engine.fingerprint)
+    fingerprint.deployment_revision = config.deployment_revision
+    return worker_pb2.WorkerDescription(
+        name=config.worker_name(phase),
+        instance=secrets.token_hex(8),
+        phase=PHASES[phase],
+        fingerprint=fingerprint,
+        kv_endpoint=engine.kv_endpoint,
+        limits=engine.limits,
+        has_hook=has_hook,
+        propagate_terminate=config.propagate_terminate and phase == "prefill",
+        logits_processors=registry.offered(),
+    )

@@ -1,0 +1,40 @@
+"""The end of a worker's legs: they may finish, for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tandem.errors import EngineError, WorkerError
+from tandem.metrics import Drain
+from tandem.worker.legs import Legs
+
+log = logging.getLogger(__name__)
+SETTLE_SECONDS = 10.0
+"""For the engine to let go of what the end of the drain cut off; then the process ends anyway."""
+
+
+async def drain(
+    legs: Legs, engine: asyncio.Task[EngineError], *, seconds: float, measured: Drain
+) -> None:
+    """Let open legs finish, fail those that take longer than `seconds`, and return at once where
+    the engine dies. The worker takes nothing new by now.
+    """
+    measured.begin()
+    log.info("draining", extra={"count": len(legs)})
+    await _idle_within(seconds, legs, engine)
+    if len(legs) and not engine.done():
+        measured.aborted = len(legs)
+        log.warning("drain time ran out", extra={"count": measured.aborted})
+        legs.fail_all(WorkerError("the worker shut down before the request had ended"))
+        await _idle_within(SETTLE_SECONDS, legs, engine)
+    measured.end()
+    log.info("drained", extra={"seconds": round(measured.seconds, 3)})
+
+
+async def _idle_within(seconds: float, legs: Legs, engine: asyncio.Task[EngineError]) -> None:
+    """Until no leg is open, the time is over, or the engine has died."""
+    async with asyncio.TaskGroup() as tasks:
+        idle = tasks.create_task(legs.idle.wait())
+        await asyncio.wait({idle, engine}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()

@@ -1,0 +1,49 @@
+"""Metrics of a worker's legs: how they ended, how long they took, and what their prompts were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from tandem.hooks.contract import Phase
+from tandem.metrics import cumulative
+from tandem.worker.tally import WorkerTally
+
+_PHASE = ("phase",)
+
+
+def leg_metrics(phase: Phase, tally: WorkerTally) -> Iterator[Metric]:
+    """Added up when a leg closes; nothing here is counted by token."""
+    legs = CounterMetricFamily(
+        "tandem_worker_legs", "Sequences that ended here.", labels=(*_PHASE, "outcome")
+    )
+    for outcome, count in tally.legs.items():
+        legs.add_metric((phase, outcome), count)
+    failures = CounterMetricFamily(
+        "tandem_worker_failed_legs",
+        "Sequences that failed or were refused here, by the code of their error.",
+        labels=(*_PHASE, "code"),
+    )
+    for code, count in tally.failures.items():
+        failures.add_metric((phase, code), count)
+    seconds = HistogramMetricFamily(
+        "tandem_worker_leg_seconds",
+        "Time of a sequence on this worker, its wait and the hand-over of its KV cache included.",
+        labels=_PHASE,
+    )
+    buckets = cumulative(tally.leg_seconds.bounds, tally.leg_seconds.counts)
+    seconds.add_metric((phase,), buckets, tally.leg_seconds.total)
+    yield from (legs, failures, seconds)
+    for name, help, value in (
+        ("prompt_tokens", "Prompt tokens of the sequences that ended here.", tally.prompt_tokens),
+        (
+            "cached_tokens",
+            "Of those, the ones whose KV cache the engine had already.",
+            tally.cached_tokens,
+        ),
+    ):
+        family = CounterMetricFamily(f"tandem_worker_{name}", help, labels=_PHASE)
+        family.add_metric((phase,), value)
+        yield family

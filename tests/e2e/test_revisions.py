@@ -1,0 +1,95 @@
+"""A rollout's two promises, on real processes: revisions are never paired with each other, and a
+new worker is ready once a pair uses it, and from then on whatever becomes of its peers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from stacks import MODEL, SIM_READY_SECONDS, Served, options
+
+from tandem.cli.client import Client
+from tandem.cli.stack import Stack
+
+PREFILL, OLD, NEW = "prefill_worker-0", "decode_worker-0", "decode_worker-1"
+
+
+class Rollout:
+    """A prefill worker and two decode workers; each has a revision."""
+
+    def __init__(self, stack: Stack, run_dir: Path) -> None:
+        self.stack = stack
+        self._run_dir = run_dir
+        self._served = Served("sim", stack, run_dir / "no-hook")
+
+    def status(self, component: str, path: str) -> int:
+        return Client(self.stack.components[component].launch.metrics).status(path)
+
+    def ready(self, *components: str) -> Callable[[], bool]:
+        return lambda: all(self.status(each, "/ready") == 200 for each in components)
+
+    def metric(self, component: str, name: str, **labels: str) -> float:
+        return self._served.metric(component, name, **labels)
+
+    def complete(self) -> None:
+        body = {"model": MODEL, "prompt": "The for statement", "max_tokens": 4}
+        assert Client(self.stack.url).post("/v1/completions", body)["choices"][0]["text"]
+
+    def restart_prefill(self, revision: str) -> None:
+        write(self._run_dir, PREFILL, revision)
+        self.stack.restart(PREFILL)
+
+
+def write(run_dir: Path, component: str, revision: str) -> str:
+    """A settings file; answers the flag that names it."""
+    path = run_dir / f"{component}.yaml"
+    path.write_text(f"deployment_revision: {revision}\nready_when_paired: true\n")
+    return f"--config={path}"
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Probes are all that says what another process does."""
+    deadline = time.monotonic() + SIM_READY_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def rollout(model_path: Path, tmp_path: Path) -> Iterator[Rollout]:
+    revisions = {PREFILL: "one", OLD: "one", NEW: "two"}
+    flags = {name: (write(tmp_path, name, revision),) for name, revision in revisions.items()}
+    plain = options("sim", model_path, decode=2, hook_prefill="", hook_decode="", flags=flags)
+    with Stack(plain, run_dir=tmp_path) as stack:
+        yield Rollout(stack, tmp_path)
+
+
+def test_revisions_are_never_paired_and_readiness_waits_for_a_pair_once(rollout: Rollout) -> None:
+    rejected = {"name": "tandem_router_pair_rejected_total", "reason": "deployment_revision"}
+    until(rollout.ready(PREFILL, OLD, "router", "frontend"))
+    until(lambda: rollout.metric("router", **rejected) == 1)
+    for _ in range(4):
+        rollout.complete()
+    assert rollout.metric(OLD, "tandem_worker_legs_total", outcome="finished") == 4
+    # The other revision's worker is well, and waits.
+    assert rollout.status(NEW, "/live") == 200
+    assert rollout.status(NEW, "/ready") == 503
+    assert rollout.metric(NEW, "tandem_worker_ready") == 0
+    assert rollout.metric(NEW, "tandem_worker_legs_total") == 0
+
+    # Its peer comes; the old one loses its own, and stays what it was.
+    rollout.stack.components[PREFILL].process.kill()
+    rollout.stack.components[PREFILL].process.wait(timeout=10)
+    until(lambda: rollout.status("frontend", "/ready") == 503)
+    assert rollout.status(OLD, "/ready") == 200
+    rollout.restart_prefill("two")
+    until(rollout.ready(PREFILL, NEW, "router", "frontend"))
+    for _ in range(4):
+        rollout.complete()
+    assert rollout.metric(NEW, "tandem_worker_legs_total", outcome="finished") == 4
+    assert rollout.metric(OLD, "tandem_worker_legs_total", outcome="finished") == 4
+    assert rollout.status(OLD, "/ready") == 200
+    assert rollout.status(OLD, "/live") == 200

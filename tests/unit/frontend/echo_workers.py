@@ -1,0 +1,105 @@
+"""A prefill and a decode worker for tests of routers and frontends together: real gRPC servers, any
+number of routers each, and no engine. Decode answers every request with the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.wire.columns import Draft
+from tandem.wire.grpc import Server
+
+ROWS = tuple(f"<{number}>" for number in range(8))
+
+
+class EchoWorker(worker_pb2_grpc.WorkerServicer):
+    def __init__(self, phase: common_pb2.Phase.ValueType, fingerprint: common_pb2.Fingerprint):
+        name = common_pb2.Phase.Name(phase)
+        self._decodes = phase == common_pb2.PHASE_DECODE
+        self.runs: dict[str, int] = {}
+        """How often each request was started, by its trace_id."""
+        self._description = worker_pb2.WorkerDescription(
+            name=name,
+            instance=name,
+            phase=phase,
+            fingerprint=fingerprint,
+            kv_endpoint="127.0.0.1:1",
+            limits=worker_pb2.Limits(max_sequences=1024, context_length=4096, vocabulary=2048),
+        )
+
+    async def Describe(self, request: Any, context: Any) -> worker_pb2.WorkerDescription:
+        return self._description
+
+    async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        frames: asyncio.Queue[worker_pb2.WorkerFrame] = asyncio.Queue()
+        frames.put_nowait(worker_pb2.WorkerFrame(load=worker_pb2.Load()))
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(request_iterator, frames, group))
+            while not reading.done():
+                await context.write(await self._next(frames))
+
+    async def _next(self, frames: asyncio.Queue[worker_pb2.WorkerFrame]) -> worker_pb2.WorkerFrame:
+        try:
+            return await asyncio.wait_for(frames.get(), 0.5)
+        except TimeoutError:
+            return worker_pb2.WorkerFrame(load=worker_pb2.Load())
+
+    async def _read(
+        self,
+        commands: AsyncIterator[worker_pb2.WorkerCommand],
+        frames: asyncio.Queue[worker_pb2.WorkerFrame],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        async for command in commands:
+            for start in command.start:
+                group.create_task(self._run(start, frames))
+
+    async def _run(
+        self, start: worker_pb2.StartLeg, frames: asyncio.Queue[worker_pb2.WorkerFrame]
+    ) -> None:
+        trace_id = common_pb2.Task.FromString(start.task).trace_id
+        self.runs[trace_id] = self.runs.get(trace_id, 0) + 1
+        if self._decodes:
+            started = worker_pb2.LegEvent(leg=start.leg, started=worker_pb2.LegStarted())
+            frames.put_nowait(worker_pb2.WorkerFrame(events=[started]))
+            for number, text in enumerate(ROWS, 1):
+                draft = Draft()
+                draft.add(start.sequence, 1, text)
+                if number == len(ROWS):
+                    draft.finishes.append(_finish(start.sequence))
+                payload = draft.serialize()
+                envelope = worker_pb2.Envelope(destination=start.destination, payload=payload)
+                frames.put_nowait(worker_pb2.WorkerFrame(envelopes=[envelope]))
+                await asyncio.sleep(0.002)  # a step
+        closed = worker_pb2.LegClosed(outcome=worker_pb2.LegClosed.OUTCOME_FINISHED)
+        frames.put_nowait(
+            worker_pb2.WorkerFrame(events=[worker_pb2.LegEvent(leg=start.leg, closed=closed)])
+        )
+
+
+def _finish(sequence: int) -> common_pb2.Finish:
+    return common_pb2.Finish(
+        sequence=sequence,
+        reason=common_pb2.FINISH_REASON_STOP,
+        completion_tokens=len(ROWS),
+    )
+
+
+@asynccontextmanager
+async def echo_worker(
+    phase: common_pb2.Phase.ValueType, fingerprint: common_pb2.Fingerprint
+) -> AsyncIterator[tuple[EchoWorker, str]]:
+    """The worker and its address."""
+    worker, server = EchoWorker(phase, fingerprint), Server()
+    server.add(
+        lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(worker, into), "tandem.v1.Worker"
+    )
+    port = await server.start("127.0.0.1:0")
+    try:
+        yield worker, f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)

@@ -1,0 +1,131 @@
+"""Each request is counted against the latency objectives, exactly once and exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import Harness, say_hello
+from prometheus_client import CollectorRegistry
+
+from frontend.exchange import Exchange
+from frontend.metrics import Tally
+from frontend.objectives import ObjectiveCounts, Objectives
+from tandem.errors import WorkerLostError
+
+Start = Callable[..., Awaitable[Harness]]
+COUNTS = "tandem_frontend_slo_requests_total"
+NEVER, ALWAYS = 1e-9, 1e3
+
+
+async def _withhold_all(reply: Reply) -> None:
+    reply.end(stop_reason="a hook")
+    await reply.flush()
+
+
+def _exchange(n: int = 1) -> Exchange:
+    return Exchange(
+        base=1,
+        prompts=1,
+        n=n,
+        backlog_limit=1000,
+        inter_token=Tally("any", "", (1.0,), CollectorRegistry()),
+        touched=[],
+        release=lambda exchange: None,
+        abort_client=lambda: None,
+        withheld_reason="stop",
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("ttft", "itl", "counted"),
+    [
+        (ALWAYS, ALWAYS, ("met", "met")),
+        (NEVER, ALWAYS, ("missed", "met")),
+        (ALWAYS, NEVER, ("met", "missed")),
+        (NEVER, NEVER, ("missed", "missed")),
+    ],
+)
+async def test_a_request_is_counted_by_what_it_met(
+    start: Start, ttft: float, itl: float, counted: tuple[str, str], stream: bool
+) -> None:
+    frontend = await start(say_hello, slo_ttft_seconds=ttft, slo_itl_seconds=itl)
+    await frontend.chat(stream=stream)
+    assert await frontend.metric(COUNTS) == 1
+    assert await frontend.metric(COUNTS, ttft=counted[0], itl=counted[1]) == 1
+
+
+async def test_a_request_that_failed_is_not_counted(start: Start) -> None:
+    async def fail(reply: Reply) -> None:
+        reply.end(error=WorkerLostError("gone").to_proto())
+        await reply.flush()
+
+    frontend = await start(fail)
+    assert (await frontend.chat()).status_code == 502
+    assert await frontend.metric(COUNTS) == 0
+    lost = "tandem_frontend_requests_total"
+    assert await frontend.metric(lost, outcome="worker_lost", fault="server") == 1
+
+
+async def test_a_request_whose_whole_output_was_withheld_met_the_time_between_tokens(
+    start: Start,
+) -> None:
+    frontend = await start(_withhold_all, slo_itl_seconds=NEVER)
+    await frontend.chat()
+    assert await frontend.metric(COUNTS, itl="met") == 1
+
+
+async def test_the_objectives_are_exported(start: Start) -> None:
+    frontend = await start(say_hello, slo_ttft_seconds=0.7, slo_itl_seconds=0.03)
+    assert await frontend.metric("tandem_frontend_slo_seconds", objective="ttft") == 0.7
+    assert await frontend.metric("tandem_frontend_slo_seconds", objective="itl") == 0.03
+
+
+async def test_an_outcome_says_whose_fault_it_was(start: Start) -> None:
+    frontend = await start(say_hello, max_open_requests=1)
+    requests = "tandem_frontend_requests_total"
+    for outcome, fault in (
+        ("success", "none"),
+        ("invalid_request", "client"),
+        ("cancelled", "client"),
+        ("queue_full", "server"),
+        ("hook_failed", "server"),
+        ("deadline_exceeded", "server"),
+    ):
+        assert await frontend.metric(requests, outcome=outcome, fault=fault) == 0
+
+
+def test_an_objective_that_is_just_met_is_met() -> None:
+    registry = CollectorRegistry()
+    counts = ObjectiveCounts(Objectives(ttft=1.0, itl=0.1), registry)
+    counts.count(ttft_seconds=1.0, itl_seconds=0.1)
+    counts.count(ttft_seconds=1.01, itl_seconds=0.1)
+
+    def count(ttft: str) -> Any:
+        return registry.get_sample_value(COUNTS, {"ttft": ttft, "itl": "met"})
+
+    assert (count("met"), count("missed")) == (1, 1)
+
+
+def test_the_time_between_tokens_is_a_mean_over_tokens_not_over_messages() -> None:
+    exchange = _exchange()
+    for count, now in ((1, 10.0), (1, 10.1), (8, 10.9)):
+        exchange.row(1, count, "x", (), (), now)
+    assert exchange.mean_itl_seconds == pytest.approx(0.9 / 9)
+
+
+def test_of_several_choices_the_slowest_counts() -> None:
+    exchange = _exchange(n=2)
+    for sequence, now in ((1, 10.0), (2, 10.0), (1, 10.1), (2, 10.4)):
+        exchange.row(sequence, 1, "x", (), (), now)
+    assert exchange.mean_itl_seconds == pytest.approx(0.4)
+
+
+def test_one_token_has_no_time_between_tokens() -> None:
+    exchange = _exchange()
+    assert exchange.mean_itl_seconds == 0
+    exchange.row(1, 1, "x", (), (), 10.0)
+    assert exchange.mean_itl_seconds == 0

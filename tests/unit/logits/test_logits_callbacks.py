@@ -1,0 +1,204 @@
+"""Named callbacks are logits processors: called as TensorRT-LLM calls them, limited and failed as
+processors are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from logits_bench import EOS, MODEL, Library, plain, rows
+
+from tandem.engine.sglang import options
+from tandem.engine.sglang.processors import Processors
+from tandem.errors import InvalidRequestError, LoadError, ProcessorError
+from tandem.logits import TokenHistory, arrays
+from tandem.logits.callbacks import Batched, Single, batched_callback, callback
+from tandem.logits.processor import EVERYTHING
+from tandem.logits.registry import Registry
+from tandem.logits.rows import apply_rows
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.state import RequestLogits
+
+PAST = TokenHistory([5, 6, 7], [8, 9])
+Calls = list[Any]
+
+
+@callback
+def found_by_path(
+    req_id: int, logits: Any, token_ids: Any, stream_ptr: int | None, client_id: int | None
+) -> None:
+    """Forces the request's own number."""
+    logits[:] = -math.inf
+    logits[..., req_id] = 0.0
+
+
+def not_decorated(*_: Any) -> None: ...
+
+
+class Caller:
+    def __call__(self, *_: Any) -> None: ...
+
+
+def single(calls: Calls) -> Single:
+    def force(
+        req_id: int, logits: Any, token_ids: Any, stream_ptr: int | None, client_id: int | None
+    ) -> None:
+        calls.append((req_id, tuple(logits.shape), token_ids, stream_ptr, client_id))
+        logits[:] = -math.inf
+        logits[..., 100 + req_id] = 0.0
+
+    return force
+
+
+def batched(calls: Calls, guilty: int | None = None) -> Batched:
+    def force(
+        req_ids: list[int],
+        logits: list[Any],
+        token_ids: list[list[list[int]]],
+        stream_ptr: int | None,
+        client_ids: list[int | None],
+    ) -> None:
+        calls.append((req_ids, token_ids, stream_ptr, client_ids))
+        for number, row in zip(req_ids, logits, strict=True):
+            assert row.shape == (1, 1, MODEL.vocabulary)
+            row[:] = -math.inf
+            row[..., 200 + number] = 0.0
+            if number == guilty:
+                raise KeyError("secret")
+
+    return force
+
+
+def registry_of(**made: Any) -> Registry:
+    registry = Registry.builtin()
+    for name, cls in made.items():
+        registry.register(name, cls)
+    return registry
+
+
+def state(registry: Registry, name: str, **args: Any) -> RequestLogits:
+    spec = LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
+    registry.check(spec, available=EVERYTHING, model=MODEL)
+    return RequestLogits.create(registry, spec, MODEL)
+
+
+@pytest.mark.promise("S2-071")
+def test_a_callback_edits_the_rows_of_the_requests_that_name_it_and_no_other(
+    library: Library,
+) -> None:
+    calls: Calls = []
+    registry = registry_of(mine=callback(single(calls)))
+    states = [
+        state(registry, "mine", request_id=3, client_id=70),
+        state(registry, "bias", bias={"4": 1.0}),
+        state(registry, "mine", request_id=5),
+    ]
+    batch = rows(library, 3)
+    expected = plain(batch)[1]
+    expected[4] += 1.0
+    assert apply_rows(states, [PAST, PAST, PAST], batch) == [None] * 3
+    assert (int(batch[0].argmax()), int(batch[2].argmax())) == (103, 105)
+    assert plain(batch)[1].tobytes() == expected.tobytes()
+    shape = (1, 1, MODEL.vocabulary)
+    tokens = [[5, 6, 7, 8, 9]]
+    assert calls == [(3, shape, tokens, None, 70), (5, shape, tokens, None, None)]
+
+
+def test_a_callback_may_return_other_logits_of_its_shape(library: Library) -> None:
+    registry = registry_of(
+        doubled=callback(lambda _id, logits, *_rest: logits * 2),
+        short=callback(lambda _id, logits, *_rest: logits[..., :1]),
+    )
+    batch = rows(library, 2)
+    before = plain(batch)
+    states = [state(registry, name, request_id=1) for name in ("doubled", "short")]
+    errors = apply_rows(states, [PAST, PAST], batch)
+    assert errors[0] is None
+    assert plain(batch)[0].tobytes() == (before[0] * 2).tobytes()
+    assert isinstance(errors[1], ProcessorError)
+    assert "raised ValueError" in errors[1].message
+
+
+@pytest.mark.promise("S2-072")
+def test_an_unknown_callback_is_a_typed_error() -> None:
+    with pytest.raises(InvalidRequestError, match="unknown logits processor 'nobody'") as refusal:
+        state(registry_of(), "nobody", request_id=1)
+    assert refusal.value.param == "logits_processors[0]"
+    with pytest.raises(InvalidRequestError, match="missing a required argument: 'request_id'"):
+        state(registry_of(mine=callback(single([]))), "mine")
+
+
+@pytest.mark.promise("S2-073")
+@pytest.mark.parametrize("beside", [False, True], ids=["whole batch", "part of it"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batched_callback_is_called_once_a_step_with_parallel_lists(
+    library: Library, count: int, beside: bool
+) -> None:
+    calls: Calls = []
+    registry = registry_of(ours=batched_callback(batched(calls)))
+    states = [state(registry, "ours", request_id=n, client_id=70 + n) for n in range(count)]
+    states += [state(registry, "max_new_tokens", count=0)] * beside
+    pasts = [TokenHistory([5], [n]) for n in range(len(states))]
+    batch = rows(library, len(states))
+    assert apply_rows(states, pasts, batch) == [None] * len(states)
+    numbers = list(range(count))
+    clients = [70 + n for n in numbers]
+    assert calls == [(numbers, [[[5, n]] for n in numbers], None, clients)]
+    wanted = [200 + n for n in numbers] + [EOS] * beside
+    assert [int(row.argmax()) for row in batch] == wanted
+
+
+def test_a_batched_callback_that_raises_ends_the_guilty_request_alone(library: Library) -> None:
+    calls: Calls = []
+    registry = registry_of(ours=batched_callback(batched(calls, guilty=1)))
+    states = [state(registry, "ours", request_id=number) for number in range(3)]
+    batch = rows(library, 3)
+    errors = apply_rows(states, [PAST] * 3, batch)
+    assert [error and error.message for error in errors] == [
+        None,
+        "logits processor 'ours' raised KeyError",
+        None,
+    ]
+    assert [int(row.argmax()) for row in batch] == [200, 0, 202]
+    assert [call[0] for call in calls] == [[0, 1, 2], [0], [1], [2]]
+
+
+def test_a_decorated_function_travels_by_its_import_path() -> None:
+    registry = registry_of(mine=found_by_path)
+    content = json.loads(json.dumps(registry.portable()))
+    assert content["processors"]["mine"][0] == f"{__name__}:found_by_path"
+    rebuilt = Registry.from_portable(content)
+    row = rows("torch", 1)[0]
+    assert state(rebuilt, "mine", request_id=9).apply(PAST, row) is None
+    assert int(row.argmax()) == 9
+
+
+@pytest.mark.parametrize(
+    "live",
+    [lambda *_: None, not_decorated, single([]), Caller(), functools.partial(print), print],
+    ids=["lambda", "not decorated", "closure", "object", "partial", "built in"],
+)
+def test_a_live_callback_is_refused_by_an_engine_with_another_process(
+    model_path: Path, live: Any
+) -> None:
+    registry = registry_of(mine=callback(live))
+    with pytest.raises(LoadError, match=r"'mine': another process cannot import .*@callback"):
+        Processors(registry, options.parse({}), MODEL)
+
+
+@pytest.mark.promise("S2-075")
+def test_a_callback_is_given_the_stream_that_its_rows_are_computed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = {"cuda:1": SimpleNamespace(cuda_stream=4711)}
+    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
+    assert arrays.stream_of(SimpleNamespace(is_cuda=True, device="cuda:1")) == 4711
+    assert arrays.stream_of(rows("torch", 1)) is None
+    assert arrays.stream_of(rows("numpy", 1)) is None

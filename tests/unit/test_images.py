@@ -1,0 +1,203 @@
+"""What docker/ and .github/workflows/ say is what the rest of the repository means. The images
+themselves are built and started in public CI.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCKERFILES = ("tandem", "tandem-sglang")
+FROM_A_STAGE = "--from="
+
+
+class Instruction(NamedTuple):
+    name: str
+    words: list[str]
+
+
+def instructions(image: str) -> list[Instruction]:
+    text = (DOCKER / f"{image}.Dockerfile").read_text()
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return [Instruction(words[0], words[1:]) for words in lines]
+
+
+def last_stage(image: str) -> list[Instruction]:
+    found = instructions(image)
+    starts = [index for index, each in enumerate(found) if each.name == "FROM"]
+    return found[starts[-1] :]
+
+
+def copied(image: str) -> list[str]:
+    """The paths that come from the repository."""
+    return [
+        path
+        for name, words in instructions(image)
+        if name == "COPY" and not any(word.startswith(FROM_A_STAGE) for word in words)
+        for path in words[:-1]
+    ]
+
+
+def pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(), flags=re.MULTILINE))
+
+
+def manifests() -> list[dict[str, Any]]:
+    """The chart with its default values, as `make chart` writes it."""
+    files = sorted((ROOT / "deploy").glob("*.yaml"))
+    return [each for file in files for each in yaml.safe_load_all(file.read_text()) if each]
+
+
+def pods() -> list[dict[str, Any]]:
+    return [
+        each["spec"]["template"]["spec"] for each in manifests() if each["kind"] == "Deployment"
+    ]
+
+
+def lay_over() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lay_over", DOCKER / "lay_over.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_what_an_image_copies_exists_and_reaches_the_builder(image: str) -> None:
+    let_through = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    for path in copied(image):
+        assert (ROOT / path).exists(), path
+        assert {path, path.partition("/")[0]} & let_through, f".dockerignore keeps {path} away"
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_an_image_holds_every_package_of_the_wheel(image: str) -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert set(packages) <= set(copied(image))
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_an_image_runs_as_nobody_in_particular_with_its_environment_first(image: str) -> None:
+    stage = last_stage(image)
+    user = [each.words for each in stage if each.name == "USER"][-1]
+    variables = [word for each in stage if each.name == "ENV" for word in each.words]
+    assert user == ["10001:10001"]
+    assert "PATH=/opt/venv/bin:${PATH}" in variables
+    assert "HOME=/tmp" in variables
+    assert not [each for each in stage if each.name == "HEALTHCHECK"]
+    assert all(each.words == ["[]"] for each in stage if each.name == "ENTRYPOINT")
+
+
+def test_the_chart_runs_what_the_images_hold() -> None:
+    commands = set(PROJECT["project"]["scripts"])
+    assert pods()
+    for pod in pods():
+        assert pod["securityContext"]["runAsUser"] == 10001
+        assert pod["securityContext"]["runAsGroup"] == 10001
+        assert {container["command"][0] for container in pod["containers"]} <= commands
+
+
+def test_the_model_that_the_chart_names_is_in_the_image() -> None:
+    targets = {each.words[-1] for each in last_stage("tandem") if each.name == "COPY"}
+    configured = [
+        yaml.safe_load(each["data"]["tandem.yaml"]).get("model_path")
+        for each in manifests()
+        if each["kind"] == "ConfigMap"
+    ]
+    assert {path for path in configured if path} <= targets
+    assert any(configured)
+
+
+def test_the_chart_names_the_images_of_this_version() -> None:
+    chart = yaml.safe_load((ROOT / "helm" / "tandem" / "Chart.yaml").read_text())
+    assert chart["appVersion"] == PROJECT["project"]["version"]
+
+
+def required(*extras: str) -> list[Requirement]:
+    optional = PROJECT["project"]["optional-dependencies"]
+    lines = PROJECT["project"]["dependencies"] + [
+        line for each in extras for line in optional[each]
+    ]
+    return [Requirement(line) for line in lines]
+
+
+def test_the_cpu_image_installs_every_extra_it_needs_and_no_torch() -> None:
+    pinned = pins(DOCKER / "requirements-tandem.txt")
+    for requirement in required("frontend", "router", "worker", "tracing", "hub"):
+        assert requirement.specifier.contains(pinned[requirement.name]), requirement
+    assert not {"torch", "sglang", "triton"} & pinned.keys()
+
+
+def test_the_gpu_image_lays_over_sglang_only_what_sglang_does_not_bring() -> None:
+    pinned = pins(DOCKER / "requirements-sglang.txt")
+    for requirement in [*required("tracing"), Requirement("dill"), Requirement("google-re2")]:
+        assert requirement.specifier.contains(pinned[requirement.name]), requirement
+    of_sglang = {"torch", "sglang", "numpy", "tokenizers", "transformers", "nixl", "xgrammar"}
+    assert not of_sglang & pinned.keys()
+    wanted = Requirement(PROJECT["project"]["optional-dependencies"]["sglang"][1])
+    base = next(each.words[0] for each in instructions("tandem-sglang") if each.name == "ARG")
+    assert f":v{next(iter(wanted.specifier)).version}-" in base
+
+
+@pytest.mark.parametrize("name", ["build", "sglang", "tandem"])
+def test_images_install_the_versions_that_are_tested_each_by_its_hash(name: str) -> None:
+    path = DOCKER / f"requirements-{name}.txt"
+    tested = pins(ROOT / "constraints.txt")
+    assert {each: version for each, version in pins(path).items() if tested[each] != version} == {}
+    packages = path.read_text().split("\n")
+    unhashed = [
+        line
+        for line, following in itertools.pairwise(packages)
+        if "==" in line and "--hash=sha256:" not in following
+    ]
+    assert unhashed == []
+
+
+def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = ["protobuf>=999", "absent-package; extra == 'worker'", "pyyaml", "no; extra == 'x'"]
+    monkeypatch.setattr(metadata, "requires", lambda name: lines)
+    assert lay_over().problems(["worker"]) == [
+        f"protobuf is {metadata.version('protobuf')}, and has to be >=999",
+        "absent-package is missing",
+    ]
+
+
+def test_every_action_is_pinned_by_its_commit_and_rights_are_named() -> None:
+    assert WORKFLOWS
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text())
+        assert workflow["permissions"] == {"contents": "read"}, path
+        for job in workflow["jobs"].values():
+            uses = [step["uses"] for step in job.get("steps", ()) if "uses" in step]
+            uses += [job["uses"]] if "uses" in job else []
+            for action in uses:
+                assert re.fullmatch(r"\./\S+|[\w./-]+@[0-9a-f]{40}", action), action
+
+
+def test_workflows_call_targets_and_files_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in WORKFLOWS:
+        text = path.read_text()
+        assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets, path
+        for file in re.findall(r"\bdocker/[\w.-]+\.(?:Dockerfile|txt)", text):
+            assert (ROOT / file).is_file(), file

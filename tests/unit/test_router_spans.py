@@ -1,0 +1,206 @@
+"""What the router's core tells of traced sequences, and the spans made of it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from router import spans, translate
+from router.core import actions, events
+from router.core.machine import Core
+from router.core.sequences import MAX_MOMENTS
+from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
+from router.policies import RoundRobin
+from tandem.errors import WorkerLostError
+from tandem.tracing.spans import Span
+from tandem.v1 import router_pb2
+
+FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT, FIRST = 5, 1001
+
+
+class Bench:
+    """A core with two workers of each phase."""
+
+    def __init__(self, **bounds: Any) -> None:
+        self.now = 0.0
+        self.core = Core(
+            bounds=Bounds(**bounds),
+            prefill_policy=RoundRobin,
+            decode_policy=RoundRobin,
+            new_room=itertools.count(1000).__next__,
+        )
+        self.done: list[Any] = []
+        self.feed(events.FrontendUp(1))
+        for phase, index in itertools.product(Phase, range(2)):
+            name = f"{phase}-{index}"
+            profile = Profile(
+                name=name,
+                phase=phase,
+                fingerprint=FINGERPRINT,
+                max_sequences=2,
+                context_length=100,
+            )
+            self.feed(events.WorkerUp(worker=f"host:{name}", listed_as=phase, profile=profile))
+
+    def feed(self, *batch: events.Event, after: float = 0.0) -> None:
+        self.now += after
+        self.done += self.core.handle(self.now, batch)
+
+    def submit(self, n: int = 1, **fields: Any) -> None:
+        given = {
+            "timeout_seconds": 60.0,
+            "model": "tiny",
+            "trace_id": TRACE,
+            "parent_span": PARENT,
+            "first_span": FIRST,
+            **fields,
+        }
+        self.feed(events.Submit(frontend=1, first_sequence=1, n=n, task=b"t", **given))
+
+    def legs(self) -> list[actions.StartLeg]:
+        return [each for each in self.done if isinstance(each, actions.StartLeg)]
+
+    def close(self, leg: actions.StartLeg, outcome: Outcome, **how: Any) -> None:
+        self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)
+
+    def spans(self) -> list[Span]:
+        return [
+            spans.of_sequence(each)
+            for each in self.done
+            if isinstance(each, actions.SequenceTraced)
+        ]
+
+
+def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
+    bench = Bench()
+    bench.submit(n=2)
+    assert [leg.parent_span for leg in bench.legs()] == [FIRST, FIRST, FIRST + 1, FIRST + 1]
+    for leg in bench.legs():
+        bench.close(leg, Outcome.FINISHED)
+    first, second = bench.spans()
+    assert (first.span_id, second.span_id) == (FIRST, FIRST + 1)
+    assert {first.parent_id, second.parent_id} == {PARENT}
+    assert (first.trace_id, first.name) == (TRACE, "route")
+    assert (first.began, first.ended) == (0.0, 2.0)
+    assert [each.attributes["tandem.output_index"] for each in (first, second)] == [0, 1]
+    assert first.attributes["tandem.prefill.worker"] == "prefill-0"
+    assert first.attributes["tandem.outcome"] == "finished"
+
+
+def test_a_router_that_makes_no_spans_hands_the_frontend_s_on() -> None:
+    bench = Bench()
+    bench.submit(first_span=0)
+    assert [leg.parent_span for leg in bench.legs()] == [PARENT, PARENT]
+    for leg in bench.legs():
+        bench.close(leg, Outcome.FINISHED)
+    assert bench.spans() == []
+
+
+def test_what_the_frontend_does_not_trace_costs_no_action() -> None:
+    bench = Bench()
+    bench.submit(parent_span=0, first_span=0)
+    assert [leg.parent_span for leg in bench.legs()] == [0, 0]
+    for leg in bench.legs():
+        bench.close(leg, Outcome.FINISHED)
+    assert bench.spans() == []
+
+
+def test_a_retry_is_told_with_its_reason_and_the_pair_that_came_after() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    error = WorkerLostError("gone")
+    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    for leg in bench.legs()[2:]:
+        bench.close(leg, Outcome.FINISHED)
+    (span,) = bench.spans()
+    assert [(event.name, event.at) for event in span.events] == [
+        ("pair_chosen", 0.0),
+        ("retry", 1.0),
+        ("pair_chosen", 2.0),
+    ]
+    assert span.events[1].attributes == {"error.type": "worker_lost"}
+    assert span.attributes["tandem.retries"] == 1
+    assert span.attributes["tandem.prefill.worker"] == "prefill-1"
+    assert span.attributes["tandem.queue.seconds"] == 0.0
+    assert span.error is None
+
+
+def test_what_goes_round_for_long_keeps_a_bounded_trail() -> None:
+    bench = Bench(max_regenerations=MAX_MOMENTS)
+    bench.submit(timeout_seconds=1000.0)
+    for _ in range(MAX_MOMENTS):
+        prefill, decode = bench.legs()[-2:]
+        bench.close(prefill, Outcome.FINISHED)
+        bench.close(decode, Outcome.REGENERATE, overlay=b"o")
+    bench.feed(events.FrontendDown(1))
+    (span,) = bench.spans()
+    assert len(span.events) == MAX_MOMENTS
+
+
+def test_a_regeneration_is_told() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FINISHED)
+    bench.close(decode, Outcome.REGENERATE, overlay=b"o")
+    for leg in bench.legs()[2:]:
+        bench.close(leg, Outcome.FINISHED)
+    (span,) = bench.spans()
+    assert [event.name for event in span.events] == ["pair_chosen", "regenerate", "pair_chosen"]
+
+
+def test_a_failure_is_the_span_s_error() -> None:
+    bench = Bench(max_retries=0)
+    bench.submit()
+    prefill, _ = bench.legs()
+    error = WorkerLostError("gone")
+    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
+    (span,) = bench.spans()
+    assert span.error is error
+    assert span.attributes["tandem.outcome"] == "worker_lost"
+
+
+def test_what_waits_until_its_deadline_spends_all_of_it_in_the_queue() -> None:
+    bench = Bench()
+    bench.submit(n=5)  # four slots
+    bench.feed(after=61.0)
+    last = bench.spans()[-1]
+    assert last.attributes["tandem.output_index"] == 4
+    assert last.attributes["tandem.queue.seconds"] == pytest.approx(61.0)
+    assert "tandem.prefill.worker" not in last.attributes
+    assert last.events == []
+    assert last.error is not None
+    assert last.error.code == "deadline_exceeded"
+
+
+def test_a_refused_request_has_a_span_for_each_sequence() -> None:
+    bench = Bench()
+    bench.submit(n=2, model="other")
+    assert [span.span_id for span in bench.spans()] == [FIRST, FIRST + 1]
+    for span in bench.spans():
+        assert span.error is not None
+        assert span.attributes["tandem.outcome"] == "model_not_found"
+
+
+def test_a_frontend_that_goes_away_ends_the_spans_of_its_requests() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.feed(events.FrontendDown(1), after=1.0)
+    (span,) = bench.spans()
+    assert span.attributes["tandem.outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(("parent", "tracing"), [(0, True), (7, False), (7, True)])
+def test_spans_are_numbered_only_where_router_and_frontend_trace(
+    parent: int, tracing: bool
+) -> None:
+    message = router_pb2.Submit(first_sequence=1, n=2, timeout_ms=1000, parent_span=parent)
+    submit = translate.submit(1, message, max_timeout_seconds=60, tracing=tracing)
+    assert submit.parent_span == parent
+    assert bool(submit.first_span) is (parent != 0 and tracing)

@@ -1,0 +1,203 @@
+"""Mutual TLS of gRPC: who is let in, who is believed, and what a renewal changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from authority import Authority, Files
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from frontend.config import FrontendConfig
+from router.config import RouterConfig
+from tandem.errors import ConfigError
+from tandem.v1 import worker_pb2, worker_pb2_grpc
+from tandem.wire import grpc as wire
+from tandem.wire.tls import PeerTls
+from tandem.worker.config import WorkerConfig
+
+PATIENCE = 10.0
+REFUSED = grpc.StatusCode.UNAVAILABLE
+
+
+@dataclass(frozen=True)
+class Settings:
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+    tls_peer_name: str = "tandem"
+
+
+def tls(files: Files, **changes: Any) -> PeerTls:
+    paths = {"tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca}
+    settings = Settings(**{name: str(path) for name, path in paths.items()} | changes)
+    made = PeerTls.of(settings)
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "strangers")
+
+
+class _Worker(worker_pb2_grpc.WorkerServicer):
+    """Answers each command with a frame."""
+
+    async def Connect(self, request_iterator: Any, context: Any) -> Any:
+        async for _ in request_iterator:
+            yield worker_pb2.WorkerFrame(load=worker_pb2.Load(open_legs=1))
+
+
+@asynccontextmanager
+async def serving(credentials: PeerTls | None) -> AsyncIterator[str]:
+    server = wire.Server(credentials)
+    server.add(
+        lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(_Worker(), into),
+        "tandem.v1.Worker",
+    )
+    port = await server.start("127.0.0.1:0")
+    await server.set_serving(True)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def ask(channel: grpc.aio.Channel) -> grpc.StatusCode:
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    try:
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def dial(address: str, credentials: PeerTls | None) -> grpc.StatusCode:
+    async with wire.open_channel(address, credentials) as channel:
+        return await ask(channel)
+
+
+async def test_peers_of_one_ca_stream_to_each_other(authority: Authority) -> None:
+    async with (
+        serving(tls(authority.issue())) as address,
+        wire.open_channel(address, tls(authority.issue())) as channel,
+    ):
+        call: Any = worker_pb2_grpc.WorkerStub(channel).Connect()
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(3):
+                await call.write(worker_pb2.WorkerCommand())
+                assert (await call.read()).load.open_legs == 1
+        call.cancel()
+
+
+async def test_a_client_without_our_certificate_is_refused(
+    authority: Authority, stranger: Authority
+) -> None:
+    ours, theirs = authority.issue(), stranger.issue()
+    async with serving(tls(ours)) as address:
+        assert await dial(address, None) is REFUSED
+        # It trusts our CA, and has nothing, or another CA's certificate, to show.
+        assert await dial(address, tls(Files(theirs.cert, theirs.key, ours.ca))) is REFUSED
+        root = grpc.ssl_channel_credentials(ours.ca.read_bytes())
+        options = [("grpc.ssl_target_name_override", "tandem")]
+        async with grpc.aio.secure_channel(address, root, options=options) as channel:
+            assert await ask(channel) is REFUSED
+        assert await dial(address, tls(ours)) is grpc.StatusCode.OK
+
+
+async def test_a_server_of_another_ca_or_name_or_without_tls_is_not_believed(
+    authority: Authority, stranger: Authority
+) -> None:
+    ours = authority.issue()
+    impostor = stranger.issue()
+    async with serving(tls(Files(impostor.cert, impostor.key, ours.ca))) as address:
+        assert await dial(address, tls(ours)) is REFUSED
+    async with serving(tls(authority.issue("other.example"))) as address:
+        assert await dial(address, tls(ours)) is REFUSED
+        assert await dial(address, tls(ours, tls_peer_name="other.example")) is grpc.StatusCode.OK
+    async with serving(None) as address:
+        assert await dial(address, tls(ours)) is REFUSED
+
+
+async def test_a_renewal_takes_effect_at_the_next_dial_and_leaves_open_streams_alone(
+    authority: Authority, stranger: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The CA is replaced as well: who holds only the old one is a stranger from then on."""
+    caplog.set_level(logging.INFO)
+    servers, clients, old = authority.issue(), authority.issue(), authority.issue()
+    server, client = tls(servers), tls(clients)
+    async with serving(server) as address, wire.open_channel(address, client) as before:
+        call: Any = worker_pb2_grpc.WorkerStub(before).Connect()
+        await call.write(worker_pb2.WorkerCommand())
+        await call.read()
+        servers.replace_by(stranger.issue())
+        clients.replace_by(stranger.issue())
+        assert await dial(address, client) is grpc.StatusCode.OK
+        assert await dial(address, tls(old)) is REFUSED
+        async with asyncio.timeout(PATIENCE):
+            await call.write(worker_pb2.WorkerCommand())
+            assert (await call.read()).load.open_legs == 1
+        call.cancel()
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "certificate renewed"
+    ] * 2
+
+
+async def test_half_a_renewal_changes_nothing(authority: Authority) -> None:
+    files = authority.issue()
+    server = tls(files)
+    async with serving(server) as address:
+        files.key.write_bytes(authority.issue().key.read_bytes())
+        assert await dial(address, tls(authority.issue())) is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    ("model", "required"),
+    [
+        (FrontendConfig, {"model_path": "m"}),
+        (RouterConfig, {}),
+        (WorkerConfig, {"model_path": "m"}),
+    ],
+)
+def test_half_of_the_settings_is_refused(model: Any, required: dict[str, Any]) -> None:
+    if model is WorkerConfig:
+        required = {"model_path": Path("m")}
+    for given in ({"tls_cert": "a"}, {"tls_ca": "a"}, {"tls_cert": "a", "tls_key": "b"}):
+        with pytest.raises(ConfigError, match="tls_cert, tls_key and tls_ca"):
+            model(**required, **given)
+    whole = {"tls_cert": "a", "tls_key": "b", "tls_ca": "c"}
+    with pytest.raises(ConfigError, match="tls_peer_name"):
+        model(**required, **whole, tls_peer_name="")
+    model(**required, **whole)
+    assert PeerTls.of(model(**required)) is None
+
+
+def test_half_of_the_https_settings_is_refused() -> None:
+    for given in ({"https_cert": "a"}, {"https_key": "b"}):
+        with pytest.raises(ConfigError, match="https_cert and https_key"):
+            FrontendConfig(model_path="m", **given)
+
+
+async def test_a_bundle_of_the_old_and_the_new_ca_lets_peers_go_over_one_by_one(
+    authority: Authority, stranger: Authority
+) -> None:
+    old, new = authority.issue(), stranger.issue()
+    bundle = old.ca.read_bytes() + new.ca.read_bytes()
+    for files in (old, new):
+        files.ca.write_bytes(bundle)
+    for serves, dials in ((old, new), (new, old)):
+        async with serving(tls(serves)) as address:
+            assert await dial(address, tls(dials)) is grpc.StatusCode.OK

@@ -1,0 +1,73 @@
+"""What a worker counts of its legs, and what it reads of its network interfaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+
+from tandem.errors import KvTransferError
+from tandem.worker.leg import Closing
+from tandem.worker.leg_metrics import leg_metrics
+from tandem.worker.network_metrics import network_metrics
+from tandem.worker.tally import WorkerTally
+
+DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
+    lo:    1000      10    0    0    0     0          0         0     1000      10    0    0
+  eth0: 5000000     700    0    0    0     0          0         0    30000     300    0    0
+"""
+
+
+def _values(families: list[Metric], series: str) -> dict[str, float]:
+    """By the values of all labels but the phase."""
+    return {
+        ",".join(value for name, value in sample.labels.items() if name != "phase"): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == series
+    }
+
+
+def test_a_failed_leg_is_counted_by_its_code_and_every_code_is_there_at_zero() -> None:
+    tally = WorkerTally()
+    tally.closed(Closing("failed", error=KvTransferError("it did not come")))
+    tally.closed(Closing("finished"))
+    failed = _values(list(leg_metrics("decode", tally)), "tandem_worker_failed_legs_total")
+    assert failed["kv_transfer_failed"] == 1
+    assert failed["hook_failed"] == failed["kv_corrupt"] == failed["draining"] == 0
+    assert sum(failed.values()) == 1
+    ended = _values(list(leg_metrics("decode", tally)), "tandem_worker_legs_total")
+    assert (ended["failed"], ended["finished"]) == (1, 1)
+
+
+def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
+    tally = WorkerTally()
+    tally.ran(seconds=0.3, prompt_tokens=100, cached_tokens=64)
+    tally.ran(seconds=1.7, prompt_tokens=20, cached_tokens=0)
+    families = list(leg_metrics("prefill", tally))
+    assert _values(families, "tandem_worker_prompt_tokens_total") == {"": 120}
+    assert _values(families, "tandem_worker_cached_tokens_total") == {"": 64}
+    assert _values(families, "tandem_worker_leg_seconds_count") == {"": 2}
+    assert _values(families, "tandem_worker_leg_seconds_sum") == {"": 2.0}
+
+
+def test_network_bytes_are_summed_over_interfaces(tmp_path: Path) -> None:
+    interfaces = tmp_path / "dev"
+    interfaces.write_text(DEV)
+    found = _values(
+        list(network_metrics("decode", interfaces)), "tandem_worker_network_bytes_total"
+    )
+    assert found == {"receive": 5_001_000, "transmit": 31_000}
+
+
+def test_a_machine_without_such_counts_has_no_series(tmp_path: Path) -> None:
+    assert [f.samples for f in network_metrics("decode", tmp_path / "absent")] == [[]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/dev").exists(), reason="Linux counts there")
+def test_this_machines_counts_can_be_read() -> None:
+    found = _values(list(network_metrics("decode")), "tandem_worker_network_bytes_total")
+    assert found.keys() == {"receive", "transmit"}
