@@ -12,11 +12,11 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check promises proto settings bench model lock lean full clean
+.PHONY: help demo up down test check promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: $(LEVEL) ## run a request through prefill and decode workers and show what happened
 	$(BIN)/tandem demo --engine $(ENGINE)
@@ -37,6 +37,8 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_settings.py --check
+	$(BIN)/python -m monitoring --check
+	$(BIN)/python scripts/generate_chart.py --check
 
 promises: lean ## count what is promised, held by a test, or a written gap
 	$(BIN)/python tests/promises.py
@@ -44,8 +46,20 @@ promises: lean ## count what is promised, held by a test, or a written gap
 proto: lean ## generate tandem/v1 from proto/
 	$(BIN)/python scripts/generate_proto.py
 
+monitoring: lean ## generate the dashboards and rules of helm/tandem from the components' metrics
+	$(BIN)/python -m monitoring
+
 settings: lean ## generate docs/configuration.md from the settings classes
 	$(BIN)/python scripts/generate_settings.py
+
+chart: lean ## generate the schema, README table, manifests and expected renders of helm/tandem
+	$(BIN)/python scripts/generate_chart.py
+
+chart-test: lean ## render helm/tandem with every set of values, and hold it to its rules
+	$(BIN)/python -m pytest tests/chart tests/monitoring $(ARGS)
+
+cluster-test: lean ## install the chart on a Kubernetes cluster and try it: docs/kubernetes/testing.md
+	$(BIN)/python -m pytest tests/cluster --timeout=900 $(ARGS)
 
 bench: lean ## CPU cost of a streamed token, with the sim engine
 	$(BIN)/python benchmarks/token_cost.py $(ARGS)

@@ -1,13 +1,22 @@
 #!/usr/bin/env bash
-# Resolve every name in pyproject.toml and write the exact versions to constraints.txt.
+# Resolve every name in pyproject.toml and write the exact versions to constraints.txt, and what of them the images
+# install, with hashes, to docker/.
 # Run it through `make lock`, which has uv installed first; add `--upgrade` to move to the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/uv_environment.sh
 
-.venv/bin/uv pip compile --quiet "$@" \
-    --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
+compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "$@"; }
+for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
+
+compile "$@" --python-version 3.11 \
     --extra frontend --extra router --extra worker --extra tracing --extra hub --extra sglang --extra dev \
     --override requirements/overrides-full.txt \
     pyproject.toml --output-file constraints.txt
 echo "constraints.txt: $(grep -c == constraints.txt) packages"
+
+for_image tandem --python-version 3.11 --override requirements/overrides-lean.txt \
+    --extra frontend --extra router --extra worker --extra tracing --extra hub pyproject.toml
+# Beside what SGLang's image brings: docs/images.md.
+for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
+for_image build --python-version 3.11 - <<<hatchling

@@ -1,0 +1,63 @@
+{{- /* The operator's own Python: each source in a folder of its own below /code, all of them on PYTHONPATH. */}}
+
+{{- define "tandem.codePath" -}}
+{{- $paths := list }}
+{{- if .Values.code.files }}{{ $paths = append $paths "/code/files" }}{{ end }}
+{{- if .Values.code.existingConfigMap }}{{ $paths = append $paths "/code/config-map" }}{{ end }}
+{{- if .Values.code.existingClaim }}{{ $paths = append $paths "/code/claim" }}{{ end }}
+{{- if .Values.code.image }}
+{{- $paths = append $paths (printf "/code/image%s" (ternary (printf "/%s" (trimPrefix "/" .Values.code.imagePath)) "" (eq .Values.code.imageMode "volume"))) }}
+{{- end }}
+{{- join ":" $paths }}
+{{- end }}
+
+{{- define "tandem.codeVolumes" -}}
+{{- if .Values.code.files }}
+- name: code-files
+  configMap: {name: {{ include "tandem.component" (list . "code") }}}
+{{- end }}
+{{- with .Values.code.existingConfigMap }}
+- name: code-config-map
+  configMap: {name: {{ . }}}
+{{- end }}
+{{- with .Values.code.existingClaim }}
+- name: code-claim
+  persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
+{{- end }}
+{{- if .Values.code.image }}
+- name: code-image
+  {{- if eq .Values.code.imageMode "volume" }}
+  image: {reference: {{ .Values.code.image | quote }}, pullPolicy: IfNotPresent}
+  {{- else }}
+  emptyDir: {}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tandem.codeMounts" -}}
+{{- if .Values.code.files }}
+- {name: code-files, mountPath: /code/files, readOnly: true}
+{{- end }}
+{{- if .Values.code.existingConfigMap }}
+- {name: code-config-map, mountPath: /code/config-map, readOnly: true}
+{{- end }}
+{{- if .Values.code.existingClaim }}
+- {name: code-claim, mountPath: /code/claim, readOnly: true}
+{{- end }}
+{{- if .Values.code.image }}
+- {name: code-image, mountPath: /code/image, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "tandem.copyCode" -}}
+- name: copy-code
+  image: {{ .Values.code.image }}
+  imagePullPolicy: IfNotPresent
+  command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) | quote }}, /code/image]
+  resources:
+    requests: {cpu: 10m, memory: 32Mi}
+  securityContext:
+    {{- include "tandem.securityContext" (dict) | nindent 4 }}
+  volumeMounts:
+    - {name: code-image, mountPath: /code/image}
+{{- end }}

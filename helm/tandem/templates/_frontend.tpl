@@ -1,0 +1,19 @@
+{{- /* The Secret with the certificate of https; empty: plain http. */}}
+{{- define "tandem.httpsSecret" -}}
+{{- $https := .Values.frontend.https }}
+{{- if $https.existingSecret }}{{ $https.existingSecret }}
+{{- else if $https.certManager.enabled }}{{ include "tandem.component" (list . "https") }}
+{{- end }}
+{{- end }}
+
+{{- /* Init containers of the frontend, which reads the tokenizer and no weights. */}}
+{{- define "tandem.frontendInit" -}}
+{{- $parts := list }}
+{{- if and (eq (include "tandem.modelScheme" .) "hf") (not .Values.model.cache.readOnly) }}
+{{- $parts = append $parts (include "tandem.fetchModel" (list . "--only-tokenizer")) }}
+{{- end }}
+{{- with .Values.frontend.extraInitContainers }}
+{{- $parts = append $parts (toYaml .) }}
+{{- end }}
+{{- join "\n" $parts }}
+{{- end }}

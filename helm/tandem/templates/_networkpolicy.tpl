@@ -1,0 +1,48 @@
+{{- /* A peer of a NetworkPolicy: the pods of a component, (list $ "router"). */}}
+{{- define "tandem.peer" -}}
+- podSelector:
+    matchLabels:
+      {{- include "tandem.selectorLabels" . | nindent 6 }}
+{{- end }}
+
+{{- /* Who may read metrics: (list $). `helm test` counts KV bytes there. */}}
+{{- define "tandem.metricsIngress" -}}
+- ports: [{port: metrics}]
+  from:
+    {{- with (index . 0).Values.networkPolicy.metricsFrom }}
+    {{- toYaml . | nindent 4 }}
+    {{- include "tandem.peer" (list (index $ 0) "test") | nindent 4 }}
+    {{- else }}
+    - namespaceSelector: {}
+    {{- end }}
+{{- end }}
+
+{{- /* What every component may reach beside its peers. */}}
+{{- define "tandem.commonEgress" -}}
+{{- $policy := .Values.networkPolicy -}}
+- ports:
+    {{- range $policy.egress.dnsPorts }}
+    - {protocol: UDP, port: {{ . }}}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- with .Values.tracing.otlpEndpoint }}
+- ports: [{port: {{ include "tandem.urlPort" . }}}]
+{{- end }}
+{{- with $policy.egress.extra }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* The port of a URL. */}}
+{{- define "tandem.urlPort" -}}
+{{- $url := urlParse . }}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
+{{- default (ternary "443" "80" (eq $url.scheme "https")) $port }}
+{{- end }}
+
+{{- /* The model's hub, for the download in an init container. */}}
+{{- define "tandem.hubEgress" -}}
+{{- if eq (include "tandem.modelScheme" .) "hf" }}
+- ports: [{port: {{ include "tandem.urlPort" (default "https://" .Values.model.hubEndpoint) }}}]
+{{- end }}
+{{- end }}

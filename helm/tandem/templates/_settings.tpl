@@ -1,0 +1,109 @@
+{{- /* tandem.yaml of each component: the chart's own settings over those of `config`. */}}
+
+{{- define "tandem.settings.common" -}}
+{{- $root := index . 0 }}
+{{- $values := index $root.Values (index . 1) }}
+{{- $settings := dict
+  "drain_seconds" $values.drain.timeoutSeconds
+  "log_format" $root.Values.logs.format
+  "log_level" $root.Values.logs.level }}
+{{- if $root.Values.tls.enabled }}
+{{- $settings = merge $settings (dict
+  "tls_cert" "/etc/tandem-tls/tls.crt"
+  "tls_key" "/etc/tandem-tls/tls.key"
+  "tls_ca" "/etc/tandem-tls/ca.crt"
+  "tls_peer_name" $root.Values.tls.peerName) }}
+{{- end }}
+{{- with $root.Values.tracing.otlpEndpoint }}
+{{- $settings = merge $settings (dict
+  "otlp_endpoint" . "trace_sample_ratio" $root.Values.tracing.sampleRatio) }}
+{{- end }}
+{{- toYaml $settings }}
+{{- end }}
+
+{{- define "tandem.settings.frontend" -}}
+{{- $settings := include "tandem.settings.common" (list . "frontend") | fromYaml | merge (dict
+  "listen" (printf "%s:8000" .Values.global.listen)
+  "metrics_listen" (printf "%s:8001" .Values.global.listen)
+  "router" (printf "%s:7000" (include "tandem.component" (list . "router")))
+  "model_path" (include "tandem.modelPath" .)
+  "served_model_name" (include "tandem.modelName" .)) }}
+{{- if include "tandem.httpsSecret" . }}
+{{- $settings = merge $settings (dict
+  "https_cert" "/etc/tandem-https/tls.crt"
+  "https_key" "/etc/tandem-https/tls.key") }}
+{{- end }}
+{{- merge $settings .Values.frontend.config | toYaml }}
+{{- end }}
+
+{{- define "tandem.settings.router" -}}
+{{- $prefill := include "tandem.component" (list . "prefill") }}
+{{- $decode := include "tandem.component" (list . "decode") }}
+{{- $settings := include "tandem.settings.common" (list . "router") | fromYaml | merge (dict
+  "listen" (printf "%s:7000" .Values.global.listen)
+  "metrics_listen" (printf "%s:7001" .Values.global.listen)
+  "discovery" .Values.router.discovery) }}
+{{- if eq .Values.router.discovery "kubernetes" }}
+{{- $settings = merge $settings (dict "prefill_service" $prefill "decode_service" $decode) }}
+{{- else }}
+{{- $settings = merge $settings (dict
+  "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
+{{- end }}
+{{- merge $settings .Values.router.config | toYaml }}
+{{- end }}
+
+{{- define "tandem.settings.prefill" -}}
+{{- include "tandem.settings.worker" (list . "prefill" "7100" "7101") }}
+{{- end }}
+
+{{- define "tandem.settings.decode" -}}
+{{- include "tandem.settings.worker" (list . "decode" "7200" "7201") }}
+{{- end }}
+
+{{- define "tandem.settings.worker" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $settings := include "tandem.settings.common" . | fromYaml | merge (dict
+  "listen" (printf "%s:%s" $root.Values.global.listen (index . 2))
+  "metrics_listen" (printf "%s:%s" $root.Values.global.listen (index . 3))
+  "engine" (include "tandem.engine" $root)
+  "engine_options" (include "tandem.engineOptions" . | fromYaml)
+  "model_path" (include "tandem.modelPath" $root)
+  "served_model_name" (include "tandem.modelName" $root)
+  "deployment_revision" (include "tandem.revision" $root)
+  "ready_when_paired" true) }}
+{{- range $name, $value := include "tandem.shared" $root | fromYaml }}
+{{- if and $value (or (ne $name "classifiers") (eq $component "decode")) }}{{ $_ := set $settings $name $value }}{{ end }}
+{{- end }}
+{{- merge $settings (index $root.Values $component).config | toYaml }}
+{{- end }}
+
+{{- /* Settings of workers that come from values of the whole deployment. */}}
+{{- define "tandem.shared" -}}
+hooks: {{ toYaml .Values.hooks | nindent 2 }}
+classifiers: {{ toYaml .Values.classifiers | nindent 2 }}
+logits_processors: {{ toYaml .Values.logitsProcessors | nindent 2 }}
+{{- end }}
+
+{{- /* engine_options of a phase: (list $ "prefill"). Its hand-over port is fixed, so that policies can name it. */}}
+{{- define "tandem.engineOptions" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $options := dict }}
+{{- if eq (include "tandem.engine" $root) "sglang" }}
+{{- $options = dict "device" $root.Values.engine.device "tensor_parallel" $root.Values.engine.tensorParallel }}
+{{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
+{{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
+{{- end }}
+{{- mergeOverwrite (dict) $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}
+{{- end }}
+
+{{- /* Names what prefill and decode must have in common. Workers of two revisions never make a pair, so a rollout
+never hands KV from an old worker to a new one. */}}
+{{- define "tandem.revision" -}}
+{{- $model := pick .Values.model "uri" "name" "revision" "ociPath" }}
+{{- $engine := omit .Values.engine "image" "type" }}
+{{- $shared := list (include "tandem.workerImage" .) (include "tandem.engine" .) $model $engine .Values.kvTransfer
+  (include "tandem.shared" .) .Values.code .Values.prefill.engineOptions .Values.decode.engineOptions }}
+{{- toJson $shared | sha256sum | trunc 12 }}
+{{- end }}

@@ -1,0 +1,175 @@
+{{- /* The image of workers. */}}
+{{- define "tandem.workerImage" -}}
+{{- $image := ternary .Values.engine.image .Values.image (eq (include "tandem.engine" .) "sglang") }}
+{{- include "tandem.image" (list . $image) }}
+{{- end }}
+
+{{- /* Whether workers hold accelerators; empty: no. */}}
+{{- define "tandem.onGpu" -}}
+{{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
+{{- end }}
+
+{{- /* The pods of a phase: (list $ "prefill"). */}}
+{{- define "tandem.workerPod" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $values := index $root.Values $component }}
+{{- $rdma := $root.Values.kvTransfer.rdma }}
+{{- $isSglang := eq (include "tandem.engine" $root) "sglang" }}
+{{- $pull := ternary $root.Values.engine.image.pullPolicy $root.Values.image.pullPolicy $isSglang -}}
+metadata:
+  {{- include "tandem.podMetadata" . | nindent 2 }}
+  {{- if and $rdma.enabled $rdma.networks }}
+    k8s.v1.cni.cncf.io/networks: {{ $rdma.networks | quote }}
+  {{- end }}
+spec:
+  {{- include "tandem.podSpec" . | nindent 2 }}
+  {{- if and $rdma.enabled $rdma.hostNetwork }}
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  {{- with $values.accelerator.claims }}
+  resourceClaims:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "tandem.workerInit" . }}
+  initContainers:
+    {{- . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: {{ $component }}
+      image: {{ include "tandem.workerImage" $root }}
+      imagePullPolicy: {{ $pull }}
+      command: [tandem-{{ $component }}-worker]
+      ports:
+        {{- include "tandem.workerPorts" . | nindent 8 }}
+      env:
+        {{- include "tandem.workerEnv" . | nindent 8 }}
+      {{- with $values.extraEnvFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- include "tandem.probes" . | nindent 6 }}
+      resources:
+        {{- include "tandem.workerResources" . | nindent 8 }}
+      securityContext:
+        {{- include "tandem.workerSecurityContext" . | nindent 8 }}
+      volumeMounts:
+        {{- include "tandem.volumeMounts" . | nindent 8 }}
+        - {name: shm, mountPath: /dev/shm}
+        {{- if $values.hugepages.size }}
+        - {name: hugepages, mountPath: /dev/hugepages}
+        {{- end }}
+        {{- with include "tandem.modelMount" $root }}{{ . | trim | nindent 8 }}{{ end }}
+        {{- with include "tandem.codeMounts" $root }}{{ . | trim | nindent 8 }}{{ end }}
+    {{- with $values.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  volumes:
+    {{- include "tandem.volumes" . | nindent 4 }}
+    - name: shm
+      emptyDir: {medium: Memory, sizeLimit: {{ $values.shm.sizeLimit }}}
+    {{- if $values.hugepages.size }}
+    - name: hugepages
+      emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
+    {{- end }}
+    {{- with include "tandem.modelVolume" $root }}{{ . | trim | nindent 4 }}{{ end }}
+    {{- with include "tandem.codeVolumes" $root }}{{ . | trim | nindent 4 }}{{ end }}
+{{- end }}
+
+{{- define "tandem.workerPorts" -}}
+{{- if eq (index . 1) "prefill" -}}
+- {name: grpc, containerPort: 7100}
+- {name: metrics, containerPort: 7101}
+- {name: bootstrap, containerPort: 7110}
+{{- else -}}
+- {name: grpc, containerPort: 7200}
+- {name: metrics, containerPort: 7201}
+{{- end }}
+{{- end }}
+
+{{- define "tandem.workerEnv" -}}
+{{- $root := index . 0 }}
+{{- $transfer := $root.Values.kvTransfer }}
+{{- $tls := default (ternary "^tcp" "" $transfer.requireRdma) $transfer.ucx.tls -}}
+- name: TANDEM_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: TANDEM_ADVERTISE_HOST
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- with include "tandem.codePath" $root }}
+- {name: PYTHONPATH, value: {{ . | quote }}}
+{{- end }}
+{{- with $tls }}
+- {name: UCX_TLS, value: {{ . | quote }}}
+{{- end }}
+{{- with $transfer.ucx.netDevices }}
+- {name: UCX_NET_DEVICES, value: {{ . | quote }}}
+{{- end }}
+{{- with $transfer.ucx.ibGidIndex }}
+- {name: UCX_IB_GID_INDEX, value: {{ . | quote }}}
+{{- end }}
+{{ include "tandem.env" . }}
+{{- end }}
+
+{{- /* Resources of a worker: the values', and what its devices and huge pages ask for. */}}
+{{- define "tandem.workerResources" -}}
+{{- $root := index . 0 }}
+{{- $values := index $root.Values (index . 1) }}
+{{- $rdma := $root.Values.kvTransfer.rdma }}
+{{- $devices := dict }}
+{{- if and (include "tandem.onGpu" $root) $values.accelerator.resourceName (not $values.accelerator.claims) }}
+{{- $_ := set $devices $values.accelerator.resourceName $root.Values.engine.tensorParallel }}
+{{- end }}
+{{- if and $rdma.enabled $rdma.resourceName }}
+{{- $_ := set $devices $rdma.resourceName $rdma.count }}
+{{- end }}
+{{- if $values.hugepages.size }}
+{{- $_ := set $devices (printf "hugepages-%s" $values.hugepages.pageSize) $values.hugepages.size }}
+{{- end }}
+{{- $own := dict }}
+{{- if $devices }}{{ $own = dict "limits" $devices "requests" $devices }}{{ end }}
+{{- with $values.accelerator.claims }}
+{{- $names := list }}
+{{- range . }}{{ $names = append $names (dict "name" .name) }}{{ end }}
+{{- $_ := set $own "claims" $names }}
+{{- end }}
+{{- merge (deepCopy $own) $values.resources | toYaml }}
+{{- end }}
+
+{{- define "tandem.workerSecurityContext" -}}
+{{- $root := index . 0 }}
+{{- $given := deepCopy (index $root.Values (index . 1)).securityContext }}
+{{- if and $root.Values.kvTransfer.rdma.enabled $root.Values.kvTransfer.rdma.ipcLock }}
+{{- $given = mergeOverwrite (dict "capabilities" (dict "drop" (list "ALL") "add" (list "IPC_LOCK"))) $given }}
+{{- end }}
+{{- include "tandem.securityContext" $given }}
+{{- end }}
+
+{{- /* Init containers of a worker: (list $ "prefill"). */}}
+{{- define "tandem.workerInit" -}}
+{{- $root := index . 0 }}
+{{- $parts := list }}
+{{- if and (eq (include "tandem.modelScheme" $root) "hf") (not $root.Values.model.cache.readOnly) }}
+{{- $arguments := ternary (list $root "--only-tokenizer") (list $root) (eq (include "tandem.engine" $root) "sim") }}
+{{- $parts = append $parts (include "tandem.fetchModel" $arguments) }}
+{{- end }}
+{{- if and $root.Values.code.image (eq $root.Values.code.imageMode "copy") }}
+{{- $parts = append $parts (include "tandem.copyCode" $root) }}
+{{- end }}
+{{- with (index $root.Values (index . 1)).extraInitContainers }}
+{{- $parts = append $parts (toYaml .) }}
+{{- end }}
+{{- join "\n" $parts }}
+{{- end }}
+
+{{- /* How new pods of a phase replace old ones: (list $ "prefill"). */}}
+{{- define "tandem.rollout" -}}
+{{- $root := index . 0 }}
+{{- $values := index $root.Values (index . 1) }}
+{{- $replicas := ternary $values.replicas $values.autoscaling.minReplicas (eq $values.autoscaling.type "none") }}
+{{- $scarce := and (include "tandem.onGpu" $root) (gt (int $replicas) 1) }}
+{{- $rollout := $values.rollout }}
+{{- if eq $rollout "auto" }}{{ $rollout = ternary "replace" "surge" (not (empty $scarce)) }}{{ end -}}
+type: RollingUpdate
+rollingUpdate: {{ ternary "{maxSurge: 1, maxUnavailable: 0}" "{maxSurge: 0, maxUnavailable: 1}" (eq $rollout "surge") }}
+{{- end }}

@@ -1,0 +1,86 @@
+"""Whether KV cache moves from prefill to decode, and how."""
+
+from __future__ import annotations
+
+from monitoring.rules import Alert, Group
+
+_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
+MIN_KV_BYTES = 100_000
+"""Each second; below it, other traffic of a pod may be more than its KV cache."""
+
+_KV = (
+    Alert(
+        name="TandemNotDisaggregating",
+        severity="critical",
+        after="10m",
+        summary=f"Requests flow in {_PLACE}, and no KV cache moves.",
+        description="Decode workers finish {{ $value | humanize }} sequences a second without"
+        " receiving a byte: decode computes the prompts itself, or does not say what it got.",
+        expression="""
+            sum by (namespace, job)
+              (rate(tandem_worker_legs_total{phase="decode",outcome="finished"}[10m])) > 0.02
+            unless on (namespace, job)
+            sum by (namespace, job)
+              (rate(tandem_kv_transfer_bytes_total{phase="decode"}[10m])) > 0""",
+    ),
+    Alert(
+        name="TandemKvTransferFailures",
+        severity="warning",
+        after="5m",
+        summary=f"Hand-overs of KV cache fail in {_PLACE}.",
+        description="{{ $value | humanizePercentage }} of decode's sequences ended for it.",
+        expression="""
+            sum by (namespace, job)
+              (rate(tandem_worker_failed_legs_total{phase="decode",code=~"kv_.*"}[10m]))
+            / sum by (namespace, job)
+              (rate(tandem_worker_legs_total{phase="decode"}[10m])) > 0.01""",
+    ),
+    Alert(
+        name="TandemKvCorrupt",
+        severity="critical",
+        after="0m",
+        summary=f"KV cache arrived damaged at {{{{ $labels.pod }}}} of {_PLACE}.",
+        description="{{ $value | humanize }} sequences were refused by decode's check within 15"
+        " minutes. None of their output was shown.",
+        expression="""
+            sum by (namespace, job, pod)
+              (increase(tandem_worker_failed_legs_total{code="kv_corrupt"}[15m])) > 0""",
+    ),
+    Alert(
+        name="TandemKvTransferSlow",
+        severity="warning",
+        after="10m",
+        summary=f"KV cache moves slowly over {{{{ $labels.transport }}}} in {_PLACE}.",
+        description="One hand-over in a hundred takes {{ $value | humanizeDuration }} or longer,"
+        " and the first token waits for it.",
+        expression="""
+            histogram_quantile(0.99, sum by (namespace, job, transport, le)
+              (rate(tandem_kv_transfer_seconds_bucket{phase="decode"}[10m]))) > 0.5""",
+    ),
+    Alert(
+        name="TandemKvUsageHigh",
+        severity="warning",
+        after="10m",
+        summary=f"The KV cache of {{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE}"
+        " is nearly full.",
+        description="{{ $value | humanizePercentage }} of it is in use; sequences will wait for"
+        " room.",
+        expression="tandem_worker_kv_tokens_used / (tandem_worker_kv_tokens_total > 0) > 0.9",
+    ),
+)
+_RDMA = (
+    Alert(
+        name="TandemKvOverTcp",
+        severity="warning",
+        after="10m",
+        summary=f"KV cache reaches {{{{ $labels.pod }}}} of {_PLACE} over TCP.",
+        description="RDMA is expected, and the kernel's network interfaces received at least half"
+        " of the KV bytes: {{ $value | humanize1024 }}B each second.",
+        expression=f"""
+            sum by (namespace, job, pod)
+              (rate(tandem_worker_network_bytes_total{{phase="decode",direction="receive"}}[5m]))
+            > 0.5 * (sum by (namespace, job, pod)
+              (rate(tandem_kv_transfer_bytes_total{{phase="decode"}}[5m])) > {MIN_KV_BYTES})""",
+    ),
+)
+GROUPS = (Group("tandem.kv.alerts", _KV), Group("tandem.rdma", _RDMA))

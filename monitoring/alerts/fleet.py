@@ -1,0 +1,170 @@
+"""Whether everything that should be there is, and takes work."""
+
+from __future__ import annotations
+
+from monitoring.rules import Alert, Group
+
+_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
+STALE_SECONDS = 600
+"""More than a watch may be silent: it ends after 240 s and begins anew."""
+EXPIRY_DAYS = 7
+_COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
+
+
+def _none_ready(name: str, phase: str) -> Alert:
+    return Alert(
+        name=name,
+        severity="critical",
+        after="2m",
+        summary=f"No {phase} worker takes work in {_PLACE}.",
+        description=f"Every request needs a {phase} worker, so every request fails.",
+        expression=f"""
+            sum by (namespace, job) (tandem_worker_ready{{phase="{phase}"}}) == 0
+            or absent(tandem_worker_ready{{phase="{phase}"}})""",
+    )
+
+
+_AVAILABLE = (
+    _none_ready("TandemNoReadyPrefill", "prefill"),
+    _none_ready("TandemNoReadyDecode", "decode"),
+    Alert(
+        name="TandemNoReadyPair",
+        severity="critical",
+        after="2m",
+        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} has no pair of workers.",
+        description="Workers may be ready, but none of prefill fits one of decode, or the router"
+        " does not see them.",
+        expression="""
+            tandem_router_ready_pairs == 0
+            unless on (namespace, job, pod, instance) tandem_router_draining == 1""",
+    ),
+    Alert(
+        name="TandemFrontendNotReady",
+        severity="critical",
+        after="5m",
+        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} would refuse a request.",
+        description="It has no stream to a router, or its router has no pair for its model.",
+        expression="""
+            tandem_frontend_ready == 0
+            unless on (namespace, job, pod, instance) tandem_frontend_draining == 1""",
+    ),
+    Alert(
+        name="TandemWorkerNotReady",
+        severity="warning",
+        after="10m",
+        summary=f"{{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE} is not ready.",
+        description="It answers scrapes, does not drain, and takes no work.",
+        expression="""
+            tandem_worker_ready == 0
+            unless on (namespace, job, pod, instance) tandem_worker_draining == 1""",
+    ),
+)
+_SEEN = (
+    Alert(
+        name="TandemMetricsAbsent",
+        severity="critical",
+        after="5m",
+        summary=f"Prometheus sees no {{{{ $labels.component }}}} of {_PLACE}.",
+        description="Nothing is scraped of it: other alerts are blind to it.",
+        expression="\nor ".join(
+            f'absent(tandem_build_info{{component="{each}"}})' for each in _COMPONENTS
+        ),
+    ),
+    Alert(
+        name="TandemTargetDown",
+        severity="warning",
+        after="5m",
+        summary=f"{{{{ $labels.pod }}}} of {_PLACE} does not answer scrapes.",
+        description="Its metrics port is closed, or its event loop is stuck.",
+        expression="up == 0",
+    ),
+    Alert(
+        name="TandemProcessRestarting",
+        severity="warning",
+        after="0m",
+        summary=f"{{{{ $labels.pod }}}} of {_PLACE} restarts again and again.",
+        description="Its process started {{ $value }} times anew within half an hour.",
+        expression="changes(process_start_time_seconds[30m]) > 2",
+    ),
+)
+_ROUTER = (
+    Alert(
+        name="TandemQueueGrowing",
+        severity="warning",
+        after="10m",
+        summary=f"Requests come faster to {_PLACE} than they are served.",
+        description="{{ $value }} sequences wait for a pair at {{ $labels.pod }}, and more each"
+        " minute.",
+        expression="""
+            tandem_router_queue_length > 10
+            and deriv(tandem_router_queue_length[10m]) > 0""",
+    ),
+    Alert(
+        name="TandemQueueNearlyFull",
+        severity="critical",
+        after="2m",
+        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests.",
+        description="Its queue is {{ $value | humanizePercentage }} full; past 100 % requests are"
+        " refused with status 429.",
+        expression="tandem_router_queue_length / (tandem_router_queue_limit > 0) > 0.8",
+    ),
+    Alert(
+        name="TandemPairsRejected",
+        severity="warning",
+        after="30m",
+        summary=f"{{{{ $labels.phase }}}} workers of {_PLACE} have no partner.",
+        description="{{ $value }} of them are connected to router {{ $labels.pod }}, and no pair"
+        " uses them: their fingerprint or revision fits no worker of the other phase, or they"
+        " drain.",
+        expression="""
+            count by (namespace, job, pod, phase) (tandem_router_worker_slots)
+            - on (namespace, job, pod, phase) tandem_router_routable_workers > 0""",
+    ),
+    Alert(
+        name="TandemLegsOverdue",
+        severity="warning",
+        after="10m",
+        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} does not let go of what was"
+        " cancelled.",
+        description="{{ $value }} of its slots are held by sequences that it should have closed.",
+        expression="tandem_router_worker_overdue_legs > 0",
+    ),
+)
+_CHANGE = (
+    Alert(
+        name="TandemDrainTimeout",
+        severity="warning",
+        after="0m",
+        summary=f"{{{{ $labels.pod }}}} of {_PLACE} cut requests off when it shut down.",
+        description="{{ $value }} were still open when drain_seconds were over.",
+        expression="\nor ".join(
+            f"max_over_time(tandem_{each}_drain_aborted_total[15m]) > 0"
+            for each in ("worker", "router", "frontend")
+        ),
+    ),
+    Alert(
+        name="TandemStaleDiscovery",
+        severity="warning",
+        after="5m",
+        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} does not learn of new workers.",
+        description="It last heard from what lists them {{ $value | humanizeDuration }} ago."
+        " Requests go on; workers that come now stay idle, and addresses that go stay listed.",
+        expression=f"tandem_router_discovery_age_seconds > {STALE_SECONDS}",
+    ),
+    Alert(
+        name="TandemCertificateExpiry",
+        severity="warning",
+        after="1h",
+        summary=f"The certificate {{{{ $labels.file }}}} of {{{{ $labels.pod }}}} in {_PLACE} ends"
+        " soon, or cannot be read.",
+        description="It ends in {{ $value | humanizeDuration }}. After that no connection that it"
+        " secures can be made.",
+        expression=f"tandem_tls_certificate_expiry_seconds - time() < {EXPIRY_DAYS} * 86400",
+    ),
+)
+GROUPS = (
+    Group("tandem.ready.alerts", _AVAILABLE),
+    Group("tandem.seen.alerts", _SEEN),
+    Group("tandem.router.alerts", _ROUTER),
+    Group("tandem.change.alerts", _CHANGE),
+)

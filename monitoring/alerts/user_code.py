@@ -1,0 +1,101 @@
+"""The operator's own code: hooks, classifiers, logits processors, and the audit log."""
+
+from __future__ import annotations
+
+from monitoring.rules import Alert, Group
+
+_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
+FELT_SECONDS = 0.05
+"""What a user feels between two tokens."""
+SPARE_STATES = 16
+"""Sequences that may end while a scrape is answered."""
+
+_HOOKS = (
+    Alert(
+        name="TandemHookErrors",
+        severity="warning",
+        after="5m",
+        summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} fails in {{{{ $labels.phase }}}}.",
+        description="{{ $value | humanizePercentage }} of its calls raised or took too long. With"
+        " on_error: closed each of them ends a request with hook_failed.",
+        expression="""
+            sum by (namespace, job, phase, hook)
+              (rate(tandem_hook_verdicts_total{verdict=~"error|timeout"}[5m]))
+            / sum by (namespace, job, phase, hook) (rate(tandem_hook_verdicts_total[5m])) > 0.01""",
+    ),
+    Alert(
+        name="TandemHookSlow",
+        severity="warning",
+        after="10m",
+        summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} slows {{{{ $labels.phase }}}} down.",
+        description="One call in a hundred takes {{ $value | humanizeDuration }} or longer.",
+        expression=f"""
+            histogram_quantile(0.99, sum by (namespace, job, phase, hook, le)
+              (rate(tandem_hook_seconds_bucket[10m]))) > {FELT_SECONDS}""",
+    ),
+    Alert(
+        name="TandemHookStateGrowing",
+        severity="warning",
+        after="15m",
+        summary=f"Hook {{{{ $labels.hook }}}} at {{{{ $labels.pod }}}} of {_PLACE} keeps sequences"
+        " that are over.",
+        description="It was not told the end of {{ $value }} sequences more than its worker has"
+        " open: what it keeps for them grows.",
+        expression=f"""
+            tandem_hook_open_sequences
+            - on (namespace, job, pod, instance, phase) group_left
+            tandem_worker_open_legs > {SPARE_STATES}""",
+    ),
+    Alert(
+        name="TandemHookPoolRestarting",
+        severity="warning",
+        after="0m",
+        summary=f"Processes of the hook pool at {{{{ $labels.pod }}}} of {_PLACE} die.",
+        description="{{ $value | humanize }} of them were replaced within 15 minutes; the requests"
+        " that each one judged failed.",
+        expression="""
+            sum by (namespace, job, phase, pod)
+              (increase(tandem_hook_pool_restarts_total[15m])) > 2""",
+    ),
+)
+_OTHERS = (
+    Alert(
+        name="TandemClassifierErrors",
+        severity="warning",
+        after="5m",
+        summary=f"Classifier {{{{ $labels.classifier }}}} of {_PLACE} fails.",
+        description="{{ $value | humanizePercentage }} of its calls raised or took too long.",
+        expression="""
+            sum by (namespace, job, classifier)
+              (rate(tandem_classifier_verdicts_total{verdict=~"error|timeout"}[5m]))
+            / sum by (namespace, job, classifier)
+              (rate(tandem_classifier_verdicts_total[5m])) > 0.01""",
+    ),
+    Alert(
+        name="TandemLogitsStateGrowing",
+        severity="warning",
+        after="15m",
+        summary=f"Logits processors at {{{{ $labels.pod }}}} of {_PLACE} keep sequences that are"
+        " over.",
+        description="{{ $value }} sequences more than the worker has open hold state.",
+        expression=f"""
+            tandem_logits_states
+            - on (namespace, job, pod, instance, phase) tandem_worker_open_legs
+            > {SPARE_STATES}""",
+    ),
+    Alert(
+        name="TandemAuditDropped",
+        severity="critical",
+        after="0m",
+        summary=f"{{{{ $labels.pod }}}} of {_PLACE} lost records of its audit log.",
+        description="{{ $value | humanize }} decisions were not written within 15 minutes: the"
+        " disk is full, or slower than they come.",
+        expression="""
+            sum by (namespace, job, pod)
+              (increase(tandem_audit_records_total{outcome="dropped"}[15m])) > 0""",
+    ),
+)
+GROUPS = (
+    Group("tandem.hooks.alerts", _HOOKS),
+    Group("tandem.judges.alerts", _OTHERS),
+)

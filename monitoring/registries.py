@@ -1,0 +1,94 @@
+"""The registries of all components, built in this process without any I/O.
+
+Every family needs a sample, because only samples tell a family's labels: so the worker has a hook
+in a pool and a classifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from frontend.metrics import Metrics as FrontendMetrics
+from frontend.objectives import Objectives
+from router.config import RouterConfig
+from router.core import events
+from router.core.values import Fingerprint, Phase, Profile
+from router.discovery.static import StaticDiscovery
+from router.metrics import new_registry as router_registry
+from router.relay import Relay
+from router.server import build_core
+from router.workers import Workers
+from tandem import metrics
+from tandem.certificates import ExpiryCollector
+from tandem.hooks.classifiers.tally import ClassifierTally
+from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.metrics import Drain
+from tandem.tracing.metrics import SpanCollector
+from tandem.v1 import worker_pb2
+from tandem.worker.hook_metrics import classifier_metrics
+from tandem.worker.hooks import WorkerHooks
+from tandem.worker.metrics import WorkerCollector
+from tandem.worker.tally import WorkerTally
+
+
+def families() -> Iterator[Metric]:
+    """Of all components; those that several components have come several times."""
+    yield from _frontend()
+    yield from _router()
+    yield from _worker()
+    for drain in (Drain("frontend"), Drain("router"), Drain("worker", phase="decode")):
+        yield from drain.collect()
+    yield from SpanCollector(None).collect()
+    yield from ExpiryCollector({"tls_cert": "any"}).collect()
+
+
+def _frontend() -> Iterator[Metric]:
+    frontend = FrontendMetrics(model="any", objectives=Objectives(ttft=1, itl=1))
+    frontend.router.watch_waiting(lambda: 0)
+    frontend.watch(
+        open_requests=lambda: 0, backlog_bytes=lambda: 0, ready=lambda: 0, draining=lambda: 0
+    )
+    yield from frontend.registry.collect()
+
+
+def _router() -> Iterator[Metric]:
+    relay = Relay(build_core(RouterConfig()))
+    workers = Workers(
+        StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1, max_backlog_bytes=1
+    )
+    # Straight to the core: the relay would want a link to carry out what comes of it.
+    relay.core.handle(0.0, [_worker_up()])
+    yield from router_registry(relay, workers).collect()
+
+
+def _worker_up() -> events.WorkerUp:
+    fingerprint = Fingerprint(**dict.fromkeys(Fingerprint._fields, "any"))  # type: ignore[arg-type]
+    profile = Profile(
+        name="any",
+        phase=Phase.DECODE,
+        fingerprint=fingerprint,
+        max_sequences=1,
+        context_length=1,
+    )
+    return events.WorkerUp(worker="any", listed_as=Phase.DECODE, profile=profile)
+
+
+def _worker() -> Iterator[Metric]:
+    settings = HookSettings(chain=(HookEntry(path="any", name="any"),), workers=1)
+    pool = HookPool(settings, phase="decode", model="any")
+    yield from metrics.new_registry("decode_worker").collect()
+    yield from WorkerCollector(
+        phase="decode",
+        tally=WorkerTally(),
+        hooks=WorkerHooks(pool, pool.hooks),
+        classifying=None,
+        load=worker_pb2.Load,
+        ready=lambda: False,
+        engine_cpu_seconds=lambda: 0.0,
+        logits_states=lambda: 0,
+        open_handovers=lambda: 0,
+    ).collect()
+    yield from classifier_metrics("decode", {"any": ClassifierTally()})

@@ -1,0 +1,157 @@
+"""What helm/tandem/values.yaml says of each value: its path, default, description and schema.
+
+A comment that begins with `# --` describes the key below it; a mapping that has one is free-form. A
+line `# @schema {…}` is laid over the JSON schema that the default implies; `{"settings": "router"}`
+in it stands for the settings of that component that the chart leaves to its user.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from frontend.config import FrontendConfig
+from router.config import RouterConfig
+from tandem.engine.sglang.options import Options as SglangOptions
+from tandem.engine.sim.faults import Faults
+from tandem.engine.sim.options import SimOptions
+from tandem.worker.config import WorkerConfig
+
+_ALL = (
+    "listen metrics_listen drain_seconds log_format log_level otlp_endpoint trace_sample_ratio"
+    " tls_cert tls_key tls_ca tls_peer_name"
+)
+_WORKER = (
+    "model_path served_model_name advertise_host name engine engine_options hook hooks classifiers"
+    " logits_processors deployment_revision ready_when_paired"
+)
+_FRONTEND = "model_path served_model_name router api_keys https_cert https_key"
+_ROUTER = "discovery namespace prefill decode prefill_service decode_service"
+OWNED: dict[str, frozenset[str]] = {
+    "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
+    "router": frozenset(f"{_ALL} {_ROUTER}".split()),
+    "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
+    "decode": frozenset(f"{_ALL} {_WORKER}".split()),
+    "engine": frozenset(("bootstrap_port", "device", "kv_port", "tensor_parallel")),
+}
+"""Settings that the chart makes from values of its own: they are not taken in a `config`."""
+
+CLASSES: dict[str, tuple[type[Any], ...]] = {
+    "frontend": (FrontendConfig,),
+    "router": (RouterConfig,),
+    "prefill": (WorkerConfig,),
+    "decode": (WorkerConfig,),
+    "engine": (SglangOptions, SimOptions, Faults),
+}
+_TYPES: dict[Any, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the chart, or a section of them."""
+
+    path: tuple[str, ...]
+    default: Any
+    description: str
+    schema: dict[str, Any]
+    section: bool
+    """It holds other values, which follow."""
+
+
+def read(path: Path) -> Iterator[Value]:
+    """Every value and section of the file, in its order."""
+    text = path.read_text(encoding="utf-8")
+    yield from _mapping(yaml.compose(text), yaml.safe_load(text), text.splitlines(), ())
+
+
+def _mapping(node: Any, content: Any, lines: list[str], above: tuple[str, ...]) -> Iterator[Value]:
+    for key, child in node.value:
+        description, schema = _comment(lines, key.start_mark.line)
+        default = content[key.value]
+        section = isinstance(default, dict) and bool(default) and not description
+        path = (*above, key.value)
+        yield Value(path, default, description, schema, section)
+        if section:
+            yield from _mapping(child, default, lines, path)
+
+
+def _comment(lines: list[str], line: int) -> tuple[str, dict[str, Any]]:
+    start = line
+    while start and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    words: list[str] = []
+    schema: dict[str, Any] = {}
+    for text in (each.strip().removeprefix("#").strip() for each in lines[start:line]):
+        if text.startswith("@schema"):
+            schema = json.loads(text.removeprefix("@schema"))
+        elif text.startswith("--"):
+            words = [text.removeprefix("--").strip()]
+        elif words:
+            words.append(text)
+    return " ".join(words), schema
+
+
+def json_schema(values: list[Value]) -> dict[str, Any]:
+    """The schema of the whole file: no key is taken that it does not have."""
+    root: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
+    for value in values:
+        inside = root
+        for key in value.path[:-1]:
+            inside = inside["properties"][key]
+        inside["properties"][value.path[-1]] = _schema(value)
+    # What Helm itself puts into the values of a chart that is another one's dependency.
+    root["properties"]["global"]["additionalProperties"] = True
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "tandem", **root}
+
+
+def _schema(value: Value) -> dict[str, Any]:
+    if value.section:
+        return {"type": "object", "additionalProperties": False, "properties": {}}
+    kind: dict[str, Any] = {"type": _TYPES[type(value.default)]}
+    annotated = dict(value.schema)
+    if component := annotated.pop("settings", None):
+        kind |= {"additionalProperties": False, "properties": settings_schema(component)}
+    described = {"description": value.description} if value.description else {}
+    return {**kind, **annotated, **described}
+
+
+def settings_schema(component: str) -> dict[str, Any]:
+    """Name to schema of every setting of a component that a user of the chart may give."""
+    properties: dict[str, Any] = {}
+    for model in CLASSES[component]:
+        hints = typing.get_type_hints(model)
+        for field in dataclasses.fields(model):
+            if field.name in OWNED[component]:
+                continue
+            name = f"fault_{field.name}" if model is Faults else field.name
+            found = _type_schema(hints[field.name])
+            if properties.get(name, found)["type"] != found["type"]:
+                found = {"type": "number"}  # one engine takes whole numbers only
+            if text := field.metadata.get("help"):
+                found["description"] = " ".join(text.split())
+            properties[name] = found
+    return dict(sorted(properties.items()))
+
+
+def _type_schema(hint: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin is types.UnionType:
+        return _type_schema(arguments[0])
+    if origin is tuple:
+        return {"type": "array", "items": _type_schema(arguments[0])}
+    return {"type": _TYPES.get(origin or hint, "string")}

@@ -1,0 +1,63 @@
+"""The pods that a set of objects makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import chart_renders
+from chart_renders import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod, or the template of some."""
+
+    owner: str
+    component: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    spec: dict[str, Any]
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        """With the init containers."""
+        return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
+
+    @property
+    def main(self) -> dict[str, Any]:
+        first: dict[str, Any] = self.spec["containers"][0]
+        return first
+
+
+def of(objects: tuple[Manifest, ...]) -> Iterator[Pod]:
+    for each in objects:
+        if each["kind"] == "Pod":
+            template = each
+        elif each["kind"] in ("Deployment", "Job"):
+            template = each["spec"]["template"]
+        else:
+            continue
+        metadata = template["metadata"]
+        yield Pod(
+            owner=f"{each['kind']}/{each['metadata']['name']}",
+            component=metadata["labels"]["app.kubernetes.io/component"],
+            labels=metadata["labels"],
+            annotations=metadata.get("annotations", {}),
+            spec=template["spec"],
+        )
+
+
+def of_set(name: str) -> dict[str, Pod]:
+    """Component to its pod."""
+    return {pod.component: pod for pod in of(chart_renders.of_set(name))}
+
+
+def by_name(name: str, kind: str) -> dict[str, Manifest]:
+    """The objects of a kind that a set makes."""
+    return {
+        each["metadata"]["name"]: each
+        for each in chart_renders.of_set(name)
+        if each["kind"] == kind
+    }

@@ -1,0 +1,170 @@
+"""What every pod keeps to: Pod Security, probes, grace, and names that lead somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import chart_renders
+import pods
+import pytest
+from chart_renders import SETS
+from pods import Pod
+
+from tandem.worker import drain, server
+
+COMPONENTS = ("frontend", "router", "prefill", "decode")
+RESTRICTED = [
+    name
+    for name in SETS
+    if chart_renders.values(name).get("global", {}).get("podSecurity", "restricted") == "restricted"
+]
+SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
+EXTERNAL = {
+    # Set -> what the operator says is there already.
+    "existing-secrets": {"Secret/mesh", "Secret/edge", "Secret/keys"},
+    "gpu-rdma": {"PersistentVolumeClaim/models"},
+    "hf-model": {"Secret/hub-token"},
+    "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
+    "ingress-gateway": {"Secret/tandem-keys"},
+    "tls": {"Secret/tandem-internal-tls", "Secret/tandem-https"},
+}
+
+
+def all_pods(
+    names: tuple[str, ...] | list[str] = SETS, components: tuple[str, ...] = ()
+) -> list[Any]:
+    return [
+        pytest.param(pod, id=f"{name}-{pod.owner}")
+        for name in names
+        for pod in pods.of(chart_renders.of_set(name))
+        if not components or pod.component in components
+    ]
+
+
+@pytest.mark.parametrize("pod", all_pods(RESTRICTED))
+def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
+    security = pod.spec["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] == 10001
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.spec.keys()
+    for container in pod.containers:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+        assert not any("hostPort" in port for port in container.get("ports", ()))
+    for volume in pod.spec["volumes"]:
+        assert volume.keys() - {"name"} <= SAFE_VOLUMES
+
+
+@pytest.mark.parametrize("pod", all_pods())
+def test_the_root_file_system_is_read_only_and_tmp_is_not(pod: Pod) -> None:
+    for container in pod.spec["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert "/tmp" in (mount["mountPath"] for mount in container["volumeMounts"])
+
+
+def test_a_platform_may_choose_the_user_itself() -> None:
+    values = {"router": {"podSecurityContext": {"runAsUser": None}}}
+    pod = next(each for each in pods.of(chart_renders.manifests(values)) if "router" in each.owner)
+    assert pod.spec["securityContext"]["runAsUser"] is None
+    assert pod.spec["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize("pod", all_pods())
+def test_only_the_router_that_watches_the_api_holds_a_token(pod: Pod) -> None:
+    asks_dns = pod.owner.startswith("Deployment/an-installation")  # the set "restricted"
+    watches = pod.component == "router" and not asks_dns
+    assert pod.spec["automountServiceAccountToken"] is watches
+
+
+@pytest.mark.parametrize("pod", all_pods())
+def test_every_image_is_a_version(pod: Pod) -> None:
+    for container in pod.containers:
+        tag = container["image"].rpartition("/")[2]
+        assert "@sha256:" in tag or (":" in tag and not tag.endswith(":latest"))
+        assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("pod", all_pods())
+def test_every_container_says_what_it_needs(pod: Pod) -> None:
+    for container in pod.containers:
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+
+
+@pytest.mark.parametrize("pod", all_pods(components=COMPONENTS))
+def test_probes_ask_the_metrics_port_what_each_means(pod: Pod) -> None:
+    ports = {port["name"] for port in pod.main["ports"]}
+    paths = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
+    for probe, path in paths.items():
+        asked = pod.main[probe]["httpGet"]
+        assert asked == {"path": path, "port": "metrics"}
+        assert asked["port"] in ports
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
+    objects = chart_renders.manifests({component: {"startupSeconds": 601}})
+    pod = next(pod for pod in pods.of(objects) if pod.component == component)
+    probe = pod.main["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] >= 601
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> None:
+    drain = {"preStopSeconds": 7, "timeoutSeconds": 40, "teardownSeconds": 11}
+    objects = chart_renders.manifests({component: {"drain": drain}})
+    pod = next(pod for pod in pods.of(objects) if pod.component == component)
+    assert pod.main["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+    assert pod.spec["terminationGracePeriodSeconds"] == 58
+
+
+def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
+    teardown = chart_renders.chart().values["decode"]["drain"]["teardownSeconds"]
+    engine_stop_seconds = 10
+    assert teardown >= drain.SETTLE_SECONDS + server.FLUSH_SECONDS + engine_stop_seconds
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_everything_that_is_referred_to_is_there(name: str) -> None:
+    made = {f"{each['kind']}/{each['metadata']['name']}" for each in chart_renders.of_set(name)}
+    for pod in pods.of(chart_renders.of_set(name)):
+        missing = set(_references(pod)) - made - EXTERNAL.get(name, set())
+        assert missing - {"ServiceAccount/default"} == set(), pod.owner
+
+
+def test_what_is_not_there_would_be_noticed() -> None:
+    references = set(_references(pods.of_set("hooks")["prefill"]))
+    assert EXTERNAL["hooks"] < references
+
+
+@pytest.mark.parametrize("pod", all_pods())
+def test_every_mount_has_its_volume_and_every_volume_a_mount(pod: Pod) -> None:
+    volumes = {volume["name"] for volume in pod.spec["volumes"]}
+    mounts = {mount["name"] for each in pod.containers for mount in each["volumeMounts"]}
+    assert volumes == mounts
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_change_of_settings_makes_new_pods(name: str) -> None:
+    for component in COMPONENTS:
+        assert len(pods.of_set(name)[component].annotations["checksum/settings"]) == 64
+
+
+def _references(pod: Pod) -> Iterator[str]:
+    if account := pod.spec.get("serviceAccountName"):
+        yield f"ServiceAccount/{account}"
+    for volume in pod.spec["volumes"]:
+        if source := volume.get("configMap"):
+            yield f"ConfigMap/{source['name']}"
+        if source := volume.get("secret"):
+            yield f"Secret/{source['secretName']}"
+        if source := volume.get("persistentVolumeClaim"):
+            yield f"PersistentVolumeClaim/{source['claimName']}"
+    for container in pod.containers:
+        for variable in container.get("env", ()):
+            if source := variable.get("valueFrom", {}).get("secretKeyRef"):
+                yield f"Secret/{source['name']}"

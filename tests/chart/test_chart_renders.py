@@ -1,0 +1,117 @@
+"""Every set of values makes objects that Kubernetes takes, and no more than the chart should."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+
+import chart_renders
+import helm_python
+import jsonschema
+import kubernetes_validate
+import pytest
+from chart_renders import CHART, NAMESPACE, SETS, Manifest
+from custom_kinds import SPECS
+
+KUBERNETES = ("1.29", "1.32", "1.34", "1.36")
+KINDS = {
+    *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job", "NetworkPolicy"),
+    *("PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "Role", "RoleBinding", "Service"),
+    *("ServiceAccount", *(kind for _, kind in SPECS)),
+}
+NEWER = {
+    # Set -> the oldest Kubernetes that knows a field in it, as values.yaml says.
+    "existing-secrets": "1.32",
+    "gpu-rdma": "1.32",
+}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", SETS)
+def test_every_object_is_valid(name: str, version: str) -> None:
+    if version < NEWER.get(name, ""):
+        pytest.skip(f"{name} needs Kubernetes {NEWER[name]}")
+    for each in chart_renders.of_set(name):
+        if (each["apiVersion"], each["kind"]) in SPECS:
+            jsonschema.validate(each["spec"], SPECS[each["apiVersion"], each["kind"]])
+        else:
+            _validate(json.dumps(each), version)
+
+
+@functools.cache
+def _validate(text: str, version: str) -> None:
+    """Sets have most of their objects in common."""
+    kubernetes_validate.validate(json.loads(text), version, strict=True)
+
+
+def test_a_misspelt_field_would_be_found() -> None:
+    deployment = _first(chart_renders.of_set("default"), "Deployment")
+    broken = {**deployment, "spec": {**deployment["spec"], "replcas": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.34", strict=True)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_lint_finds_nothing(name: str) -> None:
+    found = helm_python.lint(CHART, dict(chart_renders.values(name)), strict=True)
+    assert [each for each in found["messages"] if each["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_reaches_beyond_the_namespace(name: str) -> None:
+    """No cluster role, no CRD, no webhook."""
+    for each in chart_renders.of_set(name):
+        assert each["kind"] in KINDS
+        if "dashboard" not in each["metadata"]["name"] and not _is_extra(each):
+            assert each["metadata"]["namespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_objects_are_named_once_and_briefly(name: str) -> None:
+    objects = chart_renders.of_set(name)
+    assert max(Counter((each["kind"], each["metadata"]["name"]) for each in objects).values()) == 1
+    assert all(len(each["metadata"]["name"]) <= 63 for each in objects)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_objects_bear_the_common_labels(name: str) -> None:
+    given = chart_renders.values(name).get("commonLabels", {})
+    for each in chart_renders.of_set(name):
+        if _is_extra(each):
+            continue
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "tandem"
+        assert labels["app.kubernetes.io/instance"] == chart_renders.RELEASE
+        assert given.items() <= labels.items()
+        assert all(len(value) <= 63 for value in labels.values())
+
+
+def test_two_long_names_that_begin_alike_stay_two() -> None:
+    long = "an-installation-whose-name-is-longer-than-a-label"
+    names = {
+        _first(chart_renders.manifests({"fullnameOverride": long + end}), "Deployment")["metadata"][
+            "name"
+        ]
+        for end in ("-a", "-b")
+    }
+    assert len(names) == 2
+
+
+def test_a_registry_for_all_images_replaces_the_host_alone() -> None:
+    objects = chart_renders.of_set("restricted")
+    images = {
+        container["image"]
+        for each in objects
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"registry.internal:5000/mirror/tandem-serving/tandem:0.1.0"}
+
+
+def _first(objects: tuple[Manifest, ...], kind: str) -> Manifest:
+    return next(each for each in objects if each["kind"] == kind)
+
+
+def _is_extra(each: Manifest) -> bool:
+    return each["metadata"]["name"] == f"{chart_renders.RELEASE}-extra"

@@ -1,0 +1,183 @@
+"""What the chart writes for a component is what that component's own code takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import chart_renders
+import chart_values
+import pods
+import pytest
+import yaml
+from chart_renders import ROOT, SETS
+from pods import by_name
+
+from frontend.config import FrontendConfig
+from router.config import RouterConfig
+from tandem import cli, config
+from tandem.engine.sglang import options as sglang_options
+from tandem.engine.sim import faults
+from tandem.engine.sim import options as sim_options
+from tandem.hooks import settings as hook_settings
+from tandem.worker.config import WorkerConfig
+
+CLASSES: dict[str, type[Any]] = {
+    "frontend": FrontendConfig,
+    "router": RouterConfig,
+    "prefill": WorkerConfig,
+    "decode": WorkerConfig,
+}
+FIELDS = {"metadata.name": "tandem-prefill-5f7-x2x", "status.podIP": "10.1.2.3"}
+
+
+def settings(name: str, component: str, folder: Path) -> Any:
+    """What the component makes of its file and its environment."""
+    pod = pods.of_set(name)[component]
+    volume = next(each for each in pod.spec["volumes"] if each["name"] == "settings")
+    text = by_name(name, "ConfigMap")[volume["configMap"]["name"]]["data"]["tandem.yaml"]
+    (folder / "tandem.yaml").write_text(text, encoding="utf-8")
+    environ = {}
+    for variable in pod.main["env"]:
+        source = variable.get("valueFrom", {})
+        field = source.get("fieldRef", {}).get("fieldPath")
+        environ[variable["name"]] = variable.get("value") or FIELDS.get(field, "from a secret")
+    assert environ["TANDEM_CONFIG"] == "/etc/tandem/tandem.yaml"
+    environ["TANDEM_CONFIG"] = str(folder / "tandem.yaml")
+    return config.load(CLASSES[component], prog=component, argv=[], environ=environ)
+
+
+@pytest.mark.parametrize("component", CLASSES)
+@pytest.mark.parametrize("name", SETS)
+def test_a_component_takes_its_settings(name: str, component: str, tmp_path: Path) -> None:
+    loaded = settings(name, component, tmp_path)
+    ports = {port["name"]: port["containerPort"] for port in _ports(name, component)}
+    main = ports.get("http") or ports["grpc"]
+    assert loaded.listen == f"0.0.0.0:{main}"
+    assert loaded.metrics_listen == f"0.0.0.0:{ports['metrics']}"
+    grace = pods.of_set(name)[component].spec["terminationGracePeriodSeconds"]
+    assert grace > loaded.drain_seconds
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("name", SETS)
+def test_an_engine_takes_its_options(name: str, phase: str, tmp_path: Path) -> None:
+    loaded = settings(name, phase, tmp_path)
+    if loaded.engine == "sglang":
+        options = sglang_options.parse(loaded.engine_options)
+        assert (options.bootstrap_port == 7110) is (phase == "prefill")
+    else:
+        sim = sim_options.parse(sim_options.SimOptions, loaded.engine_options)
+        assert (sim.kv_port == 7110) is (phase == "prefill")
+    hook_settings.parse(loaded.hook, loaded.hooks)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_both_phases_can_pair_and_are_ready_when_they_do(name: str, tmp_path: Path) -> None:
+    prefill, decode = (settings(name, phase, tmp_path) for phase in ("prefill", "decode"))
+    for field in ("deployment_revision", "engine", "model_path", "served_model_name"):
+        assert getattr(prefill, field) == getattr(decode, field)
+    assert len(prefill.deployment_revision) == 12
+    assert prefill.ready_when_paired
+    assert decode.ready_when_paired
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_components_find_each_other(name: str, tmp_path: Path) -> None:
+    services = by_name(name, "Service")
+    frontend = settings(name, "frontend", tmp_path)
+    host, _, port = frontend.router.partition(":")
+    assert int(port) in [each["port"] for each in services[host]["spec"]["ports"]]
+    router = settings(name, "router", tmp_path)
+    if router.discovery == "kubernetes":
+        assert {router.prefill_service, router.decode_service} < services.keys()
+    else:
+        for address in (*router.prefill, *router.decode):
+            assert address.partition(":")[0] in services
+
+
+@pytest.mark.parametrize("component", CLASSES)
+@pytest.mark.parametrize("name", SETS)
+def test_variables_are_settings(name: str, component: str) -> None:
+    known = {config.variable_name(field.name) for field in dataclasses.fields(CLASSES[component])}
+    names = {each["name"] for each in pods.of_set(name)[component].main["env"]}
+    assert {each for each in names if each.startswith("TANDEM_")} <= {*known, "TANDEM_CONFIG"}
+
+
+@pytest.mark.parametrize("component", CLASSES)
+def test_what_the_chart_writes_itself_is_not_taken_from_config(component: str) -> None:
+    """Else one of two values would silently win."""
+    written: set[str] = set()
+    for name in SETS:
+        given = chart_renders.values(name).get(component, {}).get("config", {})
+        maps = by_name(name, "ConfigMap").values()
+        found = next(
+            yaml.safe_load(each["data"]["tandem.yaml"])
+            for each in maps
+            if each["metadata"]["name"].endswith(f"-{component}") and "tandem.yaml" in each["data"]
+        )
+        written |= found.keys() - given.keys()
+    assert written <= chart_values.OWNED[component]
+    fields = {field.name for field in dataclasses.fields(CLASSES[component])}
+    assert chart_values.OWNED[component] <= fields
+
+
+def test_options_of_both_engines_are_known_to_the_schema() -> None:
+    known = chart_values.settings_schema("engine").keys() | chart_values.OWNED["engine"]
+    sim = {*sim_options.names(sim_options.SimOptions)}
+    sim |= {f"fault_{name}" for name in sim_options.names(faults.Faults)}
+    assert known == sim | {*sim_options.names(sglang_options.Options)}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_commands_exist(name: str) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for component in CLASSES:
+        (command,) = pods.of_set(name)[component].main["command"]
+        assert command in scripts
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_tandem_command_takes_its_arguments(name: str) -> None:
+    """`helm test` and downloads."""
+    seen = 0
+    for pod in pods.of(chart_renders.of_set(name)):
+        for container in pod.containers:
+            program, *arguments = container["command"]
+            if program == "tandem":
+                cli._parser().parse_args([*arguments, *container["args"]])
+                seen += 1
+    assert seen >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"frontend": {"replicas": 5}}, True),
+        ({"decode": {"resources": {"requests": {"cpu": "2", "memory": "2Gi"}}}}, True),
+        ({"model": {"preload": {"enabled": False}}}, True),
+        ({"image": {"tag": "other"}}, False),
+        ({"hooks": {"workers": 1}}, False),
+        ({"logitsProcessors": {"a": "b:C"}}, False),
+        ({"code": {"files": {"a.py": "A = 1"}}}, False),
+        ({"engine": {"options": {"page_size": 32}}}, False),
+        ({"kvTransfer": {"ucx": {"tls": "tcp"}}}, False),
+        ({"model": {"name": "other"}}, False),
+    ],
+)
+def test_workers_of_two_revisions_never_pair(change: dict[str, Any], same: bool) -> None:
+    """Nor is every worker replaced for what it does not share."""
+    assert (_revision(change) == _revision({})) is same
+
+
+def _revision(values: dict[str, Any]) -> str:
+    text = chart_renders.texts(values)["tandem/templates/prefill-configmap.yaml"]
+    content = yaml.safe_load(yaml.safe_load(text)["data"]["tandem.yaml"])
+    return str(content["deployment_revision"])
+
+
+def _ports(name: str, component: str) -> list[dict[str, Any]]:
+    ports: list[dict[str, Any]] = pods.of_set(name)[component].main["ports"]
+    return ports

@@ -1,0 +1,236 @@
+"""values.yaml is the manual: it is complete, what follows from it is up to date, and what cannot
+work is refused with its mend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import chart_renders
+import chart_values
+import generate_chart
+import helm_python
+import pytest
+from chart_renders import CHART, ROOT
+
+GPU = {"model": {"uri": "pvc://m"}}
+RDMA = {"enabled": True}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "ipc-lock": (
+        {"kvTransfer": {"rdma": {**RDMA, "ipcLock": True}}},
+        "kvTransfer.rdma.ipcLock needs a namespace that allows it: set global.podSecurity",
+    ),
+    "host-network": (
+        {"kvTransfer": {"rdma": {**RDMA, "hostNetwork": True}}},
+        "kvTransfer.rdma.hostNetwork needs a namespace that allows it: set global.podSecurity",
+    ),
+    "host-network-with-policies": (
+        {
+            "global": {"podSecurity": "privileged"},
+            "kvTransfer": {"rdma": {**RDMA, "hostNetwork": True}},
+        },
+        "set networkPolicy.enabled=false with kvTransfer.rdma.hostNetwork",
+    ),
+    "model-on-the-node": (
+        {"model": {"uri": "file:///models/m"}},
+        "a model.uri of file:// is a folder of the node: set global.podSecurity=privileged",
+    ),
+    "cache-on-the-node": (
+        {"model": {"uri": "hf://a/b", "cache": {"type": "hostPath"}}},
+        "model.cache.type=hostPath is a folder of the node: set global.podSecurity=privileged",
+    ),
+    "rdma-without-devices": (
+        {"kvTransfer": {"requireRdma": True}},
+        "kvTransfer.requireRdma needs devices: set kvTransfer.rdma.enabled=true",
+    ),
+    "rdma-over-tcp": (
+        {"kvTransfer": {"requireRdma": True, "rdma": RDMA, "ucx": {"tls": "rc,tcp"}}},
+        "kvTransfer.ucx.tls allows TCP, which kvTransfer.requireRdma forbids",
+    ),
+    "preload-to-nowhere": (
+        {"model": {"uri": "hf://a/b", "preload": {"enabled": True}}},
+        "it needs a model.uri of hf:// and model.cache.type=pvc",
+    ),
+    "preload-of-a-claim": (
+        {"model": {**GPU["model"], "cache": {"type": "pvc"}, "preload": {"enabled": True}}},
+        "it needs a model.uri of hf:// and model.cache.type=pvc",
+    ),
+    "empty-cache": (
+        {"model": {"uri": "hf://a/b", "cache": {"readOnly": True}}},
+        "a read-only emptyDir stays empty: set model.cache.readOnly=false",
+    ),
+    "claim-that-nothing-fills": (
+        {"model": {"uri": "hf://a/b", "cache": {"type": "pvc", "readOnly": True}}},
+        "nothing fills the claim that model.cache makes: set model.preload.enabled=true",
+    ),
+    "phases-that-differ": (
+        {"prefill": {"engineOptions": {"page_size": 32}}},
+        "prefill and decode would never pair: set page_size in engine.options, for both",
+    ),
+    "several-nodes": (
+        {"engine": {"options": {"server_args": '{"nnodes": 2}'}}},
+        "a model over several nodes needs engine processes that Tandem does not have yet",
+    ),
+    "two-certificates": (
+        {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},
+        "tls has two sources of its certificate",
+    ),
+    "two-certificates-outside": (
+        {"frontend": {"https": {"existingSecret": "a", "certManager": {"enabled": True}}}},
+        "frontend.https has two sources of its certificate",
+    ),
+    "no-issuer": (
+        {"tls": {"enabled": True, "certManager": {"enabled": True}}},
+        "tls.certManager needs an issuer: set tls.certManager.issuerRef.name",
+    ),
+    "no-certificate": (
+        {"tls": {"enabled": True}},
+        "tls.enabled needs a certificate: set tls.existingSecret, or tls.certManager.enabled=true",
+    ),
+    "unused-certificate": (
+        {"tls": {"existingSecret": "a"}},
+        "tls has a certificate that nothing uses: set tls.enabled=true",
+    ),
+    "no-host": (
+        {"frontend": {"ingress": {"enabled": True}}},
+        "frontend.ingress needs a host: set frontend.ingress.hosts",
+    ),
+    "no-gateway": (
+        {"frontend": {"httpRoute": {"enabled": True}}},
+        "frontend.httpRoute needs a Gateway: set frontend.httpRoute.parentRefs",
+    ),
+    "router-without-account": (
+        {"router": {"serviceAccount": {"create": False}}},
+        "set router.serviceAccount.name, or router.discovery=dns",
+    ),
+    "bounds-crossed": (
+        {"frontend": {"autoscaling": {"type": "hpa", "minReplicas": 9, "maxReplicas": 2}}},
+        "frontend.autoscaling.minReplicas is above maxReplicas: lower it",
+    ),
+    "nothing-to-scale-by": (
+        {"frontend": {"autoscaling": {"type": "hpa", "targetCPUUtilization": 0}}},
+        "frontend.autoscaling has nothing to go by: set one of its targets above 0",
+    ),
+    "share-of-nothing": (
+        {"router": {"autoscaling": {"type": "hpa"}, "resources": {"requests": {"cpu": None}}}},
+        "router.autoscaling.targetCPUUtilization is a share of the request: set router.resources",
+    ),
+    "keda-without-prometheus": (
+        {"decode": {"autoscaling": {"type": "keda"}}},
+        "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
+    ),
+}
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "top": {"replicas": 1},
+    "section": {"frontend": {"replica": 1}},
+    "deeper": {"frontend": {"service": {"ports": 1}}},
+    "type": {"frontend": {"replicas": "two"}},
+    "negative": {"decode": {"replicas": -1}},
+    "enum": {"engine": {"type": "vllm"}},
+    "digest": {"image": {"digest": "sha256:short"}},
+    "uri": {"model": {"uri": "Qwen/Qwen3-8B"}},
+    "hub": {"model": {"uri": "hf://Qwen"}},
+    "setting": {"frontend": {"config": {"max_open_request": 1}}},
+    "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
+    "setting-type": {"router": {"config": {"max_queue": "many"}}},
+    "setting-of-the-chart": {"prefill": {"config": {"listen": "0.0.0.0:1"}}},
+    "option": {"engine": {"options": {"pagesize": 1}}},
+    "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
+    "objective": {"monitoring": {"prometheusRule": {"objectives": {"itl": 99}}}},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_with_its_mend(case: str) -> None:
+    values, sentence = REFUSED[case]
+    with pytest.raises(helm_python.HelmRenderError) as caught:
+        chart_renders.texts(values)
+    assert sentence in str(caught.value)
+
+
+def test_every_refusal_has_a_test() -> None:
+    text = (CHART / "templates" / "validate.yaml").read_text(encoding="utf-8")
+    assert text.count("{{- fail ") == len(REFUSED) - 2  # two sentences have two ways to them
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_value_that_is_none_is_refused(case: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        chart_renders.texts(UNKNOWN[case])
+
+
+def test_what_the_values_imply_is_up_to_date() -> None:
+    """The schema, the README, deploy/ and the golden renders: `make chart` writes them."""
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in generate_chart.outputs()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    assert stale == []
+
+
+def test_nothing_generated_is_left_over() -> None:
+    made = {path for path, _ in generate_chart.outputs()}
+    for folder in (generate_chart.DEPLOY, generate_chart.GOLDEN):
+        assert set(folder.iterdir()) <= made
+
+
+def test_every_value_says_its_effect() -> None:
+    values = list(chart_values.read(CHART / "values.yaml"))
+    mute = [".".join(each.path) for each in values if not each.section and not each.description]
+    assert mute == []
+
+
+def test_sections_take_no_other_keys() -> None:
+    open_sections: list[str] = []
+
+    def walk(schema: dict[str, Any], path: str) -> None:
+        if "properties" in schema:
+            if schema.get("additionalProperties") is not False:
+                open_sections.append(path)
+            for name, child in schema["properties"].items():
+                walk(child, f"{path}.{name}".strip("."))
+
+    walk(chart_renders.chart().schema or {}, "")
+    # Helm puts the parent's `global` there where the chart is another one's dependency.
+    assert open_sections == ["global"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "not_says"),
+    [
+        ({}, "helm -n tandem test tandem", "WARNING"),
+        ({}, "--set model.uri=hf://Qwen/Qwen3-8B", "over TCP"),
+        ({}, '"model": "tandem-tiny"', "Bearer"),
+        (GPU, "KV cache moves over TCP", "simulated"),
+        ({"frontend": {"service": {"type": "NodePort"}}}, "WARNING: whoever reaches", "Bearer"),
+        (
+            {"frontend": {"apiKeys": {"existingSecret": "k"}, "service": {"type": "NodePort"}}},
+            '-H "Authorization: Bearer $KEY" http://',
+            "WARNING",
+        ),
+        ({"frontend": {"https": {"existingSecret": "s"}}}, "curl -k https://", "WARNING"),
+        ({"networkPolicy": {"enabled": False}}, "WARNING: no NetworkPolicy", "Bearer"),
+        ({"tests": {"enabled": False}}, "port-forward", "helm -n tandem test"),
+    ],
+)
+def test_the_notes_say_what_to_type_next(values: dict[str, Any], says: str, not_says: str) -> None:
+    notes = chart_renders.texts(values)["tandem/templates/NOTES.txt"]
+    assert says in notes
+    assert not_says not in notes
+
+
+def test_no_placeholder_is_left_in_the_rules() -> None:
+    text = chart_renders.texts(chart_renders.values("monitoring"))[
+        "tandem/templates/prometheusrule.yaml"
+    ]
+    assert 'namespace="tandem",job="tandem"' in text
+    assert "@" not in text
+
+
+def test_kv_over_tcp_is_an_alert_only_where_rdma_is_expected() -> None:
+    monitoring = {"prometheusRule": {"enabled": True}}
+    path = "tandem/templates/prometheusrule.yaml"
+    rdma = {"kvTransfer": {"rdma": RDMA}}
+    assert "TandemKvOverTcp" not in chart_renders.texts({"monitoring": monitoring})[path]
+    assert "TandemKvOverTcp" in chart_renders.texts({"monitoring": monitoring, **rdma})[path]

@@ -1,0 +1,50 @@
+"""One release for the whole suite, in a namespace that enforces Pod Security "restricted".
+
+Needs kubectl and helm on the PATH, KUBECONFIG, and TANDEM_TEST_IMAGE (name:tag, an image of
+docker/tandem.Dockerfile that the nodes have or can pull). Nothing else is known of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from cluster_values import BASE
+from kube import Namespace, missing
+from release import Release
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def pytest_configure() -> None:
+    if lacks := missing():
+        pytest.exit(f"cluster tests: {lacks}", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    return os.environ["TANDEM_TEST_IMAGE"]
+
+
+@pytest.fixture(scope="session")
+def namespace() -> Iterator[Namespace]:
+    with Namespace.fresh(f"tandem-test-{uuid.uuid4().hex[:6]}", **RESTRICTED) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def installed(
+    namespace: Namespace, image: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Release, str]:
+    """The release, and what `helm install --wait` printed."""
+    release = Release("tandem", namespace, image)
+    return release, release.install(BASE, tmp_path_factory.mktemp("values"))
+
+
+@pytest.fixture
+def release(installed: tuple[Release, str]) -> Release:
+    """The release, with everything rolled out."""
+    installed[0].settled()
+    return installed[0]

@@ -1,0 +1,142 @@
+"""A Helm release of the chart, as the tests reach it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kube import CHART, CommandError, Namespace, names, until
+
+COMPONENTS = ("frontend", "router", "prefill", "decode")
+MODEL = "tandem-tiny"
+_METRICS_PORTS = {"frontend": 8001, "router": 7001, "prefill": 7101, "decode": 7201}
+_SCRAPE = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+"""
+
+
+@dataclass(frozen=True)
+class Release:
+    name: str
+    namespace: Namespace
+    image: str
+
+    @property
+    def url(self) -> str:
+        """The frontend's Service, from within the cluster."""
+        return f"http://{self.service('frontend')}:8000"
+
+    def service(self, component: str) -> str:
+        return f"{self.name}-{component}.{self.namespace.name}.svc"
+
+    def selector(self, component: str) -> str:
+        return f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        return self.namespace.pods(self.selector(component))
+
+    def ready_pods(self, component: str) -> list[str]:
+        return [
+            pod["metadata"]["name"]
+            for pod in self.pods(component)
+            if any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for each in pod["status"].get("conditions", ())
+            )
+        ]
+
+    def install(
+        self,
+        values: Mapping[str, Any],
+        folder: Path,
+        *,
+        verb: str = "install",
+        minutes: int = 4,
+    ) -> str:
+        """`helm install --wait`, or upgrade; what it printed."""
+        file = folder / f"{self.name}-{verb}.yaml"
+        file.write_text(yaml.safe_dump(dict(values)))
+        repository, _, tag = self.image.rpartition(":")
+        image = f"image.repository={repository},image.tag={tag}"
+        arguments = ["--values", str(file), "--set", image, "--wait", "--timeout", f"{minutes}m"]
+        try:
+            return self.namespace.helm(
+                verb, self.name, str(CHART), *arguments, timeout=60 * minutes + 30
+            )
+        except CommandError as error:
+            error.add_note(self.troubles())
+            raise
+
+    def troubles(self) -> str:
+        """Pods that are not ready, and what they said last."""
+        said = [self.namespace.kubectl("get", "pods", "-o", "wide")]
+        for component in COMPONENTS:
+            ready = self.ready_pods(component)
+            for pod in names(self.pods(component)):
+                if pod not in ready:
+                    said.append(self.namespace.attempt("describe", "pod", pod).stdout[-1500:])
+                    said.append(self.namespace.attempt("logs", pod, "--tail=20").stdout)
+        return "\n".join(said)
+
+    def settled(self) -> None:
+        """Every Deployment has rolled out, and no old pod is left."""
+        for component in COMPONENTS:
+            self.namespace.rolled_out(f"{self.name}-{component}")
+        for component in COMPONENTS:
+            until(
+                f"only new pods of {component}",
+                lambda component=component: (
+                    not [
+                        pod
+                        for pod in self.namespace.get("pods", "-l", self.selector(component))[
+                            "items"
+                        ]
+                        if "deletionTimestamp" in pod["metadata"]
+                    ]
+                ),
+            )
+
+    def metric(self, component: str, name: str, **labels: str) -> float:
+        """The sum of a metric's series with these labels over the component's ready pods."""
+        total, found = 0.0, False
+        url = f"http://127.0.0.1:{_METRICS_PORTS[component]}/metrics"
+        for pod in self.ready_pods(component):
+            for line in self.namespace.execute(pod, _SCRAPE, url).splitlines():
+                match = re.match(rf"^{name}(?:\{{(.*)\}})? (\S+)$", line)
+                wanted = (f'{key}="{value}"' for key, value in labels.items())
+                if match and all(each in (match[1] or "") for each in wanted):
+                    total, found = total + float(match[2]), True
+        assert found, f"no series {name} {labels} at {component}"
+        return total
+
+    @contextmanager
+    def forwarded(self, component: str = "frontend", port: int = 8000) -> Iterator[str]:
+        """The address at which this machine reaches a Service while the block runs."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            local = free.getsockname()[1]
+        command = [
+            "kubectl", "-n", self.namespace.name, "port-forward",
+            f"service/{self.name}-{component}", f"{local}:{port}",
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            until("the port is forwarded", lambda: _answers(local), seconds=30)
+            yield f"127.0.0.1:{local}"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex(("127.0.0.1", port)) == 0

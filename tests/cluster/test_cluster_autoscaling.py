@@ -1,0 +1,44 @@
+"""A HorizontalPodAutoscaler of the chart, driven by load. Needs the resource metrics API."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+from cluster_values import BASE, component
+from guest_pods import load
+from kube import attempt, until
+from release import MODEL, Release
+
+
+@pytest.mark.timeout(600)
+def test_load_makes_the_autoscaler_add_frontends(release: Release, tmp_path: Path) -> None:
+    if attempt("kubectl", "top", "nodes").returncode:
+        pytest.skip("this cluster has no resource metrics API (metrics-server)")
+    values = copy.deepcopy(BASE)
+    values["frontend"] = component(
+        2,
+        config=BASE["frontend"]["config"],
+        autoscaling={
+            "type": "hpa",
+            "minReplicas": 1,
+            "maxReplicas": 3,
+            "targetCPUUtilization": 50,
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+        },
+    )
+    release.install(values, tmp_path, verb="upgrade")
+
+    def wanted() -> int:
+        autoscaler = f"{release.name}-frontend"
+        return int(release.namespace.get("hpa", autoscaler)["status"].get("desiredReplicas", 0))
+
+    try:
+        until("an idle frontend is enough", lambda: wanted() == 1, seconds=180)
+        with load(release.namespace, release.image, release.url, MODEL, clients=32) as seen:
+            until("load asks for three", lambda: wanted() == 3, seconds=180)
+            until("they serve", lambda: len(release.ready_pods("frontend")) == 3)
+        assert seen.failures == {}, seen
+    finally:
+        release.install(BASE, tmp_path, verb="upgrade")

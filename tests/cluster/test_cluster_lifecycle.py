@@ -1,0 +1,29 @@
+"""A release of its own for what the shared one cannot show: a bare install, and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kube import Namespace, run
+from release import COMPONENTS, Release
+
+
+def left_over(namespace: Namespace, name: str) -> list[str]:
+    """Every object of any namespaced kind that carries the release's label."""
+    kinds = run("kubectl", "api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
+    wanted = [kind for kind in kinds if "events" not in kind and "metrics.k8s.io" not in kind]
+    label = f"app.kubernetes.io/instance={name}"
+    found = namespace.kubectl("get", ",".join(wanted), "-l", label, "-o", "name", "--show-kind")
+    return found.split()
+
+
+def test_a_bare_install_serves_and_uninstall_leaves_nothing(
+    namespace: Namespace, image: str, tmp_path: Path
+) -> None:
+    release = Release("bare", namespace, image)
+    release.install({"fullnameOverride": "bare"}, tmp_path)
+    release.namespace.helm("test", "bare", "--timeout", "3m")
+    assert all(release.ready_pods(component) for component in COMPONENTS)
+    assert left_over(namespace, "bare")
+    release.namespace.helm("uninstall", "bare", "--wait", "--timeout", "3m")
+    assert left_over(namespace, "bare") == []

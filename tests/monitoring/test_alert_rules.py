@@ -1,0 +1,115 @@
+"""Each alert fires when it should and does not in a near miss, as Prometheus itself evaluates it.
+
+The cases are in rules/*.yaml, written to be read; this turns them into promtool's form.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from watching import Tools
+
+from monitoring.alerts import ALERTS
+
+RELEASE = {"namespace": "default", "job": "tandem"}
+TIMEOUT = 120
+CASES: list[dict[str, Any]] = [
+    case
+    for path in sorted((Path(__file__).parent / "rules").glob("*.yaml"))
+    for case in yaml.safe_load(path.read_text())
+]
+
+
+def test_rules_are_valid_for_prometheus(
+    tools: Tools, rules: dict[str, str], tmp_path: Path
+) -> None:
+    for name, text in rules.items():
+        (tmp_path / name).write_text(text)
+    command = [str(tools.promtool), "check", "rules", *(str(tmp_path / name) for name in rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("SUCCESS") == 2
+
+
+def test_every_alert_has_a_case_that_fires_and_a_near_miss() -> None:
+    assert [case["alert"] for case in CASES if not (case["fires"] and case["silent"])] == []
+    assert {case["alert"] for case in CASES} == {alert.name for alert in ALERTS}
+
+
+def test_every_window_of_a_burn_fires_somewhere() -> None:
+    windows: dict[str, set[str]] = {}
+    for case in CASES:
+        fired = {label.get("long_window", "") for each in case["fires"] for label in each["labels"]}
+        windows[case["alert"]] = fired
+    for alert in ALERTS:
+        assert alert.labels.get("long_window", "") in windows[alert.name], alert
+
+
+def test_values_are_as_promtool_reads_them() -> None:
+    """YAML takes 0x10 for a number: sixteen."""
+    for case in CASES:
+        for each in (*case["fires"], *case["silent"]):
+            assert all(isinstance(values, str) for values in each["series"].values()), each["why"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["alert"]))
+def test_an_alert_fires_and_does_not_in_a_near_miss(
+    case: dict[str, Any], tools: Tools, rules: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "rules.yaml").write_text(_narrowed(rules.values(), case["alert"]))
+    tests = [_promtool_case(case["alert"], each) for each in (*case["fires"], *case["silent"])]
+    tests += [_promtool_case(case["alert"], each) for each in _too_early(case)]
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(document))
+    command = [str(tools.promtool), "test", "rules", "tests.yaml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _too_early(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cases that fire, a minute before the alert may."""
+    wait = min(_minutes(alert.after) for alert in ALERTS if alert.name == case["alert"])
+    early = {"at": f"{wait - 1}m", "labels": []}
+    return [each | early for each in case["fires"]] if wait > 1 else []
+
+
+def _minutes(duration: str) -> int:
+    return int(duration[:-1]) * {"m": 1, "h": 60}[duration[-1]]
+
+
+def _promtool_case(alert: str, case: dict[str, Any]) -> dict[str, Any]:
+    place = ",".join(f'{name}="{value}"' for name, value in RELEASE.items())
+    return {
+        "name": f"{alert}: {case['why']}",
+        "interval": "1m",
+        "input_series": [
+            {"series": series.replace("{", f"{{{place},"), "values": str(values)}
+            for series, values in case["series"].items()
+        ],
+        "alert_rule_test": [
+            {
+                "eval_time": case["at"],
+                "alertname": alert,
+                "exp_alerts": [{"exp_labels": RELEASE | each} for each in case.get("labels", ())],
+            }
+        ],
+    }
+
+
+def _narrowed(texts: Iterable[str], alert: str) -> str:
+    """One alert and what it needs recorded. Without annotations: promtool would want them written
+    out for each case, and `check rules` has parsed them.
+    """
+    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
+    rules = [rule for group in groups for rule in group["rules"]]
+    alerts = [rule | {"annotations": {}} for rule in rules if rule.get("alert") == alert]
+    read = " ".join(rule["expr"] for rule in alerts)
+    recorded = [rule for rule in rules if "record" in rule and f"{rule['record']}{{" in read]
+    return yaml.safe_dump({"groups": [{"name": "any", "rules": [*recorded, *alerts]}]})
