@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--words", type=int, default=48, help="of a prompt: about as many tokens")
     options = parser.parse_args()
     result = run(
         options.address,
@@ -167,6 +168,7 @@ def main() -> None:
         streams=options.streams,
         requests=options.requests,
         tokens=options.tokens,
+        words=options.words,
     )
     print(json.dumps(vars(result)))
 

@@ -84,6 +84,10 @@ class BaseLogitsProcessor(ABC):
     """Whether equal arguments, histories and rows give equal rows. One that is not is refused where
     several processes must agree (tensor parallelism).
     """
+    leaves_token: bool = False
+    """Whether the last call has surely left a token to sample, if it was given one: such rows need
+    not be looked at afterwards. A class, or an instance after each call, may say so.
+    """
 
     def prepare(self, model: Model) -> None:  # noqa: B027 - most have nothing to prepare
         """Called once, after construction, with what is known of the model: at admission, and again
@@ -129,6 +133,10 @@ def keeps_state(processor: object) -> bool:
 
 def deterministic(processor: object) -> bool:
     return bool(getattr(processor, "deterministic", True))
+
+
+def leaves_token(processor: object) -> bool:
+    return bool(getattr(processor, "leaves_token", False))
 
 
 def comes_first(processor: object) -> bool:

@@ -16,6 +16,7 @@ from tandem.errors import ProcessorError
 from tandem.logits import arrays
 from tandem.logits.guard import Guard
 from tandem.logits.history import TokenHistory
+from tandem.logits.processor import leaves_token
 
 if TYPE_CHECKING:
     from tandem.logits.state import Part, RequestLogits
@@ -48,7 +49,16 @@ def apply_rows(
 class _Step:
     """The rows of one step, while their processors edit them."""
 
-    __slots__ = ("_forbidden", "_guard", "_histories", "_logits", "_numpy", "_rows", "_states")
+    __slots__ = (
+        "_doubtful",
+        "_forbidden",
+        "_guard",
+        "_histories",
+        "_logits",
+        "_numpy",
+        "_rows",
+        "_states",
+    )
 
     def __init__(
         self, states: Sequence[RequestLogits], histories: Sequence[TokenHistory], logits: Any
@@ -59,6 +69,8 @@ class _Step:
         self._numpy = arrays.is_numpy(logits)
         self._rows: list[Any] = []
         """Views of the rows, made once where one is needed: each costs as much as a small edit."""
+        self._doubtful = False
+        """Whether a row may have no token left."""
         self._forbidden: dict[int, Any] = {}
         """Bool, (vocabulary,): what a row's grammar forbids."""
         self._guard = Guard(states[0].seconds)
@@ -92,22 +104,28 @@ class _Step:
         """
         for index, forbidden in self._forbidden.items():
             self._logits[index][forbidden] = -math.inf
+            self._doubtful = True
 
     def refuse_unusable(self) -> None:
         """One reduction over all rows sees NaN, +inf and a row without a single possible token; on
-        a GPU its answer is the one synchronisation of the step.
+        a GPU its answer is the one synchronisation of the step. It is left out where no processor
+        can have done such a thing.
         """
-        maxima: Callable[[int], Any] = self._logits.max if self._numpy else self._logits.amax
-        highest = maxima(1).tolist()
+        highest = self._maxima() if self._doubtful else None
         for index, state in enumerate(self._states):
             if state.error is None:
-                if math.isfinite(highest[index]) or not state.parts:
+                if highest is None or math.isfinite(highest[index]) or not state.parts:
                     continue
                 state.error = _failed(
                     "', '".join(part.name for part in state.parts),
                     "left no token to sample: the row's maximum is not finite",
                 )
             self._logits[index][:] = 0.0
+
+    def _maxima(self) -> list[float]:
+        maxima: Callable[[int], Any] = self._logits.max if self._numpy else self._logits.amax
+        found: list[float] = maxima(1).tolist()
+        return found
 
     def _caught_up(self, index: int, part: Part) -> bool:
         """Make a processor that keeps state ready for a call at its row's position; False where it
@@ -129,6 +147,8 @@ class _Step:
         self._states[index].error = self._attempt(
             part.name, part.processor, self._histories[index], self._row(index, part)
         )
+        if not leaves_token(part.processor):
+            self._doubtful = True
 
     def _together(self, place: int, batch: list[int]) -> bool:
         """One call for all rows of `batch`. False where it failed, every row is as it was, and
@@ -150,6 +170,8 @@ class _Step:
             self._as_known(parts[0], edited),
         )
         if error is None:
+            if not all(leaves_token(part.processor) for part in parts):
+                self._doubtful = True
             if edited is not self._logits:
                 self._logits[slice(None) if places is None else places] = edited
             return True

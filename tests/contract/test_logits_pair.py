@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import logits_cases
 import pytest
-from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
-from worker_pair import Pair, Sequence_
+from logits_cases import CASES, GRAMMARS
+from logits_pair import start, tokens_of
+from worker_pair import Pair
 
-from tandem.v1 import common_pb2, worker_pb2
+from tandem.v1 import worker_pb2
 
 pytestmark = pytest.mark.timeout(400)
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 TOGETHER = 7
-
-
-def spec_of(*given: Any) -> common_pb2.LogitsSpec:
-    return common_pb2.LogitsSpec(
-        processors=[
-            common_pb2.LogitsProcessor(name=name, args_json=json.dumps(args))
-            for name, args in given
-        ]
-    )
-
-
-async def start(pair: Pair, *given: Any, **fields: Any) -> Sequence_:
-    task = {"prompt_text": "", "prompt_token_ids": PROMPT, "want_token_ids": True}
-    return await pair.start(
-        task={**task, "logits": spec_of(*given)},
-        **{"max_tokens": LENGTH, "ignore_eos": False, **fields},
-    )
-
-
-def tokens_of(sequence: Sequence_) -> list[int]:
-    """Where every open sequence wants its token ids, as all do here."""
-    found: list[int] = []
-    for columns in (*sequence.pair.prefill.told.columns, *sequence.pair.decode.told.columns):
-        place = 0
-        for number, count in zip(columns.sequence, columns.token_count, strict=True):
-            if number == sequence.number:
-                found += columns.token_id[place : place + count]
-            place += count
-    return found
 
 
 @pytest.mark.promise("S3-096", "S1-051", "S3-088")

@@ -52,7 +52,7 @@ class MaskingProcessor(BaseLogitsProcessor):
         """For the next token; None leaves the row as it is."""
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        mask = self.mask(input_ids)
+        mask = self._next_mask(input_ids)
         if mask is None:
             return
         token_ids = mask.beside(logits)
@@ -63,6 +63,11 @@ class MaskingProcessor(BaseLogitsProcessor):
         logits[:] = -math.inf
         logits[token_ids] = kept
 
+    def _next_mask(self, input_ids: TokenHistory) -> Mask | None:
+        mask = self.mask(input_ids)
+        self.leaves_token = mask is None or mask.kind == "force"
+        return mask
+
     @classmethod
     def apply_batch(
         cls, processors: Sequence[Self], histories: Sequence[TokenHistory], logits: Row
@@ -70,7 +75,7 @@ class MaskingProcessor(BaseLogitsProcessor):
         """One write for all rows of a kind, instead of some for each row."""
         of_kind: dict[Kind, list[tuple[int, Any]]] = {}
         for index, (processor, history) in enumerate(zip(processors, histories, strict=True)):
-            mask = processor.mask(history)
+            mask = processor._next_mask(history)
             if mask is not None:
                 of_kind.setdefault(mask.kind, []).append((index, mask.token_ids))
         for kind, masks in of_kind.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy
 from msgspec import Meta
@@ -23,6 +24,7 @@ class RepetitionPenalty(BaseLogitsProcessor):
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
     keeps_state: ClassVar[bool] = False  # what it has seen is derived from the history
+    batch_is_total: ClassVar[bool] = True
 
     def __init__(self, penalty: Annotated[float, Meta(gt=0, le=100)], prompt: bool = True) -> None:
         """`prompt`: whether the prompt's tokens count too."""
@@ -35,6 +37,27 @@ class RepetitionPenalty(BaseLogitsProcessor):
         self._token_ids: Any = indices(())
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        seen = like(logits, self._tokens(input_ids))
+        values: Any = logits[seen]
+        logits[seen] = where(values > 0, values / self._penalty, values * self._penalty)
+
+    @classmethod
+    def apply_batch(
+        cls, processors: Sequence[Self], histories: Sequence[TokenHistory], logits: Row
+    ) -> None:
+        seen = [each._tokens(history) for each, history in zip(processors, histories, strict=True)]
+        lengths = [len(tokens) for tokens in seen]
+        penalties = numpy.array([each._penalty for each in processors], dtype=numpy.float32)
+        places = (
+            like(logits, numpy.repeat(indices(range(len(processors))), lengths)),
+            like(logits, numpy.concatenate(seen)),
+        )
+        penalty = like(logits, numpy.repeat(penalties, lengths))
+        values: Any = logits[places]
+        logits[places] = where(values > 0, values / penalty, values * penalty)
+
+    def _tokens(self, input_ids: TokenHistory) -> Any:
+        """Those that came before, each once; only what is new since the last call is read."""
         tokens = input_ids if self._prompt else input_ids.generated
         if len(tokens) < self._read:
             self._forget()
@@ -43,9 +66,7 @@ class RepetitionPenalty(BaseLogitsProcessor):
         if new:
             self._seen |= new
             self._token_ids = numpy.concatenate((self._token_ids, indices(sorted(new))))
-        seen = like(logits, self._token_ids)
-        values: Any = logits[seen]
-        logits[seen] = where(values > 0, values / self._penalty, values * self._penalty)
+        return self._token_ids
 
 
 class TemperatureSchedule(BaseLogitsProcessor):
@@ -56,6 +77,7 @@ class TemperatureSchedule(BaseLogitsProcessor):
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.POSITION})
     keeps_state: ClassVar[bool] = False
+    batch_is_total: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -71,6 +93,16 @@ class TemperatureSchedule(BaseLogitsProcessor):
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
         logits[:] = logits[:] / self._temperature(input_ids.position)
+
+    @classmethod
+    def apply_batch(
+        cls, processors: Sequence[Self], histories: Sequence[TokenHistory], logits: Row
+    ) -> None:
+        temperatures = [
+            [each._temperature(history.position)]
+            for each, history in zip(processors, histories, strict=True)
+        ]
+        logits[:] = logits[:] / like(logits, numpy.array(temperatures, dtype=numpy.float32))
 
     def _temperature(self, position: int) -> float:
         after = bisect_right(self._positions, position)

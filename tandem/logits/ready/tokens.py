@@ -60,6 +60,7 @@ class Bias(BaseLogitsProcessor):
     needs: ClassVar[frozenset[Need]] = _VOCABULARY
     keeps_state: ClassVar[bool] = False
     batch_is_total: ClassVar[bool] = True
+    leaves_token = True
 
     def __init__(
         self, bias: Annotated[dict[int, Annotated[float, Meta(ge=-1e4, le=1e4)]], _BIASES]

@@ -62,6 +62,7 @@ class Watermark(BaseLogitsProcessor):
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
     keeps_state: ClassVar[bool] = False
+    leaves_token = True
 
     def __init__(
         self,

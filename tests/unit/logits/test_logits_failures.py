@@ -194,6 +194,18 @@ def test_several_processors_that_leave_nothing_are_named_together(library: Libra
     )
 
 
+def test_rows_that_lose_their_last_token_together_are_all_found(library: Library) -> None:
+    def state_of(*token_ids: int) -> RequestLogits:
+        entry = LogitsProcessorEntry("banned_tokens", {"token_ids": list(token_ids)})
+        return RequestLogits.create(Registry.builtin(), LogitsProcessorSpec((entry,)), MODEL)
+
+    states = [state_of(*range(2048)), state_of(3), state_of(*range(2048))]
+    batch = rows(library, 3)
+    found = messages(apply_rows(states, [PAST] * 3, batch))
+    assert [message is None for message in found] == [False, True, False]
+    assert not plain(batch)[[0, 2]].any()
+
+
 def test_what_one_processor_forbids_another_may_still_force(library: Library) -> None:
     """The row that is sampled counts."""
     given = [("banned_tokens", {"token_ids": list(range(2048))}), ("max_new_tokens", {"count": 0})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
@@ -10,6 +11,7 @@ from logits_bench import EOS, MODEL, Given, Library, generate, plain, rows, stat
 
 from tandem.errors import InvalidRequestError
 from tandem.logits import Model, TokenHistory
+from tandem.logits.processor import leaves_token
 from tandem.logits.ready import READY
 from tandem.logits.rows import apply_rows
 
@@ -84,6 +86,26 @@ def test_many_rows_together_are_edited_as_each_alone(name: str, library: Library
     for row, past in zip(alone, histories, strict=True):
         assert state_of((name, EXAMPLES[name])).apply(past, row) is None
     assert numpy.array_equal(plain(together), plain(alone))
+
+
+SURE = {"forced_sequence", "forced_prefix", "bias", "max_new_tokens", "thinking_budget"}
+SURE |= {"stop_at_sentence", "watermark"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_only_what_cannot_take_the_last_token_says_that_it_left_one(
+    name: str, library: Library
+) -> None:
+    """Rows in which one token is possible, each in turn; a row that nobody looked at is right."""
+    state = state_of((name, EXAMPLES[name]))
+    processor = state.parts[0].processor
+    for token in range(0, MODEL.vocabulary, 97):
+        row = rows(library, 1)[0]
+        row[:token] = row[token + 1 :] = -math.inf
+        processor(TokenHistory((5, 6, 7), []), row)
+        left = math.isfinite(float(row.max()))
+        assert left or not leaves_token(processor)
+        assert leaves_token(processor) or name not in SURE
 
 
 @pytest.mark.promise("S3-089", "S1-050")
