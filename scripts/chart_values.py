@@ -29,7 +29,7 @@ _ALL = (
 )
 _WORKER = (
     "model_path served_model_name advertise_host name engine engine_options hook hooks classifiers"
-    " logits_processors deployment_revision ready_when_paired"
+    " logits_processors deployment_revision ready_when_paired nodes node_rank leader"
 )
 _FRONTEND = "model_path served_model_name router api_keys https_cert https_key"
 _ROUTER = "discovery namespace prefill decode prefill_service decode_service"

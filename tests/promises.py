@@ -641,6 +641,82 @@ PROMISES: tuple[Promise, ...] = (
         "per hook and phase are exported.",
         ours=True,
     ),
+    # --- S5: operation (ours) ---
+    Promise(
+        "S5-121",
+        "Given a router or frontend that is restarted or replaced, when requests run and "
+        "go on coming, then none fails.",
+        ours=True,
+    ),
+    Promise(
+        "S5-122",
+        "Given workers of two deployment revisions, then they are never paired; given a "
+        "new worker, then it is ready once a pair uses it, and never goes back for a "
+        "peer's sake.",
+        ours=True,
+    ),
+    Promise(
+        "S5-123",
+        "Given a worker that leaves the list of discovery, then it gets nothing new and "
+        "what is open on it finishes.",
+        ours=True,
+    ),
+    Promise(
+        "S5-124",
+        "Given a Kubernetes API that is away, then the workers that are known stay.",
+        ours=True,
+    ),
+    Promise(
+        "S5-125",
+        "Given mutual TLS, when a peer has no certificate of the CA, then it is refused; "
+        "renewed files apply without a restart.",
+        ours=True,
+    ),
+    Promise(
+        "S5-126",
+        "Given a deployment that answers without moving KV, when it is verified, then that fails.",
+        ours=True,
+    ),
+    Promise(
+        "S5-127",
+        "Given the chart's defaults, then a namespace under Pod Security restricted takes "
+        "every pod, and only the router may ask the API, for EndpointSlices of its "
+        "namespace alone.",
+        ours=True,
+    ),
+    Promise(
+        "S5-128",
+        "Given the chart's NetworkPolicies, then each port is open to those who need it "
+        "and to nobody else.",
+        ours=True,
+    ),
+    Promise(
+        "S5-129",
+        "Given an alert, then it fires where it should and stays silent in a near miss.",
+        ours=True,
+    ),
+    Promise(
+        "S5-130",
+        "Given a query of a dashboard or rule, then a live scrape has its metrics and labels.",
+        ours=True,
+    ),
+    Promise(
+        "S5-131",
+        "Given a sampled request, then its spans of all hops are one tree; given one that "
+        "is not, then nothing is exported.",
+        ours=True,
+    ),
+    Promise(
+        "S5-132",
+        "Given a model that is fetched, then its folder is whole or not taken for one, "
+        "whoever was killed meanwhile.",
+        ours=True,
+    ),
+    Promise(
+        "S5-133",
+        "Given a release, when it is uninstalled, then nothing of it is left.",
+        ours=True,
+    ),
 )
 
 

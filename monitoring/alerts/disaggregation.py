@@ -65,7 +65,7 @@ _KV = (
         " is nearly full.",
         description="{{ $value | humanizePercentage }} of it is in use; sequences will wait for"
         " room.",
-        expression="tandem_worker_kv_tokens_used / (tandem_worker_kv_tokens_total > 0) > 0.9",
+        expression="tandem_worker_kv_used_ratio > 0.9",
     ),
 )
 _RDMA = (

@@ -169,7 +169,7 @@ class SliceWatch:
         if trouble is Trouble.FORBIDDEN:
             log.error(
                 "discovery may not read endpointslices: give the router's service account the"
-                " verbs get, list and watch on endpointslices of discovery.k8s.io in namespace %s",
+                " verbs list and watch on endpointslices of discovery.k8s.io in namespace %s",
                 self._namespace,
                 extra={"reason": reason},
             )

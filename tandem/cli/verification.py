@@ -152,9 +152,8 @@ def _problem(grown: Mapping[str, Counts], least: int) -> str:
             return f"the metrics ports belong to no {phase} worker"
         if not grown[phase].legs:
             return f"no {phase} worker completed a sequence: {_told(grown)}"
-    # Some engines measure a hand-over where it begins too; all of them do where it arrives.
-    if grown["decode"].kv_bytes < least:
-        return f"KV cache did not move, at least {least:,} bytes had to: {_told(grown)}"
+        if grown[phase].kv_bytes < least:
+            return f"KV cache did not move, at least {least:,} bytes had to: {_told(grown)}"
     return ""
 
 

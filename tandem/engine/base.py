@@ -33,6 +33,20 @@ class Role(enum.StrEnum):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class Nodes:
+    """The machines that one engine computes on, and which of them this is."""
+
+    count: int = 1
+    rank: int = 0
+    """0 leads: it alone takes requests. The others follow it."""
+    leader: str = ""
+    """Where the ranks meet, "host:port" of the leader; free for the engine. "" on one node."""
+
+
+ONE_NODE = Nodes()
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class EngineRequest:
     """One sequence, as one engine sees it."""
 
@@ -138,6 +152,26 @@ class Engine(Protocol):
 
     def load(self) -> worker_pb2.Load:
         """A snapshot; cheap."""
+        ...
+
+    async def close(self) -> None:
+        """Stop and free everything, in bounded time. May be called at any time, and twice."""
+        ...
+
+
+class EngineFollower(Protocol):
+    """What an engine computes on a node that does not lead. Called from the worker's event loop."""
+
+    async def start(self) -> int:
+        """Join the leader, which may start later, and load this node's share of the model.
+
+        Returns how many of the engine's ranks run here. Raises StartError with the mend.
+        """
+        ...
+
+    async def ended(self) -> None:
+        """Until the leader closes its engine. Raises EngineError where a part of it dies instead,
+        here or on another node."""
         ...
 
     async def close(self) -> None:

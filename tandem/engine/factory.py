@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem.engine.base import Engine, Role
-from tandem.errors import StartError
+from tandem.engine.base import ONE_NODE, Engine, EngineFollower, Nodes, Role
+from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
 
 EngineName = Literal["sim", "sglang"]
@@ -17,6 +17,8 @@ _ENGINES: dict[EngineName, tuple[str, str, str]] = {
     "sim": ("tandem.engine.sim", "SimEngine", "worker"),
     "sglang": ("tandem.engine.sglang", "SglangEngine", "worker,sglang"),
 }
+_FOLLOWERS: dict[EngineName, str] = {"sglang": "SglangFollower"}
+"""Of the engines that can compute on several nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +34,30 @@ class EngineSettings:
     """The engine's own; it refuses those it does not know."""
     registry: Registry
     """The logits processors that requests may name."""
+    nodes: Nodes = ONE_NODE
 
 
 def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
-    """An engine that is not started yet.
+    """An engine that is not started yet: the whole of it, or where there are several nodes, what
+    leads.
 
     Raises StartError: the engine is not installed, or its options are wrong.
     """
-    module_name, class_name, extras = _ENGINES[name]
+    engine: Engine = _build(name, _ENGINES[name][1], role, settings)
+    return engine
+
+
+def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFollower:
+    """What runs on a node that does not lead. Not started yet; raises as `create`."""
+    follower: EngineFollower = _build(name, _FOLLOWERS.get(name, ""), role, settings)
+    return follower
+
+
+def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettings) -> Any:
+    spread = {"nodes": settings.nodes} if settings.nodes.count > 1 else {}
+    if spread and name not in _FOLLOWERS:
+        raise ConfigError(f"engine {name!r} computes on one node: leave the setting nodes at 1")
+    module_name, _, extras = _ENGINES[name]
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -47,7 +65,7 @@ def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
             f"engine {name!r} needs {error.name!r}, which is not installed: "
             f"pip install 'tandem-serving[{extras}]'"
         ) from error
-    engine: Engine = getattr(module, class_name)(
+    return getattr(module, class_name)(
         role=role,
         model_path=settings.model_path,
         model_name=settings.model_name,
@@ -55,5 +73,5 @@ def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
         host=settings.host,
         options=settings.options,
         registry=settings.registry,
+        **spread,
     )
-    return engine

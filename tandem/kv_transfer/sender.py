@@ -34,8 +34,8 @@ class Export:
     pages: Sequence[int]
     wait_seconds: float
     """How long the pages wait for an offer."""
-    settle: Callable[[TandemError | None], None]
-    """Called once; then no transfer touches the pages. None: they were handed over."""
+    settle: Callable[[kv_pb2.KvLanded | TandemError], None]
+    """Called once, with `landed` or why not; then no transfer touches the pages."""
     withheld: int = 0
     """How many of the last pages are not written, for a fault."""
     on_write: Callable[[], None] | None = None
@@ -232,7 +232,7 @@ class Sender:
             moving.link.land(moving.export.landed)
         else:
             moving.link.fail(room, error)
-        moving.export.settle(error)
+        moving.export.settle(moving.export.landed if error is None else error)
         return True
 
     def _forget(self, moving: _Moving) -> None:

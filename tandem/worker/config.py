@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any, Literal
 
 from tandem import tracing
 from tandem.config import REQUIRED, setting
+from tandem.engine.base import Nodes
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
 from tandem.wire import tls
 
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
+_HOST_AND_PORT = re.compile(r".+:[0-9]+")
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 
@@ -60,6 +63,19 @@ class WorkerConfig:
     )
     engine_options: dict[str, Any] = setting(
         {}, "Options of the engine itself; each engine documents its own and refuses others."
+    )
+    nodes: int = setting(
+        1, "Machines that compute this worker together, with one process on each; sglang alone."
+    )
+    node_rank: int = setting(
+        0,
+        "Which of the nodes this is. 0 leads: it serves the worker. The others follow it, and serve"
+        " /live, /ready and /metrics alone.",
+    )
+    leader: str = setting(
+        "",
+        "With nodes above 1: host:port at which they meet; the host that node 0 advertises, and a"
+        " free port of it.",
     )
     max_sequences: int = setting(
         256, "Most sequences open at once; routers are told, and one more is refused."
@@ -115,6 +131,12 @@ class WorkerConfig:
         """Raises ConfigError for a value that can never serve."""
         if self.max_sequences < 1:
             raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
+        if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
+            raise ConfigError(
+                f"node_rank must be from 0 to below nodes: {self.node_rank} is not, of {self.nodes}"
+            )
+        if self.nodes > 1 and not _HOST_AND_PORT.fullmatch(self.leader):
+            raise ConfigError(f"several nodes need leader, as host:port, not {self.leader!r}")
         if self.drain_seconds < 0:
             raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
         if self.max_logits_processors < 0:
@@ -142,6 +164,9 @@ class WorkerConfig:
 
     def metrics_address(self, phase: Phase) -> str:
         return self.metrics_listen or f"127.0.0.1:{_PORTS[phase] + 1}"
+
+    def engine_nodes(self) -> Nodes:
+        return Nodes(count=self.nodes, rank=self.node_rank, leader=self.leader)
 
     def host(self, phase: Phase) -> str:
         """This machine as its peers reach it. Raises ConfigError where `listen` does not say."""

@@ -87,6 +87,11 @@ class WorkerCollector(Collector):
             "tandem_worker_kv_tokens_total", "Tokens the KV cache can hold.", load.kv_tokens_total
         )
         yield self._gauge(
+            "tandem_worker_kv_used_ratio",
+            "Share of the KV cache in use, 0 to 1.",
+            load.kv_tokens_used / load.kv_tokens_total if load.kv_tokens_total else 0.0,
+        )
+        yield self._gauge(
             "tandem_worker_draining", "1 while the worker takes nothing new.", load.draining
         )
         yield self._gauge(

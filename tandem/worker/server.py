@@ -28,6 +28,7 @@ from tandem.worker.classifying import Classifying
 from tandem.worker.config import WorkerConfig
 from tandem.worker.description import PHASES, describe
 from tandem.worker.drain import drain
+from tandem.worker.follower import Follower
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.judges import Judges
@@ -59,6 +60,9 @@ def main(phase: Phase, argv: list[str] | None = None) -> int:
     logs.configure(component, format=config.log_format, level=config.log_level)
 
     async def serve(stop: asyncio.Event) -> None:
+        if config.node_rank:
+            await Follower(phase, config).run(stop)
+            return
         with tracing.exporting(
             config.otlp_endpoint,
             service=f"tandem-{phase}-worker",
@@ -163,19 +167,8 @@ class Worker:
     # --- starting --------------------------------------------------------------------------------
 
     def _make_engine(self) -> Engine:
-        config = self._config
-        return factory.create(
-            config.engine,
-            Role(self._phase),
-            factory.EngineSettings(
-                model_path=config.model_path,
-                model_name=config.model_name(),
-                max_sequences=config.max_sequences,
-                host=config.host(self._phase),
-                options=config.engine_options,
-                registry=self._registry,
-            ),
-        )
+        settings = startup.engine_settings(self._phase, self._config, self._registry)
+        return factory.create(self._config.engine, Role(self._phase), settings)
 
     def _make_service(self, engine: EngineDescription) -> None:
         judges = Judges(None if self._hooks is None else self._hooks.runs, self._classifying)

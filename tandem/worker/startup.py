@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Protocol, TypeVar
 
-from tandem.engine.base import Engine, EngineDescription
+from tandem.engine.base import EngineDescription
+from tandem.engine.factory import EngineSettings
 from tandem.errors import StartError
+from tandem.hooks.contract import Phase
 from tandem.hooks.interrupt import WATCH
 from tandem.logits import settings as logits_settings
 from tandem.logits.builtin import hello_world
@@ -18,6 +21,14 @@ from tandem.worker.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 10.0
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Starts(Protocol[T_co]):
+    """An Engine, or an EngineFollower."""
+
+    async def start(self) -> T_co: ...
 
 
 def load_registry(config: WorkerConfig) -> Registry:
@@ -27,6 +38,18 @@ def load_registry(config: WorkerConfig) -> Registry:
         WATCH.install()
     return Registry.from_settings(
         processors, seconds=config.logits_timeout_ms / 1000, most=config.max_logits_processors
+    )
+
+
+def engine_settings(phase: Phase, config: WorkerConfig, registry: Registry) -> EngineSettings:
+    return EngineSettings(
+        model_path=config.model_path,
+        model_name=config.model_name(),
+        max_sequences=config.max_sequences,
+        host=config.host(phase),
+        options=config.engine_options,
+        registry=registry,
+        nodes=config.engine_nodes(),
     )
 
 
@@ -45,9 +68,7 @@ def forced_entries(
     return (*always, switch)
 
 
-async def start_engine(
-    engine: Engine, *, name: str, stop: asyncio.Event
-) -> EngineDescription | None:
+async def start_engine(engine: Starts[T], *, name: str, stop: asyncio.Event) -> T | None:
     """Start the engine and log that it is still at it. None where `stop` came first.
 
     Raises StartError.
@@ -67,7 +88,7 @@ async def start_engine(
     return result
 
 
-async def _started_or_error(engine: Engine) -> EngineDescription | StartError:
+async def _started_or_error(engine: Starts[T]) -> T | StartError:
     """As a value, so that the task group does not wrap it."""
     try:
         return await engine.start()

@@ -55,7 +55,7 @@ SPECS: dict[tuple[str, str], Schema] = {
     ),
     ("keda.sh/v1alpha1", "ScaledObject"): shape(
         "scaleTargetRef triggers",
-        scaleTargetRef=shape("name", name=TEXT),
+        scaleTargetRef=shape("name", apiVersion=TEXT, kind=TEXT, name=TEXT),
         minReplicaCount={"type": "integer"},
         maxReplicaCount={"type": "integer"},
         advanced=shape("horizontalPodAutoscalerConfig", horizontalPodAutoscalerConfig=FREE),
@@ -66,6 +66,30 @@ SPECS: dict[tuple[str, str], Schema] = {
                 metricType=TEXT,
                 metadata={**FREE, "additionalProperties": TEXT},
             )
+        ),
+    ),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): shape(
+        "leaderWorkerTemplate",
+        replicas={"type": "integer", "minimum": 0},
+        startupPolicy={"enum": ["LeaderCreated", "LeaderReady"]},
+        networkConfig=shape(
+            "subdomainPolicy", subdomainPolicy={"enum": ["Shared", "UniquePerReplica"]}
+        ),
+        rolloutStrategy=shape(
+            "type",
+            type={"const": "RollingUpdate"},
+            rollingUpdateConfiguration=shape(
+                "maxUnavailable maxSurge",
+                maxUnavailable={"type": "integer"},
+                maxSurge={"type": "integer"},
+            ),
+        ),
+        leaderWorkerTemplate=shape(
+            "workerTemplate size",
+            size={"type": "integer", "minimum": 1},
+            restartPolicy={"enum": ["RecreateGroupOnPodRestart", "None"]},
+            # A pod template, which test_chart_renders validates as that of a Deployment.
+            workerTemplate=shape("metadata spec", metadata=FREE, spec=FREE),
         ),
     ),
     ("monitoring.coreos.com/v1", "PodMonitor"): shape(

@@ -9,6 +9,10 @@ from typing import Any
 import chart_renders
 from chart_renders import Manifest
 
+LEADS = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+GROUP = {"LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "leader.group.tandem"}
+"""Variables that a LeaderWorkerSet's controller puts before those of a pod."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -31,19 +35,30 @@ class Pod:
         return first
 
 
+def expand(value: str) -> str:
+    """A variable's value, as the kubelet makes it from those before."""
+    for name, text in GROUP.items():
+        value = value.replace(f"$({name})", text)
+    return value
+
+
 def of(objects: tuple[Manifest, ...]) -> Iterator[Pod]:
     for each in objects:
         if each["kind"] == "Pod":
             template = each
         elif each["kind"] in ("Deployment", "Job"):
             template = each["spec"]["template"]
+        elif each["kind"] == "LeaderWorkerSet":
+            template = each["spec"]["leaderWorkerTemplate"]["workerTemplate"]
         else:
             continue
         metadata = template["metadata"]
+        # What the LeaderWorkerSet's controller adds to the pod that leads.
+        added = LEADS if each["kind"] == "LeaderWorkerSet" else {}
         yield Pod(
             owner=f"{each['kind']}/{each['metadata']['name']}",
             component=metadata["labels"]["app.kubernetes.io/component"],
-            labels=metadata["labels"],
+            labels=metadata["labels"] | added,
             annotations=metadata.get("annotations", {}),
             spec=template["spec"],
         )

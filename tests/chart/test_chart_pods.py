@@ -27,6 +27,7 @@ EXTERNAL = {
     "hf-model": {"Secret/hub-token"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
     "ingress-gateway": {"Secret/tandem-keys"},
+    "multi-node": {"PersistentVolumeClaim/models"},
     "tls": {"Secret/tandem-internal-tls", "Secret/tandem-https"},
 }
 
@@ -42,6 +43,7 @@ def all_pods(
     ]
 
 
+@pytest.mark.promise("S5-127")
 @pytest.mark.parametrize("pod", all_pods(RESTRICTED))
 def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
     security = pod.spec["securityContext"]
@@ -124,7 +126,7 @@ def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> No
 
 def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
     teardown = chart_renders.chart().values["decode"]["drain"]["teardownSeconds"]
-    engine_stop_seconds = 10
+    engine_stop_seconds = 5 + 10  # of followers, and of itself
     assert teardown >= drain.SETTLE_SECONDS + server.FLUSH_SECONDS + engine_stop_seconds
 
 

@@ -35,8 +35,18 @@ def test_every_object_is_valid(name: str, version: str) -> None:
     for each in chart_renders.of_set(name):
         if (each["apiVersion"], each["kind"]) in SPECS:
             jsonschema.validate(each["spec"], SPECS[each["apiVersion"], each["kind"]])
+            if each["kind"] == "LeaderWorkerSet":
+                _validate(json.dumps(_as_deployment(each)), version)
         else:
             _validate(json.dumps(each), version)
+
+
+def _as_deployment(each: Manifest) -> Manifest:
+    """With the same pods, whose fields Kubernetes knows."""
+    template = each["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    spec = {"selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
+    metadata = {"name": each["metadata"]["name"]}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from pods import by_name
 from frontend.config import FrontendConfig
 from router.config import RouterConfig
 from tandem import cli, config
+from tandem.engine.base import ONE_NODE, Nodes
 from tandem.engine.sglang import options as sglang_options
 from tandem.engine.sim import faults
 from tandem.engine.sim import options as sim_options
@@ -43,7 +44,8 @@ def settings(name: str, component: str, folder: Path) -> Any:
     for variable in pod.main["env"]:
         source = variable.get("valueFrom", {})
         field = source.get("fieldRef", {}).get("fieldPath")
-        environ[variable["name"]] = variable.get("value") or FIELDS.get(field, "from a secret")
+        value = variable.get("value") or FIELDS.get(field, "from a secret")
+        environ[variable["name"]] = pods.expand(value)
     assert environ["TANDEM_CONFIG"] == "/etc/tandem/tandem.yaml"
     environ["TANDEM_CONFIG"] = str(folder / "tandem.yaml")
     return config.load(CLASSES[component], prog=component, argv=[], environ=environ)
@@ -82,6 +84,15 @@ def test_both_phases_can_pair_and_are_ready_when_they_do(name: str, tmp_path: Pa
     assert len(prefill.deployment_revision) == 12
     assert prefill.ready_when_paired
     assert decode.ready_when_paired
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_node_takes_its_place_in_the_group_from_the_controller(
+    phase: str, tmp_path: Path
+) -> None:
+    nodes = settings("multi-node", phase, tmp_path).engine_nodes()
+    assert nodes == Nodes(count=2, rank=1, leader="leader.group.tandem:7120")
+    assert settings("default", phase, tmp_path).engine_nodes() == ONE_NODE
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -11,6 +11,7 @@ import chart_values
 import generate_chart
 import helm_python
 import pytest
+import yaml
 from chart_renders import CHART, ROOT
 
 GPU = {"model": {"uri": "pvc://m"}}
@@ -67,9 +68,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"prefill": {"engineOptions": {"page_size": 32}}},
         "prefill and decode would never pair: set page_size in engine.options, for both",
     ),
-    "several-nodes": (
+    "nodes-as-server-args": (
         {"engine": {"options": {"server_args": '{"nnodes": 2}'}}},
-        "a model over several nodes needs engine processes that Tandem does not have yet",
+        "leave nnodes, node_rank and dist_init_addr out of server_args, and set prefill.workload",
+    ),
+    "nodes-of-a-simulation": (
+        {"decode": {"workload": {"nodes": 2}}, "engine": {"tensorParallel": 2}},
+        "decode.workload.nodes: a simulated worker runs on one node: set model.uri",
+    ),
+    "nodes-that-share-unequally": (
+        {**GPU, "engine": {"tensorParallel": 8}, "prefill": {"workload": {"nodes": 3}}},
+        "prefill.workload.nodes cannot share engine.tensorParallel equally",
     ),
     "two-certificates": (
         {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},
@@ -134,6 +143,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
     "setting-type": {"router": {"config": {"max_queue": "many"}}},
     "setting-of-the-chart": {"prefill": {"config": {"listen": "0.0.0.0:1"}}},
+    "nodes-as-a-setting": {"prefill": {"config": {"nodes": 2}}},
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
     "objective": {"monitoring": {"prometheusRule": {"objectives": {"itl": 99}}}},
@@ -234,3 +244,21 @@ def test_kv_over_tcp_is_an_alert_only_where_rdma_is_expected() -> None:
     rdma = {"kvTransfer": {"rdma": RDMA}}
     assert "TandemKvOverTcp" not in chart_renders.texts({"monitoring": monitoring})[path]
     assert "TandemKvOverTcp" in chart_renders.texts({"monitoring": monitoring, **rdma})[path]
+
+
+def test_an_alert_can_be_left_out_and_rules_of_ones_own_added() -> None:
+    group = {"name": "mine", "rules": [{"record": "a:b:c", "expr": "vector(1)"}]}
+    rules = {"enabled": True, "disabled": ["TandemQueueGrowing"], "extraGroups": [group]}
+    path = "tandem/templates/prometheusrule.yaml"
+    text = chart_renders.texts({"monitoring": {"prometheusRule": rules}})[path]
+    groups = yaml.safe_load(text)["spec"]["groups"]
+    alerts = [rule.get("alert") for each in groups for rule in each["rules"]]
+    assert groups[-1] == group
+    assert "TandemQueueGrowing" not in alerts
+    assert "TandemNoReadyDecode" in alerts
+
+
+def test_leaving_out_an_alert_that_is_none_is_refused() -> None:
+    rules = {"enabled": True, "disabled": ["TandemQueueGrowing", "TandemQueueGrwing"]}
+    with pytest.raises(helm_python.HelmRenderError, match="TandemQueueGrwing"):
+        chart_renders.texts({"monitoring": {"prometheusRule": rules}})

@@ -70,6 +70,7 @@ def test_dns_names_workers_before_a_router_uses_them() -> None:
         assert services[component]["publishNotReadyAddresses"] is True
 
 
+@pytest.mark.promise("S5-128")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: str) -> None:
     policy = by_name("default", "NetworkPolicy")[f"tandem-{component}"]["spec"]
@@ -103,6 +104,7 @@ def test_named_peers_are_the_only_ones_beside_the_test() -> None:
     assert [_peers(rule) for rule in frontend["spec"]["ingress"]] == [{"*", "test"}, {"*", "test"}]
 
 
+@pytest.mark.promise("S5-127")
 def test_the_router_asks_the_api_for_what_it_is_allowed_and_for_nothing_else() -> None:
     source = inspect.getsource(slice_watch)
     calls = set(re.findall(r"\bapi\.(\w+)", source))
@@ -136,11 +138,15 @@ def test_who_is_scaled_has_no_replicas_of_its_own(name: str) -> None:
     ]
     scaled = [each["spec"]["scaleTargetRef"]["name"] for each in scalers]
     assert len(set(scaled)) == len(scaled)
-    deployments = by_name(name, "Deployment")
-    assert set(scaled) <= deployments.keys()
-    for deployment in deployments.values():
-        scales = deployment["metadata"]["name"] in scaled
-        assert ("replicas" in deployment["spec"]) is not scales
+    workloads = by_name(name, "Deployment") | by_name(name, "LeaderWorkerSet")
+    for each in scalers:
+        target = each["spec"]["scaleTargetRef"]
+        workload = workloads[target["name"]]
+        meant = (target.get("apiVersion", "apps/v1"), target.get("kind", "Deployment"))
+        assert meant == (workload["apiVersion"], workload["kind"])
+    for workload in workloads.values():
+        scales = workload["metadata"]["name"] in scaled
+        assert ("replicas" in workload["spec"]) is not scales
 
 
 def test_keda_asks_for_series_of_the_pods_it_scales() -> None:

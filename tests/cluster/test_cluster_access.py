@@ -48,6 +48,7 @@ PORTS = {
 }
 
 
+@pytest.mark.promise("S5-127")
 def test_the_router_may_read_the_endpointslices_of_its_namespace_and_nothing_more(
     release: Release,
 ) -> None:
@@ -89,6 +90,7 @@ def reachable(release: Release, namespace: Namespace, pod: str) -> dict[str, lis
     return found
 
 
+@pytest.mark.promise("S5-128")
 def test_a_strange_pod_reaches_the_public_port_alone(release: Release) -> None:
     with sleeping(release.namespace, release.image) as stranger:
         found = reachable(release, release.namespace, stranger)

@@ -22,6 +22,7 @@ def whole(seen: Load) -> None:
     assert seen.answered > CLIENTS
 
 
+@pytest.mark.promise("S5-121")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_rolling_restart_under_load_fails_nothing(release: Release, component: str) -> None:
     old = set(release.ready_pods(component))
@@ -47,6 +48,7 @@ def test_scaling_decode_up_and_down_under_load_fails_nothing(release: Release) -
     whole(seen)
 
 
+@pytest.mark.promise("S5-122")
 def test_an_upgrade_of_everything_and_its_rollback_under_load_fail_nothing(
     release: Release, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_what_helm_prints_leads_to_an_answer(installed: tuple[Release, str]) -> 
     assert "curl" in printed
 
 
+@pytest.mark.promise("S5-126")
 def test_helm_test_passes_and_proves_that_kv_bytes_moved(release: Release) -> None:
     before = release.metric("decode", "tandem_kv_transfer_bytes_total")
     printed = release.namespace.helm("test", release.name, "--timeout", "3m")

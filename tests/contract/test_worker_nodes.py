@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import time
@@ -119,6 +118,6 @@ async def test_two_nodes_serve_as_one_worker_and_end_together(groups: dict[str, 
     assert _said(prefill.follower, "the leader has closed its engine")
 
     # Here the leader is lost, without a word.
-    os.killpg(decode.leader.process.pid, signal.SIGKILL)
+    decode.leader.process.kill()
     assert decode.follower.process.wait(END_SECONDS) == 1
     assert _said(decode.follower, "the engine died")

@@ -16,6 +16,7 @@ from worker_pair import END_SECONDS, ROOT, connected, launched_pair
 from tandem.v1 import worker_pb2
 
 READY_SECONDS = 30.0
+SGLANG_READY_SECONDS = 280.0
 
 
 def _refusal(tmp_path: Path, *flags: str, module: str = "decode_worker") -> str:
@@ -75,6 +76,23 @@ def test_a_setting_that_cannot_work_is_refused_with_its_mend(
     tmp_path: Path, model_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     assert words in _refusal(tmp_path, f"--model-path={model_path}", "--engine=sim", *flags)
+
+
+@pytest.mark.sglang
+def test_an_engine_process_that_fails_at_the_start_fails_the_start(model_path: Path) -> None:
+    """It reports that by SIGQUIT, and would be waited for, for ever."""
+    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={model_path}"]
+    no_memory = "--engine-options=device=cpu,mem_fraction_static=0.0001"
+    ended = subprocess.run(
+        [sys.executable, "-m", "decode_worker", *flags, "--engine=sglang", no_memory],
+        capture_output=True,
+        text=True,
+        timeout=SGLANG_READY_SECONDS,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "SGLang did not start (ChildProcessError: one of its processes failed)" in ended.stderr
 
 
 async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:

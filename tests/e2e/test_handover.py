@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from stacks import MODEL, SIM_READY_SECONDS, Served, options
 from tcp_switch import TcpSwitch, tcp_switch
 
@@ -155,6 +156,7 @@ def finished(served: Served, router: str) -> float:
     return served.metric(router, "tandem_router_requests_total", outcome="finished")
 
 
+@pytest.mark.promise("S5-121")
 async def test_a_router_that_hands_over_to_another_fails_no_request(
     model_path: Path, tmp_path: Path
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_router_that_hands_over_to_another_fails_no_request(
         assert finished(served, "router-2") >= 20
 
 
+@pytest.mark.promise("S5-121")
 async def test_a_router_that_is_replaced_at_its_address_fails_no_request(
     model_path: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def rollout(model_path: Path, tmp_path: Path) -> Iterator[Rollout]:
         yield Rollout(stack, tmp_path)
 
 
+@pytest.mark.promise("S5-122")
 def test_revisions_are_never_paired_and_readiness_waits_for_a_pair_once(rollout: Rollout) -> None:
     rejected = {"name": "tandem_router_pair_rejected_total", "reason": "deployment_revision"}
     until(rollout.ready(PREFILL, OLD, "router", "frontend"))

@@ -96,6 +96,7 @@ def test_the_openai_client_streams_through_a_stack_that_is_encrypted_throughout(
         assert secured.health(component, secured.files["frontend"]) == SERVING
 
 
+@pytest.mark.promise("S5-125")
 def test_every_grpc_port_refuses_who_has_no_certificate_of_ours(
     secured: Secured, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_every_component_says_when_its_certificates_end(secured: Secured) -> Non
             assert 0 < ends - time.time() < 31 * 24 * 3600
 
 
+@pytest.mark.promise("S5-125")
 def test_a_stack_goes_over_to_another_ca_without_a_restart(
     secured: Secured, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def check_tree(spans: list[Received]) -> None:
             assert span.ended <= parent.ended + 5_000_000
 
 
+@pytest.mark.promise("S5-131")
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_is_one_tree_with_all_its_hops(
     served: Served, collector: Collector, stream: bool
@@ -308,6 +309,7 @@ def test_a_retry_is_an_event_and_both_attempts_hang_on_the_route(
     assert all(by_id[span.parent_id] is route for span in (*decodes, *prefills))
 
 
+@pytest.mark.promise("S5-131")
 def test_what_is_not_sampled_exports_nothing(served: Served, collector: Collector) -> None:
     quiet, none, loud = new_trace(), new_trace(), new_trace()
     assert ask(served, quiet, sampled=False).status_code == 200

@@ -57,6 +57,7 @@ def test_values_are_as_promtool_reads_them() -> None:
             assert all(isinstance(values, str) for values in each["series"].values()), each["why"]
 
 
+@pytest.mark.promise("S5-129")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["alert"]))
 def test_an_alert_fires_and_does_not_in_a_near_miss(
     case: dict[str, Any], tools: Tools, rules: dict[str, str], tmp_path: Path

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import promql_parser as promql
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from watching import scrape
@@ -75,6 +76,7 @@ def _unknown(query: str, series: dict[str, set[str]]) -> Iterator[str]:
         yield from ({label.strip() for label in grouping.split(",")} - known - {""})
 
 
+@pytest.mark.promise("S5-130")
 def test_every_metric_and_label_of_every_query_is_in_a_live_scrape(
     stack: Stack, rules: dict[str, str]
 ) -> None:

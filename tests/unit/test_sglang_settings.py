@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tandem.engine import model_files
-from tandem.engine.base import Role
-from tandem.engine.sglang import SglangEngine, arguments, options
+from tandem.engine.base import Nodes, Role
+from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options
 from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -79,6 +79,7 @@ def with_history() -> Registry:
         ({"server_args": "[]"}, "server_args"),
         ({"server_args": '{"skip_tokenizer_init": true}'}, "skip_tokenizer_init"),
         ({"server_args": '{"disaggregation_mode": "null"}'}, "disaggregation_mode"),
+        ({"server_args": '{"nnodes": 2}'}, "nnodes"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
@@ -255,4 +256,39 @@ def test_an_engine_with_skipped_tokenizer_is_refused(model_path: Path) -> None:
             host="127.0.0.1",
             options={"server_args": '{"skip_tokenizer_init": true}'},
             registry=Registry.builtin(),
+        )
+
+
+def test_one_node_is_started_as_if_there_were_no_others() -> None:
+    assert not {"nnodes", "node_rank", "dist_init_addr"} & server_args(Role.DECODE, {}).keys()
+
+
+def test_each_node_is_told_its_place_and_where_they_meet() -> None:
+    built = arguments.server_args(
+        options.parse({"tensor_parallel": 4}),
+        role=Role.PREFILL,
+        model_path=Path("model"),
+        max_sequences=8,
+        host="10.0.0.2",
+        device="cuda",
+        bootstrap_port=0,
+        processors=True,
+        nodes=Nodes(count=2, rank=1, leader="10.0.0.1:7120"),
+    )
+    assert (built["nnodes"], built["node_rank"]) == (2, 1)
+    assert built["dist_init_addr"] == "10.0.0.1:7120"
+    assert built["tp_size"] == 4
+
+
+def test_nodes_that_could_not_share_equally_are_refused(model_path: Path) -> None:
+    with pytest.raises(ConfigError, match="3 nodes cannot share 4 accelerators equally"):
+        SglangFollower(
+            role=Role.DECODE,
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="127.0.0.1",
+            options={"tensor_parallel": 4},
+            registry=Registry.builtin(),
+            nodes=Nodes(count=3, rank=1, leader="127.0.0.1:1"),
         )

@@ -53,7 +53,7 @@ is a number of pods. */}}
 - type: prometheus
   metadata:
     serverAddress: {{ $address }}
-    query: {{ printf "100 * sum(tandem_worker_kv_tokens_used%s / tandem_worker_kv_tokens_total%s)" $pods $pods | squote }}
+    query: {{ printf "100 * sum(tandem_worker_kv_used_ratio%s)" $pods | squote }}
     threshold: {{ . | quote }}
 {{- end }}
 {{- end }}

@@ -95,6 +95,8 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
+  # What hangs has nothing to drain.
+  terminationGracePeriodSeconds: 30
 readinessProbe:
   httpGet: {path: /ready, port: metrics}
   periodSeconds: 2

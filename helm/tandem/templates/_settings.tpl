@@ -72,6 +72,7 @@
   "served_model_name" (include "tandem.modelName" $root)
   "deployment_revision" (include "tandem.revision" $root)
   "ready_when_paired" true) }}
+{{- if include "tandem.spread" . }}{{ $_ := set $settings "nodes" (index $root.Values $component).workload.nodes }}{{ end }}
 {{- range $name, $value := include "tandem.shared" $root | fromYaml }}
 {{- if and $value (or (ne $name "classifiers") (eq $component "decode")) }}{{ $_ := set $settings $name $value }}{{ end }}
 {{- end }}

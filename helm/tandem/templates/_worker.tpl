@@ -9,6 +9,55 @@
 {{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
+{{- /* Whether a worker of a phase is a group of pods on several nodes: (list $ "prefill"); empty: no. */}}
+{{- define "tandem.spread" -}}
+{{- if gt (int (index (index . 0).Values (index . 1)).workload.nodes) 1 }}yes{{ end }}
+{{- end }}
+
+{{- /* What selects the pods of a phase that serve: of a group, its leader. */}}
+{{- define "tandem.servingLabels" -}}
+{{- include "tandem.selectorLabels" . }}
+{{- if include "tandem.spread" . }}
+leaderworkerset.sigs.k8s.io/worker-index: "0"
+{{- end }}
+{{- end }}
+
+{{- /* The object that makes a phase's pods, as a scaler names it: (list $ "prefill"). */}}
+{{- define "tandem.workloadRef" -}}
+{{- if include "tandem.spread" . -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: Deployment
+{{- end }}
+name: {{ include "tandem.component" . }}
+{{- end }}
+
+{{- /* Workers that are groups of pods: (list $ "prefill"). Every pod of a group runs the same; which one leads, the
+controller tells it. A subdomain for each group: the set's own Service would have the name of the phase's. */}}
+{{- define "tandem.leaderWorkerSet" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  {{- include "tandem.metadata" (list (index . 0) (index . 1) "" $values.workload.annotations) | nindent 2 }}
+spec:
+  {{- if eq $values.autoscaling.type "none" }}
+  replicas: {{ $values.replicas }}
+  {{- end }}
+  startupPolicy: LeaderCreated
+  networkConfig: {subdomainPolicy: UniquePerReplica}
+  rolloutStrategy:
+    type: RollingUpdate
+    rollingUpdateConfiguration: {{ include "tandem.rollout" . }}
+  leaderWorkerTemplate:
+    size: {{ $values.workload.nodes }}
+    restartPolicy: RecreateGroupOnPodRestart
+    workerTemplate:
+      {{- include "tandem.workerPod" . | nindent 6 }}
+{{- end }}
+
 {{- /* The pods of a phase: (list $ "prefill"). */}}
 {{- define "tandem.workerPod" -}}
 {{- $root := index . 0 }}
@@ -86,6 +135,9 @@ spec:
 - {name: grpc, containerPort: 7200}
 - {name: metrics, containerPort: 7201}
 {{- end }}
+{{- if include "tandem.spread" . }}
+- {name: nodes, containerPort: 7120}
+{{- end }}
 {{- end }}
 
 {{- define "tandem.workerEnv" -}}
@@ -96,6 +148,10 @@ spec:
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: TANDEM_ADVERTISE_HOST
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- if include "tandem.spread" . }}
+- {name: TANDEM_NODE_RANK, value: $(LWS_WORKER_INDEX)}
+- {name: TANDEM_LEADER, value: "$(LWS_LEADER_ADDRESS):7120"}
+{{- end }}
 {{- with include "tandem.codePath" $root }}
 - {name: PYTHONPATH, value: {{ . | quote }}}
 {{- end }}
@@ -118,7 +174,7 @@ spec:
 {{- $rdma := $root.Values.kvTransfer.rdma }}
 {{- $devices := dict }}
 {{- if and (include "tandem.onGpu" $root) $values.accelerator.resourceName (not $values.accelerator.claims) }}
-{{- $_ := set $devices $values.accelerator.resourceName $root.Values.engine.tensorParallel }}
+{{- $_ := set $devices $values.accelerator.resourceName (div $root.Values.engine.tensorParallel $values.workload.nodes) }}
 {{- end }}
 {{- if and $rdma.enabled $rdma.resourceName }}
 {{- $_ := set $devices $rdma.resourceName $rdma.count }}
@@ -170,6 +226,5 @@ spec:
 {{- $scarce := and (include "tandem.onGpu" $root) (gt (int $replicas) 1) }}
 {{- $rollout := $values.rollout }}
 {{- if eq $rollout "auto" }}{{ $rollout = ternary "replace" "surge" (not (empty $scarce)) }}{{ end -}}
-type: RollingUpdate
-rollingUpdate: {{ ternary "{maxSurge: 1, maxUnavailable: 0}" "{maxSurge: 0, maxUnavailable: 1}" (eq $rollout "surge") }}
+{{ ternary "{maxSurge: 1, maxUnavailable: 0}" "{maxSurge: 0, maxUnavailable: 1}" (eq $rollout "surge") }}
 {{- end }}

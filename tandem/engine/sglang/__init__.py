@@ -5,5 +5,6 @@ a worker with another engine does not need it.
 """
 
 from tandem.engine.sglang.engine import SglangEngine
+from tandem.engine.sglang.follower import SglangFollower
 
-__all__ = ["SglangEngine"]
+__all__ = ["SglangEngine", "SglangFollower"]

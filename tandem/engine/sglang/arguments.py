@@ -6,13 +6,14 @@ beside them.
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.base import Role
+from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.sglang.options import Options
 from tandem.errors import StartError
 
@@ -45,6 +46,8 @@ def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
         # Log-probabilities of the model, not of what temperature makes of it.
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+        # A follower's launch returns once its ranks are up, as a leader's does.
+        "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": "0",
     }
     if device == "cpu":
         variables |= {
@@ -55,6 +58,16 @@ def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
             "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0",
             "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads":"1"}',  # not 8
         }
+        if options.tensor_parallel > 1:
+            cores = sorted(os.sched_getaffinity(0))
+            variables |= {
+                # A CUDA build of torch brings NCCL, which SGLang would use whatever the device is.
+                "SGLANG_NCCL_SO_PATH": "none",
+                # A core for each rank; by default each wants a NUMA node of its own.
+                "SGLANG_CPU_OMP_THREADS_BIND": "|".join(
+                    str(cores[rank % len(cores)]) for rank in range(options.tensor_parallel)
+                ),
+            }
     return variables
 
 
@@ -68,6 +81,7 @@ def server_args(
     device: str,
     bootstrap_port: int,
     processors: bool,
+    nodes: Nodes = ONE_NODE,
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors."""
     arguments: dict[str, Any] = {
@@ -94,6 +108,12 @@ def server_args(
             "disaggregation_mode": role.value,
             "disaggregation_transfer_backend": "nixl",
             "disaggregation_bootstrap_port": bootstrap_port,
+        }
+    if nodes.count > 1:
+        arguments |= {
+            "nnodes": nodes.count,
+            "node_rank": nodes.rank,
+            "dist_init_addr": nodes.leader,
         }
     if role is Role.DECODE and device == "cpu":
         # The default keeps retracted pages in pinned memory, which needs CUDA.
@@ -137,8 +157,10 @@ def _chosen(options: Options, device: str) -> Mapping[str, Any]:
             "attention_backend": "torch_native",
             "chunked_prefill_size": 1024,  # a cancel waits for the step that runs
             "disable_cuda_graph": True,
+            "disable_custom_all_reduce": True,
             "max_total_tokens": _CPU_KV_TOKENS,
-            "mem_fraction_static": 0.1,
+            # max_total_tokens is what bounds it; this leaves room for what else starts meanwhile.
+            "mem_fraction_static": 0.5,
             "page_size": 1,
         }
     given = {

@@ -13,17 +13,21 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from tandem import config
-from tandem.engine import model_files
-from tandem.engine.base import Delta, EngineDescription, EngineRequest, Role, Step
-from tandem.engine.sglang import admission, arguments, describe, processors, requests
-from tandem.engine.sglang import options as engine_options
-from tandem.engine.sglang.additions import Additions
+from tandem.engine.base import (
+    ONE_NODE,
+    Delta,
+    EngineDescription,
+    EngineRequest,
+    Nodes,
+    Role,
+    Step,
+)
+from tandem.engine.sglang import admission, describe, requests
 from tandem.engine.sglang.admission import Bounds
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.leg import Leg
+from tandem.engine.sglang.setup import Setup
 from tandem.errors import EngineError, StartError
-from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
 
@@ -46,8 +50,9 @@ class SglangEngine:
         host: str,
         options: Mapping[str, Any],
         registry: Registry,
+        nodes: Nodes = ONE_NODE,
     ) -> None:
-        """`host` is the address of this machine that peers reach.
+        """`host` is the address of this machine that peers reach. This is the leader of `nodes`.
 
         Raises ConfigError for options that are unknown or impossible, StartError for logits
         processors that could not run.
@@ -56,11 +61,16 @@ class SglangEngine:
         self._model_path = model_path
         self._model_name = model_name
         self._max_sequences = max_sequences
-        self._host = host
-        self._options = engine_options.parse(options)
-        self._device = arguments.resolve_device(self._options)
-        self._facts = model_files.processor_facts(model_path)
-        self._processors = processors.Processors(registry, self._options, Model(**self._facts))
+        self._setup = Setup(
+            role=role,
+            model_path=model_path,
+            max_sequences=max_sequences,
+            host=host,
+            options=options,
+            registry=registry,
+            nodes=nodes,
+        )
+        self._has_followers = nodes.count > 1
         self._endpoint: tuple[str, int] | None = None
         self._legs: dict[int, Leg] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,33 +85,16 @@ class SglangEngine:
 
     async def start(self) -> EngineDescription:
         """Takes tens of seconds, during which the loop runs on. Raises StartError with the mend."""
-        seeded = arguments.seeded(self._options, self._device)
-        if self._role is Role.PREFILL:
-            self._endpoint = (
-                self._host,
-                arguments.listening_port(self._host, self._options.bootstrap_port),
-            )
-        config.export(
-            arguments.environment(
-                self._options,
-                host=self._host,
-                device=self._device,
-            )
+        self._endpoint = self._setup.endpoint()
+        self._thread, self._states = self._setup.thread(
+            bootstrap_port=self._endpoint[1] if self._endpoint else 0
         )
-        asyncio.get_running_loop().add_signal_handler(
-            signal.SIGQUIT, self._die, "one of its processes ended"
-        )
-        additions = Additions(
-            seeded=seeded,
-            on_cpu=self._device == "cpu",
-            registry=self._processors.portable,
-            model=self._facts,
-        )
-        self._states = additions.states
-        self._thread = EngineThread(self._arguments(), additions)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
         try:
             self._launched = await self._thread.start()
-            self._bounds = describe.bounds(self._launched, role=self._role, seeded=seeded)
+            self._bounds = describe.bounds(
+                self._launched, role=self._role, seeded=self._setup.seeded
+            )
             description = describe.description(
                 self._launched,
                 self._bounds,
@@ -120,7 +113,7 @@ class SglangEngine:
         assert self._launched is not None, "submit before start"
         assert self._bounds is not None
         admission.check(request, self._bounds)
-        steering = self._processors.steering(request.logits)
+        steering = self._setup.processors.steering(request.logits)
         fields = requests.fields(
             request,
             role=self._role,
@@ -179,21 +172,11 @@ class SglangEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._launched is not None and self._has_followers:
+            await self._launched.dismiss_schedulers()
         if self._thread is not None:
             await self._thread.stop()
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
-
-    def _arguments(self) -> dict[str, Any]:
-        return arguments.server_args(
-            self._options,
-            role=self._role,
-            model_path=self._model_path,
-            max_sequences=self._max_sequences,
-            host=self._host,
-            device=self._device,
-            bootstrap_port=self._endpoint[1] if self._endpoint else 0,
-            processors=self._processors.enabled,
-        )
 
     def _run_manager(self, manager: Any) -> None:
         """Instead of SGLang's auto_create_handle_loop, which takes SIGTERM and SIGQUIT for itself
@@ -206,6 +189,10 @@ class SglangEngine:
             await manager.handle_loop()
         except Exception as error:  # noqa: BLE001 - of SGLang: without this loop nothing arrives
             self._die(f"its receiving loop raised {type(error).__name__}: {error}")
+
+    def _on_report(self, thread: EngineThread) -> None:
+        self._die("one of its processes ended")
+        thread.give_up()
 
     def _die(self, reason: str) -> None:
         self._failure = EngineError(f"SGLang failed: {reason}; what it printed before says more")

@@ -14,7 +14,7 @@ import functools
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from tandem.errors import StartError
 
 _STOP_SECONDS = 10.0
 _KILL_AGAIN_SECONDS = 0.1
+_DISMISS_SECONDS = 5.0
+"""For schedulers to leave by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,10 @@ class Launched:
 
     engine: Any
     """SGLang's Engine."""
+    schedulers: Sequence[Any]
+    """Their processes: one for each rank on this node."""
     manager: Any
-    """Its TokenizerManager, which lives in this process."""
+    """Its TokenizerManager, which lives in this process. None where this node follows another."""
     new_request: Callable[..., Any]
     """GenerateReqInput."""
     processor: str
@@ -44,6 +48,21 @@ class Launched:
     """ServerArgs as SGLang resolved them."""
     capacity: int
     """Tokens the KV cache holds."""
+    farewell: Callable[[], Any]
+    """ShutdownReq."""
+
+    async def dismiss_schedulers(self) -> None:
+        """Let those of every node leave: where they are killed, followers see their leader crash.
+        Bounded; a scheduler that hangs stays.
+        """
+        if self.manager._subprocess_watchdog is not None:
+            self.manager._subprocess_watchdog.stop()  # it would report their end as a crash
+        self.manager._dispatch_to_scheduler(self.farewell())
+        deadline = asyncio.get_running_loop().time() + _DISMISS_SECONDS
+        while any(each.is_alive() for each in self.schedulers):
+            if asyncio.get_running_loop().time() >= deadline:
+                return
+            await asyncio.sleep(_KILL_AGAIN_SECONDS)
 
 
 class EngineThread:
@@ -57,6 +76,7 @@ class EngineThread:
         self._ended: Future[None] = Future()
         self._stop = threading.Event()
         self._launching = threading.Event()
+        self._gave_up = False
         self._thread = threading.Thread(target=self._run, name="sglang-engine", daemon=True)
 
     async def start(self) -> Launched:
@@ -69,6 +89,14 @@ class EngineThread:
         started.add_done_callback(asyncio.Future.exception)  # seen, also when nobody waits any more
         await asyncio.wait([started])
         return started.result()
+
+    def give_up(self) -> None:
+        """A process reported that it failed: end a start that would wait for it for ever. Once
+        started, nothing.
+        """
+        if self._launching.is_set() and not self._started.done():
+            self._gave_up = True
+            self._kill_children()
 
     async def stop(self) -> None:
         """End SGLang's processes, also in the middle of a start. Bounded."""
@@ -87,7 +115,8 @@ class EngineThread:
         try:
             launched = self._launch()
         except BaseException as error:  # noqa: BLE001 - it belongs to who awaits the start
-            self._started.set_exception(_start_error(error))
+            failed = ChildProcessError("one of its processes failed") if self._gave_up else error
+            self._started.set_exception(_start_error(failed))
         else:
             self._started.set_result(launched)
             self._stop.wait()
@@ -104,7 +133,7 @@ class EngineThread:
     def _launch(self) -> Launched:
         logging.getLogger("sglang").setLevel(logging.ERROR)
         from sglang.srt.entrypoints import engine as upstream
-        from sglang.srt.managers.io_struct import GenerateReqInput
+        from sglang.srt.managers.io_struct import GenerateReqInput, ShutdownReq
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
@@ -129,14 +158,22 @@ class EngineThread:
         engine = Engine(**self._arguments)
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # it would kill every child of this process
+        started = engine._scheduler_init_result
+        ranks = len(started.scheduler_infos)
         return Launched(
             engine=engine,
+            schedulers=[
+                child
+                for child in multiprocessing.active_children()
+                if child.pid in started.all_child_pids[:ranks]  # detokenizers come after them
+            ],
             manager=engine.tokenizer_manager,
             new_request=GenerateReqInput,
             processor=TandemLogitProcessor.to_str(),
             version=__version__,
             arguments=engine.server_args.resolved_dict(),
-            capacity=engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"],
+            capacity=started.scheduler_infos[0]["max_total_num_tokens"],
+            farewell=ShutdownReq,
         )
 
     def _kill_children(self) -> None:
@@ -151,6 +188,8 @@ class EngineThread:
 def _close(launched: Launched) -> None:
     """What SGLang's Engine.shutdown does, without killing the children of others."""
     manager = launched.manager
+    if manager is None:
+        return  # a follower has nothing but schedulers
     if manager._subprocess_watchdog is not None:
         manager._subprocess_watchdog.stop()
     if manager.bootstrap_server is not None:

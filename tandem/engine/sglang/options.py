@@ -14,6 +14,7 @@ from tandem.errors import ConfigError
 _OWNED = frozenset(
     {
         "custom_sigquit_handler",
+        "dist_init_addr",
         "disaggregation_bootstrap_port",
         "disaggregation_decode_enable_radix_cache",
         "disaggregation_mode",
@@ -26,6 +27,8 @@ _OWNED = frozenset(
         "incremental_streaming_output",
         "max_running_requests",
         "model_path",
+        "nnodes",
+        "node_rank",
         "skip_tokenizer_init",
         "tokenizer_worker_num",
     }
@@ -56,7 +59,7 @@ class Options:
     disable_overlap_schedule: bool = False
     """Take each step's result in before the next is planned. Slower."""
     tensor_parallel: int = 1
-    """Accelerators that share the model; equal in both phases."""
+    """Accelerators that share the model, on all its nodes together; equal in both phases."""
     random_seed: int = 0
     """Of requests without a seed of their own; 0: another one at each start."""
     bootstrap_port: int = 0

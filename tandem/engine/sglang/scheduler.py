@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
     _apply_processors(additions)
     run_scheduler_process(*args, **kwargs)
+    # It was dismissed, or has reported its failure. Threads of SGLang and NIXL would keep it here.
+    os._exit(0)
 
 
 def run_detokenizer(*args: Any, **kwargs: Any) -> None:

@@ -85,7 +85,7 @@ class Handover:
         self,
         sequence: SimSequence,
         *,
-        settle: Callable[[TandemError | None], None],
+        settle: Callable[[kv_pb2.KvLanded | TandemError], None],
         on_write: Callable[[], None],
     ) -> None:
         """PREFILL: give the prompt's pages to whoever offers memory for the room."""

@@ -122,16 +122,17 @@ class Scheduler:
         sequence.stage = Stage.TRANSFER
         self._handover.export(
             sequence,
-            settle=lambda error: self._handed_over(sequence, error),
+            settle=lambda result: self._handed_over(sequence, result),
             on_write=lambda: self._troubles.crash((sequence,), "transfer"),
         )
 
-    def _handed_over(self, sequence: Sequence, error: TandemError | None) -> None:
-        if error is not None:
-            self._end_failed(sequence, sequence.given_up or error)
+    def _handed_over(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+        if isinstance(result, TandemError):
+            self._end_failed(sequence, sequence.given_up or result)
             return
         token, logprobs = sequence.first_token, sequence.first_logprobs
-        self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs)
+        kv = self._measured(result)
+        self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs, kv=kv)
 
     def _expect(self, sequence: Sequence) -> None:
         sequence.stage = Stage.TRANSFER
@@ -154,8 +155,10 @@ class Scheduler:
         except KvTransferError as error:
             self._end_failed(sequence, error)
             return
-        transport = self._handover.transport
-        self._begin_decode(sequence, KvTransfer(result.bytes, result.seconds, transport))
+        self._begin_decode(sequence, self._measured(result))
+
+    def _measured(self, landed: kv_pb2.KvLanded) -> KvTransfer:
+        return KvTransfer(landed.bytes, landed.seconds, self._handover.transport)
 
     def _begin_decode(self, sequence: Sequence, kv: KvTransfer | None) -> None:
         """The first token goes out at once, whatever the step's time."""

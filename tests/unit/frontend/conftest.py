@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fake_router
-from harness import Harness, serving
-
-Start = Callable[..., Awaitable[Harness]]
+from harness import Harness, Start, serving
 
 
 def pytest_asyncio_loop_factories(

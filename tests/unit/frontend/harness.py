@@ -101,6 +101,10 @@ async def _poll(look: Callable[[], Awaitable[T | None]]) -> T:
             await asyncio.sleep(0.01)
 
 
+Start = Callable[..., Awaitable[Harness]]
+"""The fixture `start`: a served frontend with these settings."""
+
+
 @asynccontextmanager
 async def serving(
     model_path: Path,

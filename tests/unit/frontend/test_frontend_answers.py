@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from harness import (
     COMPLETION,
     MODEL,
     PATIENCE,
-    Harness,
+    Start,
     events,
     say_hello,
     say_nothing,
@@ -24,8 +24,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tandem.v1 import common_pb2
-
-Start = Callable[..., Awaitable[Harness]]
 
 
 async def test_the_openai_client_gets_a_chat_answer(start: Start) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
-from harness import CHAT, PATIENCE, Harness, error_of, request_bytes, say_hello
-
-Start = Callable[..., Awaitable[Harness]]
+from harness import CHAT, PATIENCE, Start, error_of, request_bytes, say_hello
 
 
 async def test_only_the_right_key_opens_the_api(start: Start) -> None:

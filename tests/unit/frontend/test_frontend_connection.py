@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, PATIENCE, Harness, request_bytes, say_hello
+from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
 from frontend.connection import Connection
 from frontend.exchange import Exchange
 
-Start = Callable[..., Awaitable[Harness]]
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 END = b"0\r\n\r\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from harness import (
     CHAT,
     COMPLETION,
     PATIENCE,
-    Harness,
+    Start,
     error_of,
     request_bytes,
     say_hello,
@@ -23,7 +23,6 @@ from harness import (
 
 from tandem import errors
 
-Start = Callable[..., Awaitable[Harness]]
 Unread = Callable[[int], socket.socket]
 FAILURES = [
     errors.QueueFullError("full"),

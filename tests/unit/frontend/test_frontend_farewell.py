@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from harness import (
     COMPLETION,
     PATIENCE,
     Harness,
+    Start,
     events,
     request_bytes,
     say_hello,
@@ -25,7 +26,6 @@ from harness import (
 from openai import AsyncOpenAI
 from tcp_switch import TcpSwitch, tcp_switch
 
-Start = Callable[..., Awaitable[Harness]]
 ASKED = request_bytes(json.dumps(COMPLETION).encode(), path="/v1/completions")
 STREAMED = request_bytes(
     json.dumps({**COMPLETION, "stream": True}).encode(), path="/v1/completions"

@@ -7,8 +7,7 @@ from typing import Any
 
 import fake_router
 import pytest
-from conftest import Start
-from harness import Harness, error_of, say_hello
+from harness import Harness, Start, error_of, say_hello
 
 from tandem.errors import InvalidRequestError
 

@@ -22,6 +22,7 @@ from harness import (
     MODEL,
     PATIENCE,
     Harness,
+    Start,
     error_of,
     events,
     request_bytes,
@@ -36,7 +37,6 @@ from frontend.config import FrontendConfig
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
 
-Start = Callable[..., Awaitable[Harness]]
 WAITING = "tandem_frontend_waiting_requests"
 STREAMS = "tandem_frontend_router_streams"
 RECONNECTS = "tandem_frontend_router_reconnects_total"

@@ -8,19 +8,26 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from authority import Authority, Files
 from fake_router import Reply
-from harness import COMPLETION, MODEL, PATIENCE, Harness, request_bytes, say_hello, say_nothing
+from harness import (
+    COMPLETION,
+    MODEL,
+    PATIENCE,
+    Harness,
+    Start,
+    request_bytes,
+    say_hello,
+    say_nothing,
+)
 
 from frontend.connection import Connection
 from tandem.certificates import expiry
 
-Start = Callable[..., Awaitable[Harness]]
 STREAM = json.dumps({**COMPLETION, "stream": True}).encode()
 
 

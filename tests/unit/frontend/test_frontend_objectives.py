@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import Harness, say_hello
+from harness import Start, say_hello
 from prometheus_client import CollectorRegistry
 
 from frontend.exchange import Exchange
@@ -15,7 +14,6 @@ from frontend.metrics import Tally
 from frontend.objectives import ObjectiveCounts, Objectives
 from tandem.errors import WorkerLostError
 
-Start = Callable[..., Awaitable[Harness]]
 COUNTS = "tandem_frontend_slo_requests_total"
 NEVER, ALWAYS = 1e-9, 1e3
 

@@ -7,18 +7,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from harness import COMPLETION, PATIENCE, Harness, request_bytes, say_hello
+from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
 
 from frontend import server
 from frontend.admission import Admission
 from frontend.config import FrontendConfig
 from tandem.errors import ConfigError
 
-Start = Callable[..., Awaitable[Harness]]
 ROOT = Path(__file__).parents[3]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from echo_workers import ROWS, EchoWorker, echo_worker
-from harness import COMPLETION, MODEL, PATIENCE, Harness, events, say_hello, stream_text
+from harness import COMPLETION, MODEL, PATIENCE, Start, events, say_hello, stream_text
 from tcp_switch import TcpSwitch, tcp_switch
 
 from router.config import RouterConfig
@@ -18,7 +18,6 @@ from tandem import ids
 from tandem.engine import model_files
 from tandem.v1 import common_pb2
 
-Start = Callable[..., Awaitable[Harness]]
 CLIENTS = 12
 ROUTERS = 4
 WHOLE = "".join(ROWS)

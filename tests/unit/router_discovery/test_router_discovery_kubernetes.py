@@ -209,6 +209,7 @@ async def test_a_connection_that_falls_silent_is_given_up(api: FakeApiServer) ->
         await found.until("prefill 10.0.0.8:7100")
 
 
+@pytest.mark.promise("S5-124")
 async def test_while_the_api_server_is_away_the_list_stays_and_grows_old(
     api: FakeApiServer,
 ) -> None:

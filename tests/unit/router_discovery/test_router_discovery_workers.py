@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc.aio
+import pytest
 from fake_fleet import SECONDS, FakeDiscovery, FakeWorker, soon, until
 from prometheus_client import generate_latest
 
@@ -104,6 +105,7 @@ async def _status_of(call: Any) -> grpc.StatusCode:
 # --- workers that leave the list -------------------------------------------------------------
 
 
+@pytest.mark.promise("S5-123")
 async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_left() -> None:
     async with fleet() as f:
         call = f.generate()

@@ -1,0 +1,100 @@
+"""The ranks of an SGLang engine on a node that follows another. They take their work from the
+leader's, over SGLang's own process group, and nothing else here touches a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem.engine.base import Nodes, Role
+from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.setup import Setup
+from tandem.errors import EngineError, StartError
+from tandem.logits.registry import Registry
+
+_REPORT_SECONDS = 0.2
+"""A scheduler reports before it exits, but its report may be seen after its exit."""
+
+
+class SglangFollower:
+    """See tandem.engine.base.EngineFollower.
+
+    A scheduler that loses the leader, or another rank, raises, and reports it by SIGQUIT, which is
+    this engine's while it runs. One that the leader dismisses exits with 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        model_path: Path,
+        model_name: str,
+        max_sequences: int,
+        host: str,
+        options: Mapping[str, Any],
+        registry: Registry,
+        nodes: Nodes,
+    ) -> None:
+        """As SglangEngine, with the same settings but for `host` and the rank in `nodes`."""
+        self._setup = Setup(
+            role=role,
+            model_path=model_path,
+            max_sequences=max_sequences,
+            host=host,
+            options=options,
+            registry=registry,
+            nodes=nodes,
+        )
+        self._over = asyncio.Event()
+        self._reported = False
+        self._closed = False
+        self._thread: EngineThread | None = None
+        self._launched: Launched | None = None
+
+    async def start(self) -> int:
+        """Takes tens of seconds, and as long as the leader does."""
+        self._thread, _ = self._setup.thread()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
+        try:
+            self._launched = await self._thread.start()
+        except StartError:
+            await self.close()
+            raise
+        loop = asyncio.get_running_loop()
+        for scheduler in self._launched.schedulers:
+            loop.add_reader(scheduler.sentinel, self._over.set)
+        return len(self._launched.schedulers)
+
+    async def ended(self) -> None:
+        assert self._launched is not None, "ended before start"
+        await self._over.wait()
+        self._unwatch()
+        await asyncio.sleep(_REPORT_SECONDS)
+        if self._reported or any(each.exitcode for each in self._launched.schedulers):
+            raise EngineError(
+                "SGLang failed: a rank here or on another node ended; what it printed before says "
+                "more"
+            )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._unwatch()
+        if self._thread is not None:
+            await self._thread.stop()
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
+
+    def _on_report(self, thread: EngineThread) -> None:
+        self._reported = True
+        self._over.set()
+        thread.give_up()
+
+    def _unwatch(self) -> None:
+        """A pipe that has ended stays readable, and would wake the loop for ever."""
+        for scheduler in self._launched.schedulers if self._launched else ():
+            asyncio.get_running_loop().remove_reader(scheduler.sentinel)

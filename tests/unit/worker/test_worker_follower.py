@@ -1,0 +1,190 @@
+"""A node that follows: how long it lives, and what it says to its machine. Over a scripted engine;
+tests/contract/test_worker_nodes.py has the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem import sockets
+from tandem.engine import factory
+from tandem.engine.base import Role
+from tandem.errors import ConfigError, EngineError
+from tandem.worker import follower
+from tandem.worker.config import WorkerConfig
+from tandem.worker.follower import Follower
+
+PATIENCE = 20.0
+
+
+class ScriptedFollower:
+    """Ranks whose leader is the test."""
+
+    def __init__(self) -> None:
+        self.may_start = asyncio.Event()
+        self.starting = asyncio.Event()
+        self.waited_for = asyncio.Event()
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed = False
+
+    async def start(self) -> int:
+        self.starting.set()
+        await self.may_start.wait()
+        return 4
+
+    async def ended(self) -> None:
+        self.waited_for.set()
+        await self.outcome
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+async def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedFollower:
+    scripted = ScriptedFollower()
+    monkeypatch.setattr(factory, "follow", lambda *_: scripted)
+    return scripted
+
+
+@asynccontextmanager
+async def following(
+    engine: ScriptedFollower, model_path: Path, **changes: Any
+) -> AsyncIterator[tuple[asyncio.Task[None], asyncio.Event, str]]:
+    """A running follower, its stop, and the address of its probes."""
+    with sockets.listen("127.0.0.1:0", setting="test") as probe:
+        port = probe.getsockname()[1]
+    config = WorkerConfig(
+        model_path=model_path,
+        engine="sglang",
+        nodes=2,
+        node_rank=1,
+        leader="10.0.0.1:7120",
+        metrics_listen=f"127.0.0.1:{port}",
+        **changes,
+    )
+    stop = asyncio.Event()
+    engine.may_start.set()
+    task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
+    async with asyncio.timeout(PATIENCE):
+        await engine.waited_for.wait()
+        yield task, stop, f"http://127.0.0.1:{port}"
+        await asyncio.wait([task])
+
+
+async def _get(url: str) -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_it_answers_probes_and_serves_nothing_else(
+    engine: ScriptedFollower, model_path: Path
+) -> None:
+    async with following(engine, model_path) as (_, _, address):
+        assert (await _get(f"{address}/live"))[0] == 200
+        assert (await _get(f"{address}/ready"))[0] == 200
+        status, figures = await _get(f"{address}/metrics")
+        assert status == 200
+        assert "tandem_worker_ready" not in figures, "it would be counted as a worker"
+        engine.outcome.set_result(None)
+
+
+async def test_it_ends_in_order_when_its_leader_does(
+    engine: ScriptedFollower, model_path: Path
+) -> None:
+    async with following(engine, model_path) as (task, _, _):
+        engine.outcome.set_result(None)
+        await task
+    assert engine.closed
+
+
+async def test_a_rank_that_dies_ends_it_with_an_error(
+    engine: ScriptedFollower, model_path: Path
+) -> None:
+    async with following(engine, model_path) as (task, _, _):
+        engine.outcome.set_exception(EngineError("a rank ended"))
+        with pytest.raises(EngineError, match="a rank ended"):
+            await task
+    assert engine.closed
+
+
+async def test_after_sigterm_it_lives_on_until_its_leader_has_drained(
+    engine: ScriptedFollower, model_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with following(engine, model_path) as (task, stop, address):
+        stop.set()
+        assert (await _get(f"{address}/live"))[0] == 200  # by the loop, after it has seen `stop`
+        assert "draining: until the leader has" in caplog.messages
+        assert not task.done()
+        assert not engine.closed
+        engine.outcome.set_result(None)
+        await task
+    assert "the leader has closed its engine" in caplog.messages
+
+
+async def test_it_waits_no_longer_than_its_leader_may_drain(
+    engine: ScriptedFollower,
+    model_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(follower, "LEADER_CLOSE_SECONDS", 0.05)
+    async with following(engine, model_path, drain_seconds=0.05) as (task, stop, _):
+        stop.set()
+        await task
+    assert engine.closed
+    assert "the leader outlived its drain time" in caplog.messages
+
+
+async def test_sigterm_before_the_model_is_loaded_ends_it_at_once(
+    engine: ScriptedFollower, model_path: Path
+) -> None:
+    config = WorkerConfig(model_path=model_path, nodes=2, node_rank=1, leader="10.0.0.1:7120")
+    stop = asyncio.Event()
+    task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
+    async with asyncio.timeout(PATIENCE):
+        await engine.starting.wait()
+        stop.set()
+        await task
+    assert engine.closed
+    assert not engine.waited_for.is_set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"nodes": 2}, "several nodes need leader, as host:port"),
+        ({"nodes": 2, "leader": "10.0.0.1"}, "several nodes need leader, as host:port"),
+        ({"nodes": 2, "leader": "a:1", "node_rank": 2}, "node_rank must be from 0 to below nodes"),
+        ({"node_rank": -1}, "node_rank must be from 0 to below nodes"),
+        ({"nodes": 0}, "node_rank must be from 0 to below nodes"),
+    ],
+)
+def test_a_node_without_its_place_is_refused(
+    settings: dict[str, Any], words: str, model_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        WorkerConfig(model_path=model_path, **settings)
+
+
+@pytest.mark.parametrize("make", [factory.create, factory.follow])
+def test_an_engine_that_knows_one_node_refuses_more(make: Any, model_path: Path) -> None:
+    config = WorkerConfig(model_path=model_path, engine="sim", nodes=2, leader="a:1")
+    settings = follower.startup.engine_settings("decode", config, registry=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="engine 'sim' computes on one node"):
+        make("sim", Role.DECODE, settings)
