@@ -23,6 +23,9 @@ from tandem.worker.drain import SETTLE_SECONDS
 log = logging.getLogger(__name__)
 LEADER_CLOSE_SECONDS = SETTLE_SECONDS + 10.0
 """For the leader, after its drain time, to close its engine."""
+LINGER_SECONDS = 30.0
+"""After the leader has closed its engine, for SIGTERM. A rollout ends the leader first and then its
+followers: one that exited between would be started again, and might join the next leader."""
 
 
 class Follower:
@@ -34,11 +37,12 @@ class Follower:
         self._config = config
         settings = startup.engine_settings(phase, config, startup.load_registry(config))
         self._engine = factory.follow(config.engine, Role(phase), settings)
-        self._alive = True
+        self._following = True
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until the leader closes its engine. SIGTERM reaches all nodes at once, and the leader
-        still has sequences then: `stop` only bounds the wait for it, by the drain's time.
+        """Until the leader has closed its engine. When a group ends, SIGTERM reaches all its nodes
+        at once, and the leader still has sequences then: `stop` only bounds the wait for it, by the
+        drain's time.
 
         Raises EngineError where a part of the engine dies, here or on another node.
         """
@@ -49,13 +53,14 @@ class Follower:
                 return
             admin = Admin(
                 metrics.new_registry(f"{self._phase}_worker"),
-                ready=lambda: self._alive,
-                live=lambda: self._alive,
+                ready=lambda: self._following,
             )
             async with admin.serving(self._config.metrics_address(self._phase)) as port:
                 told = {"peer": self._config.leader, "count": ranks, "address": str(port)}
                 log.info("following", extra=told)
                 await self._follow(stop)
+                await self._engine.close()
+                await self._linger(stop)
         finally:
             await self._engine.close()
 
@@ -70,13 +75,19 @@ class Follower:
                 await asyncio.wait({ended}, timeout=patience)
             for task in (ended, stopped):
                 task.cancel()
-        self._alive = False
+        self._following = False
         if ended.cancelled():
             log.warning("the leader outlived its drain time")
         elif error := ended.result():
             raise error
         else:
             log.info("the leader has closed its engine")
+
+    async def _linger(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            stopped = tasks.create_task(stop.wait())
+            await asyncio.wait({stopped}, timeout=LINGER_SECONDS)
+            stopped.cancel()
 
     async def _ended(self) -> EngineError | None:
         """As a value, so that the task group does not wrap it."""

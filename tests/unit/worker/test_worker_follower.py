@@ -18,7 +18,8 @@ from tandem import sockets
 from tandem.engine import factory
 from tandem.engine.base import Role
 from tandem.errors import ConfigError, EngineError
-from tandem.worker import follower
+from tandem.logits.registry import Registry
+from tandem.worker import follower, startup
 from tandem.worker.config import WorkerConfig
 from tandem.worker.follower import Follower
 
@@ -33,7 +34,11 @@ class ScriptedFollower:
         self.starting = asyncio.Event()
         self.waited_for = asyncio.Event()
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.closed = False
+        self.closing = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
 
     async def start(self) -> int:
         self.starting.set()
@@ -45,7 +50,7 @@ class ScriptedFollower:
         await self.outcome
 
     async def close(self) -> None:
-        self.closed = True
+        self.closing.set()
 
 
 @pytest.fixture
@@ -94,18 +99,33 @@ async def _get(url: str) -> tuple[int, str]:
 async def test_it_answers_probes_and_serves_nothing_else(
     engine: ScriptedFollower, model_path: Path
 ) -> None:
-    async with following(engine, model_path) as (_, _, address):
+    async with following(engine, model_path) as (_, stop, address):
         assert (await _get(f"{address}/live"))[0] == 200
         assert (await _get(f"{address}/ready"))[0] == 200
         status, figures = await _get(f"{address}/metrics")
         assert status == 200
         assert "tandem_worker_ready" not in figures, "it would be counted as a worker"
+        stop.set()
         engine.outcome.set_result(None)
 
 
-async def test_it_ends_in_order_when_its_leader_does(
+async def test_when_its_leader_has_ended_it_frees_its_share_and_waits_for_sigterm(
     engine: ScriptedFollower, model_path: Path
 ) -> None:
+    async with following(engine, model_path) as (task, stop, address):
+        engine.outcome.set_result(None)
+        await engine.closing.wait()
+        assert (await _get(f"{address}/ready"))[0] == 503
+        assert (await _get(f"{address}/live"))[0] == 200
+        assert not task.done()
+        stop.set()
+        await task
+
+
+async def test_it_does_not_wait_for_sigterm_for_ever(
+    engine: ScriptedFollower, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "LINGER_SECONDS", 0.05)
     async with following(engine, model_path) as (task, _, _):
         engine.outcome.set_result(None)
         await task
@@ -185,6 +205,6 @@ def test_a_node_without_its_place_is_refused(
 @pytest.mark.parametrize("make", [factory.create, factory.follow])
 def test_an_engine_that_knows_one_node_refuses_more(make: Any, model_path: Path) -> None:
     config = WorkerConfig(model_path=model_path, engine="sim", nodes=2, leader="a:1")
-    settings = follower.startup.engine_settings("decode", config, registry=None)  # type: ignore[arg-type]
+    settings = startup.engine_settings("decode", config, Registry.builtin())
     with pytest.raises(ConfigError, match="engine 'sim' computes on one node"):
         make("sim", Role.DECODE, settings)
