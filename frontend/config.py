@@ -76,7 +76,8 @@ class FrontendConfig:
     router_wait_seconds: float = setting(
         10.0,
         "Time a request waits while no router takes it, within its deadline: one is replaced, or"
-        " has only just started. Then it is refused with router_lost (503). 0: at once.",
+        " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
+        " has no pair. 0: at once.",
     )
     max_n: int = setting(128, "Largest `n` of a request.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")

@@ -233,8 +233,10 @@ class Switchboard:
         return first in stream.open and any(each in self._routes for each in choices)
 
     def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
-        """A router that has only just started knows no workers: it is used once it has a pair."""
-        if stream is not self._placement.newest:
+        """A router that has only just started knows no workers: it is used once it has a pair. What
+        a draining one still says of its fleet is not for what waits.
+        """
+        if stream is not self._placement.newest or stream.draining:
             return
         served = next((model for model in fleet.models if model.name == self._model), None)
         has_pair = served is not None and served.ready_pairs > 0

@@ -47,7 +47,7 @@ class WorkerConnection:
         """As last told, its load included."""
         self.connected = False
         self.tried = asyncio.Event()
-        """It is connected, or was not to be reached."""
+        """It is connected, was not to be reached, or has left the list."""
         self.trouble = "not reached yet"
         """Why it is not connected."""
         self._relay = relay
@@ -75,6 +75,7 @@ class WorkerConnection:
             if self.is_listed:
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * 2, LAST_BACKOFF_SECONDS)
+        self.tried.set()  # also where it left the list before it was dialled
         log.info("worker dropped", extra={"address": self.listed.address, "reason": UNLISTED})
 
     def set_listed(self, is_listed: bool) -> None:

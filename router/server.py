@@ -37,13 +37,14 @@ LAST_WORDS_SECONDS = 1.0
 """For errors to reach frontends and cancels to reach workers, once the drain is over."""
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class RunningRouter:
-    port: int
     relay: Relay
     server: Server
     drained: Drain
     workers: Workers
+    port: int = 0
+    """Of gRPC, once it listens."""
 
     @property
     def ready(self) -> bool:
@@ -108,24 +109,29 @@ async def running(
         lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),
         "tandem.v1.Router",
     )
-    try:
-        port = await server.start(config.listen)
-    except (OSError, RuntimeError) as error:
-        raise StartError(f"cannot listen on {config.listen}: {error}") from error
-    router = RunningRouter(port, relay, server, Drain("router"), workers)
+    router = RunningRouter(relay, server, Drain("router"), workers)
     admin = _admin(config, router).serving(config.metrics_listen) if with_admin else nullcontext()
-    async with admin, asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(relay.keep_time()),
-            group.create_task(workers.run()),
-            group.create_task(_keep_health(relay, server)),
-        ]
-        try:
-            yield router
-        finally:
-            await server.stop(LAST_WORDS_SECONDS)
-            for task in tasks:
-                task.cancel()
+    async with admin:
+        router.port = await _listen(server, config.listen)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(relay.keep_time()),
+                group.create_task(workers.run()),
+                group.create_task(_keep_health(relay, server)),
+            ]
+            try:
+                yield router
+            finally:
+                await server.stop(LAST_WORDS_SECONDS)
+                for task in tasks:
+                    task.cancel()
+
+
+async def _listen(server: Server, address: str) -> int:
+    try:
+        return await server.start(address)
+    except (OSError, RuntimeError) as error:
+        raise StartError(f"cannot listen on {address}: {error}") from error
 
 
 async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None = None) -> None:

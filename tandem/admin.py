@@ -38,7 +38,7 @@ EXCHANGE_SECONDS = 10.0
 """From a client's connection to its end."""
 MAX_HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
-"""One more is closed at once."""
+"""One more costs the oldest: a probe comes through also where others hold all of them open."""
 
 
 def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callable[[], T]:
@@ -75,7 +75,8 @@ class Admin:
         self._registry = registry
         self._probes = {"/live": live, "/ready": ready}
         self._component = asyncio.get_running_loop()
-        self._open = 0
+        self._open: dict[asyncio.Task[None], None] = {}
+        """One for each connection, the oldest first."""
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._renderer: ThreadPoolExecutor
@@ -110,15 +111,20 @@ class Admin:
         server.close()
 
     async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._open += 1
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._open) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.cancel()
+        self._open[task] = None
         try:
-            if self._open <= MAX_CONNECTIONS:
-                async with asyncio.timeout(EXCHANGE_SECONDS):
-                    await self._exchange(reader, writer)
+            async with asyncio.timeout(EXCHANGE_SECONDS):
+                await self._exchange(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # the client is too slow, or gone: nobody is left to be told
         finally:
-            self._open -= 1
+            self._open.pop(task, None)
             writer.transport.abort()
 
     async def _exchange(self, reader: StreamReader, writer: StreamWriter) -> None:

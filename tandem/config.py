@@ -121,6 +121,13 @@ def read_section(model: type[T], name: str, given: object) -> T:
         raise ConfigError(f"{name}{path.removesuffix('`')}: {what}") from None
 
 
+def inherited(name: str) -> str:
+    """What the environment says of a setting that is not this process's but of one that it starts;
+    empty: nothing.
+    """
+    return os.environ.get(variable_name(name), "")
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of this process's environment for a child, with `extra` laid over it."""
     return {**os.environ, **(extra or {})}

@@ -23,7 +23,10 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 async def resolve(host: str, port: int) -> Sequence[str]:
     """The name's IPv4 and IPv6 addresses. Raises OSError; how long it takes is the system's."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # of what can be no name, as "a..b"
+        raise OSError(str(error)) from error
     return sorted({str(address[0]) for *_, address in found})
 
 

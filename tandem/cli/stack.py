@@ -91,7 +91,13 @@ class Stack:
 
     @property
     def url(self) -> str:
-        return f"http://{self.components['frontend'].address}"
+        scheme = "https" if config.inherited("https_cert") else "http"
+        return f"{scheme}://{self.components['frontend'].address}"
+
+    @property
+    def model(self) -> str:
+        """What requests call it."""
+        return config.inherited("served_model_name") or self.options.model_path.resolve().name
 
     def start(self) -> None:
         """Start every process; they come up together and find each other."""

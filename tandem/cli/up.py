@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tandem import config
 from tandem.cli import options, processes, run_state
-from tandem.cli.client import Client
 from tandem.cli.console import Console
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 
@@ -60,13 +60,15 @@ def bring_up(stack: Stack, console: Console) -> None:
 
 
 def show_endpoint(stack: Stack, console: Console) -> None:
-    model = Client(stack.url).get("/v1/models")["data"][0]["id"]
     console.line()
-    console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {model}")
+    console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {stack.model}")
     console.line()
     console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
+    if config.inherited("api_keys"):
+        console.line("  -H 'authorization: Bearer KEY' \\")
     message = '"messages": [{"role": "user", "content": "Tell me a story."}]'
-    console.line(f"""  -d '{{"model": "{model}", "stream": true, "max_tokens": 64, {message}}}'""")
+    asked = f'"model": "{stack.model}", "stream": true, "max_tokens": 64, {message}'
+    console.line(f"  -d '{{{asked}}}'")
     console.line()
 
 

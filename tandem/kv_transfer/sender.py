@@ -171,6 +171,8 @@ class Sender:
 
     async def close(self) -> None:
         """Hang up on every peer and settle every export."""
+        for link in self._links:
+            link.cut()  # an answer that is due would meet a server that has stopped
         await self._server.stop(0)
         await self._tasks.close()
         for link in list(self._links):

@@ -130,7 +130,7 @@ class WorkerCollector(Collector):
             "KV cache handed over, bytes.",
             labels=("phase", "transport"),
         )
-        for transport, tally in self._tally.transfers.items():
+        for transport, tally in list(self._tally.transfers.items()):
             labels = (self._phase, transport)
             buckets = cumulative(tally.seconds.bounds, tally.seconds.counts)
             seconds.add_metric(labels, tally.exemplars.beside(buckets), tally.seconds.total)

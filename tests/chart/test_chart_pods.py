@@ -156,6 +156,18 @@ def test_a_change_of_settings_makes_new_pods(name: str) -> None:
         assert len(pods.of_set(name)[component].annotations["checksum/settings"]) == 64
 
 
+def test_a_download_that_is_to_run_otherwise_is_another_job() -> None:
+    """Kubernetes refuses a change of a Job's pod, and an upgrade would fail with it."""
+    model = dict(chart_renders.values("hf-model")["model"])
+    jobs = [
+        next(each for each in chart_renders.manifests({"model": changed}) if each["kind"] == "Job")
+        for changed in (model, {**model, "auth": {"existingSecret": "another"}})
+    ]
+    before, after = (job["metadata"]["name"] for job in jobs)
+    assert jobs[0]["spec"] != jobs[1]["spec"]
+    assert before != after
+
+
 def _references(pod: Pod) -> Iterator[str]:
     if account := pod.spec.get("serviceAccountName"):
         yield f"ServiceAccount/{account}"

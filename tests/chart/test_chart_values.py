@@ -32,6 +32,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "set networkPolicy.enabled=false with kvTransfer.rdma.hostNetwork",
     ),
+    "no-model": (
+        {"engine": {"type": "sglang"}},
+        "engine.type=sglang needs a model, which its image does not hold: set model.uri",
+    ),
     "model-on-the-node": (
         {"model": {"uri": "file:///models/m"}},
         "a model.uri of file:// is a folder of the node: set global.podSecurity=privileged",
@@ -139,6 +143,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "digest": {"image": {"digest": "sha256:short"}},
     "uri": {"model": {"uri": "Qwen/Qwen3-8B"}},
     "hub": {"model": {"uri": "hf://Qwen"}},
+    "collector": {"tracing": {"otlpEndpoint": "collector:4318"}},
     "setting": {"frontend": {"config": {"max_open_request": 1}}},
     "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
     "setting-type": {"router": {"config": {"max_queue": "many"}}},
@@ -262,3 +267,17 @@ def test_leaving_out_an_alert_that_is_none_is_refused() -> None:
     rules = {"enabled": True, "disabled": ["TandemQueueGrowing", "TandemQueueGrwing"]}
     with pytest.raises(helm_python.HelmRenderError, match="TandemQueueGrwing"):
         chart_renders.texts({"monitoring": {"prometheusRule": rules}})
+
+
+def test_the_test_and_the_download_can_be_told_where_to_run() -> None:
+    place = {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}]}
+    model = {"uri": "hf://a/b", "cache": {"type": "pvc"}, "preload": {"enabled": True, **place}}
+    texts = chart_renders.texts({"tests": place, "model": model})
+    pods = [
+        yaml.safe_load(text)
+        for path, text in texts.items()
+        if "templates/tests/" in path or "model-job" in path
+    ]
+    specs = [pod.get("spec", {}).get("template", pod)["spec"] for pod in pods]
+    assert len(specs) == 2
+    assert all({key: spec[key] for key in place} == place for spec in specs)

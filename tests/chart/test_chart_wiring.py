@@ -95,6 +95,14 @@ def test_what_a_policy_lets_out_the_other_lets_in() -> None:
                 assert any(component in ONLY_PEERS[peer][name] for name in names or {""})
 
 
+def test_a_list_of_ports_that_is_emptied_opens_none() -> None:
+    """A rule without ports and without peers would let everything out."""
+    egress: dict[str, list[int]] = {"dnsPorts": [], "apiPorts": []}
+    for each in chart_renders.manifests({"networkPolicy": {"egress": egress}}):
+        if each["kind"] == "NetworkPolicy":
+            assert all(rule.get("to") for rule in each["spec"]["egress"]), each["metadata"]["name"]
+
+
 def test_named_peers_are_the_only_ones_beside_the_test() -> None:
     policies = by_name("restricted", "NetworkPolicy").values()
     frontend = next(each for each in policies if each["metadata"]["name"].endswith("-frontend"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_a_setting_that_cannot_work_is_refused_with_its_mend(
     tmp_path: Path, model_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     assert words in _refusal(tmp_path, f"--model-path={model_path}", "--engine=sim", *flags)
+
+
+@pytest.mark.parametrize("setting", ["listen", "metrics_listen"])
+def test_a_taken_address_stops_the_start(tmp_path: Path, model_path: Path, setting: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flag = f"--{setting.replace('_', '-')}=127.0.0.1:{taken.getsockname()[1]}"
+        said = _refusal(tmp_path, f"--model-path={model_path}", "--engine=sim", flag)
+    assert "cannot listen on" in said
 
 
 @pytest.mark.sglang

@@ -229,7 +229,10 @@ async def test_a_deadline_ends_a_request_in_every_phase(serve: Callable[..., Any
 
 
 async def test_workers_that_do_not_match_are_never_paired(serve: Callable[..., Any]) -> None:
-    flags = {"decode_worker": ("--engine-options=page_size=16",)}
+    flags = {
+        "decode_worker": ("--engine-options=page_size=16",),
+        "frontend": ("--router-wait-seconds=0",),
+    }
     with serve(ready=False, flags=flags) as served:
         await until(
             lambda: _rejected(served) > 0, within=SIM_READY_SECONDS, what="the pair is refused"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tandem.cli import main, processes, run_state
-from tandem.cli.plan import StackOptions
+from tandem.cli.console import Console
+from tandem.cli.plan import StackOptions, plan
 from tandem.cli.run_state import RunState
-from tandem.cli.stack import Stack, StackError
+from tandem.cli.stack import Component, Stack, StackError
+from tandem.cli.up import show_endpoint
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -83,3 +88,24 @@ def test_a_component_that_ends_fails_the_start_with_the_end_of_its_log(
         assert "ended with status 2" in str(failure.value)
         assert "--no-such-flag" in str(failure.value)
     assert not any(processes.alive(member) for member in members)
+
+
+@pytest.mark.parametrize(("https", "scheme"), [("", "http"), ("public.pem", "https")])
+def test_the_endpoint_is_told_as_the_environment_has_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, https: str, scheme: str
+) -> None:
+    monkeypatch.setenv("TANDEM_HTTPS_CERT", https)
+    monkeypatch.setenv("TANDEM_API_KEYS", "a-key")
+    monkeypatch.setenv("TANDEM_SERVED_MODEL_NAME", "served")
+    stack = Stack(StackOptions(engine="sim", model_path=tmp_path, port=8000), run_dir=tmp_path)
+    frontend = plan(stack.options)[-1]
+    here = processes.identify(os.getpid())
+    assert here is not None
+    component = Component(frontend, cast("Any", None), here, tmp_path / "frontend.log")
+    stack.components[frontend.name] = component
+    shown = io.StringIO()
+    show_endpoint(stack, Console(shown))
+    assert f"endpoint: {scheme}://127.0.0.1:8000/v1   model: served" in shown.getvalue()
+    assert "authorization: Bearer KEY" in shown.getvalue()
+    assert "a-key" not in shown.getvalue()
+    assert run_state.of(stack, owner=None).url == f"{scheme}://127.0.0.1:8000"

@@ -100,3 +100,35 @@
     - {name: model, mountPath: /models}
     - {name: tmp, mountPath: /tmp}
 {{- end }}
+
+{{- /* The pod that downloads the model before workers ask for it. */}}
+{{- define "tandem.preloadPod" -}}
+{{- $root := . -}}
+metadata:
+  labels:
+    {{- include "tandem.selectorLabels" (list . "model") | nindent 4 }}
+spec:
+  restartPolicy: OnFailure
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  securityContext:
+    {{- include "tandem.podSecurityContext" (dict) | nindent 4 }}
+  {{- with .Values.global.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- range $key := list "nodeSelector" "tolerations" }}
+  {{- with get $root.Values.model.preload $key }}
+  {{ $key }}:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  containers:
+    {{- include "tandem.fetchModel" (list .) | nindent 4 }}
+  volumes:
+    - name: tmp
+      emptyDir: {}
+    - name: model
+      persistentVolumeClaim:
+        claimName: {{ default (include "tandem.component" (list . "model")) .Values.model.cache.existingClaim }}
+{{- end }}

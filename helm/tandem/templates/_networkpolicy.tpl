@@ -19,12 +19,15 @@
 
 {{- /* What every component may reach beside its peers. */}}
 {{- define "tandem.commonEgress" -}}
-{{- $policy := .Values.networkPolicy -}}
+{{- $policy := .Values.networkPolicy }}
+{{- /* A rule without ports would open all of them. */}}
+{{- with $policy.egress.dnsPorts -}}
 - ports:
-    {{- range $policy.egress.dnsPorts }}
+    {{- range . }}
     - {protocol: UDP, port: {{ . }}}
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
+{{- end }}
 {{- with .Values.tracing.otlpEndpoint }}
 - ports: [{port: {{ include "tandem.urlPort" . }}}]
 {{- end }}

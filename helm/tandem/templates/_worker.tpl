@@ -161,8 +161,8 @@ spec:
 {{- with $transfer.ucx.netDevices }}
 - {name: UCX_NET_DEVICES, value: {{ . | quote }}}
 {{- end }}
-{{- with $transfer.ucx.ibGidIndex }}
-- {name: UCX_IB_GID_INDEX, value: {{ . | quote }}}
+{{- if ne (toString $transfer.ucx.ibGidIndex) "" }}
+- {name: UCX_IB_GID_INDEX, value: {{ toString $transfer.ucx.ibGidIndex | quote }}}
 {{- end }}
 {{ include "tandem.env" . }}
 {{- end }}
@@ -189,7 +189,7 @@ spec:
 {{- range . }}{{ $names = append $names (dict "name" .name) }}{{ end }}
 {{- $_ := set $own "claims" $names }}
 {{- end }}
-{{- merge (deepCopy $own) $values.resources | toYaml }}
+{{- merge (deepCopy $own) (default dict $values.resources) | toYaml }}
 {{- end }}
 
 {{- define "tandem.workerSecurityContext" -}}

@@ -232,6 +232,7 @@ async def test_a_dial_that_reaches_the_draining_router_again_is_repeated_until_a
     first, second = service.routers
     before = service.switch.connections
     first.drain()
+    await service.frontend.until("/ready", 503)  # it knows
     asked = asyncio.create_task(service.frontend.chat())
     async with asyncio.timeout(PATIENCE):
         while service.switch.connections < before + 3:
@@ -240,6 +241,27 @@ async def test_a_dial_that_reaches_the_draining_router_again_is_repeated_until_a
     service.lead_to(second)
     assert (await asked).status_code == 200
     assert (first.replies, first.refused, len(second.replies)) == ({}, [], 1)
+
+
+async def test_what_waits_is_not_sent_to_a_draining_router_that_tells_of_its_workers(
+    serve: Serve, model_path: Path
+) -> None:
+    paused = Paused()
+    service = await serve(paused, say_hello)
+    first, second = service.routers
+    lines, reading = await service.streaming()
+    await anext(lines)
+    service.switch.target = 1  # nobody is there
+    first.drain()
+    await service.frontend.until("/ready", 503)
+    asked = asyncio.create_task(service.frontend.chat())
+    await service.frontend.until_metric(WAITING, 1)
+    first.change_fleet(fleet_of(model_path))
+    paused.go_on.set()
+    await reading  # so that the fleet has come
+    service.lead_to(second)
+    assert (await asked).status_code == 200
+    assert (first.refused, len(second.replies)) == ([], 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
@@ -64,12 +65,15 @@ def test_what_cannot_start_says_why_and_exits_with_2(arguments: list[str], messa
     assert "Traceback" not in done.stderr
 
 
-async def test_a_taken_address_stops_the_start(start: Start, model_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["listen", "metrics_listen"])
+async def test_a_taken_address_stops_the_start(
+    start: Start, model_path: Path, setting: str
+) -> None:
     frontend = await start(say_hello)
-    config = FrontendConfig(
-        listen=f"127.0.0.1:{frontend.port}", model_path=str(model_path), drain_seconds=0.0
-    )
-    with pytest.raises(ConfigError, match="cannot listen"):
+    addresses: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+    addresses[setting] = f"127.0.0.1:{frontend.port}"
+    config = FrontendConfig(**addresses, model_path=str(model_path), drain_seconds=0.0)
+    with pytest.raises(ConfigError, match=rf"cannot listen on .* \({setting}\)"):
         await server.serve(config, asyncio.Event())
 
 

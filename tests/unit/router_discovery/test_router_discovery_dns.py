@@ -93,6 +93,12 @@ async def test_nothing_is_listed_before_the_resolver_has_answered_once() -> None
 
 async def test_the_system_s_resolver_is_asked() -> None:
     assert await soon(resolve("127.0.0.1", 1)) == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", ["a..b", f"{'x' * 64}.example"])
+async def test_what_can_be_no_name_is_a_failed_look_up(name: str) -> None:
+    with pytest.raises(OSError, match="label"):
+        await soon(resolve(name, 1))
     config = RouterConfig(discovery="dns", prefill=("127.0.0.1:1",), decode=("[::1]:2",))
     discovery = make_discovery(config)
     async with aclosing(discovery.listings()) as listings:

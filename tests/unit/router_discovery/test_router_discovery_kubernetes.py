@@ -242,7 +242,7 @@ async def test_a_router_without_the_rights_says_which_and_waits_for_them(
             api.refuse_with = 0
             assert await soon(await_list) == [["prefill 10.0.0.1:7100"]]
     first = caplog.records[0]
-    assert "get, list and watch on endpointslices" in first.getMessage()
+    assert "verbs list and watch on endpointslices" in first.getMessage()
     assert "in namespace serving" in first.getMessage()
     assert 'User "router" cannot list' in first.__dict__["reason"]
 

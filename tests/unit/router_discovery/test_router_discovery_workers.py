@@ -314,6 +314,15 @@ async def test_a_router_is_not_ready_before_it_has_tried_the_workers_of_its_firs
         assert f.status(slow).connected
 
 
+async def test_a_worker_unlisted_before_it_was_dialled_does_not_keep_a_router_unready() -> None:
+    async with AsyncExitStack() as exits:
+        f = Fleet(exits)
+        f.discovery.say(Listed("127.0.0.1:1", Phase.PREFILL))
+        f.discovery.say()
+        await f.begin()
+        await until(lambda: f.router.ready)
+
+
 async def test_metrics_tell_what_is_discovered_and_how_fresh_it_is() -> None:
     async with fleet() as f:
         f.discovery.say(f.prefill, f.decode, Listed("127.0.0.1:1", Phase.DECODE))

@@ -176,3 +176,22 @@ async def test_a_thousand_requests_leave_nothing(start: Any) -> None:
     assert decode.idle
     # The link between the two stays: its two ends are all that is new.
     assert len(asyncio.all_tasks()) - tasks_before <= 6
+
+
+@pytest.mark.parametrize("order", ["prefill, decode", "decode, prefill", "together"])
+async def test_engines_that_are_closed_hang_up_without_a_complaint(
+    start: Any, caplog: pytest.LogCaptureFixture, order: str
+) -> None:
+    prefill, decode = await start(Role.PREFILL), await start(Role.DECODE)
+    number = decode.ask(room=78, peer=prefill.description.kv_endpoint)
+    prefill.ask(room=78)
+    await decode.tokens_of(number)
+    if order == "together":
+        await asyncio.gather(prefill.engine.close(), decode.engine.close())
+    else:
+        engines = {"prefill": prefill.engine, "decode": decode.engine}
+        for name in order.split(", "):
+            await engines[name].close()
+    for _ in range(10):  # what is left of the stream's handler
+        await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records] == []
