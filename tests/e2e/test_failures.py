@@ -131,6 +131,12 @@ async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
     serve: Callable[..., Any],
 ) -> None:
     with serve(prefill=2, engine_options=("prefill_base_ms=1500",)) as served:
+
+        def routable() -> bool:
+            name = "tandem_router_routable_workers"
+            return served.metric("router", name, phase="prefill") == 2
+
+        await until(routable, within=10, what="the router uses both prefill workers")
         asked = asyncio.ensure_future(ask(served))
         busy: list[str] = []
 
