@@ -118,13 +118,7 @@ _ENGINE = Row(
         ),
         lines(
             "KV cache in use",
-            (
-                ratio(
-                    total("tandem_worker_kv_tokens_used", by="phase, pod"),
-                    total("tandem_worker_kv_tokens_total", by="phase, pod"),
-                ),
-                "{{phase}} {{pod}}",
-            ),
+            (total("tandem_worker_kv_used_ratio", by="phase, pod"), "{{phase}} {{pod}}"),
             unit="percentunit",
             maximum=1,
             width=6,

@@ -15,6 +15,9 @@ from tandem.cli.plan import COMPONENTS
 from tandem.errors import StartError
 
 DISTRIBUTION = "tandem-serving"
+_CHECK_HOOK = "Run an output hook against the calls a worker makes."
+_VERIFY = "Check that a deployment serves, and that its KV cache really moves."
+_FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,10 +56,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_down(commands)
     _add_chat(commands)
     _add_demo(commands)
-    _add_check_hook(commands)
     _add_config(commands)
-    _add_verify(commands)
-    _add_fetch_model(commands)
+    for name, module, run, text in (
+        ("check-hook", check_hook, check_hook.check_hook, _CHECK_HOOK),
+        ("verify", verify, verify.verify, _VERIFY),
+        ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
+    ):
+        command = commands.add_parser(name, help=text)
+        module.add_arguments(command)
+        command.set_defaults(run=run)
     return parser
 
 
@@ -99,14 +107,6 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(run=demo.demo)
 
 
-def _add_check_hook(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "check-hook", help="Run an output hook against the calls a worker makes."
-    )
-    check_hook.add_arguments(parser)
-    parser.set_defaults(run=check_hook.check_hook)
-
-
 def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "config", help="Print a component's settings, and where each comes from."
@@ -116,22 +116,6 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "flags", nargs=argparse.REMAINDER, help="Flags as the component itself takes them."
     )
     parser.set_defaults(run=_config)
-
-
-def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "verify", help="Check that a deployment serves, and that its KV cache really moves."
-    )
-    verify.add_arguments(parser)
-    parser.set_defaults(run=verify.verify)
-
-
-def _add_fetch_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "fetch-model", help="Bring a model's files into a folder, whole or not at all."
-    )
-    fetch_model.add_arguments(parser)
-    parser.set_defaults(run=fetch_model.fetch_model)
 
 
 def _config(arguments: argparse.Namespace, console: Console) -> int:

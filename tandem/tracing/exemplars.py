@@ -19,19 +19,19 @@ class Exemplars:
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds`: the histogram's, without +Inf."""
         self._bounds = bounds
-        self._last: list[Exemplar | None] = [None] * (len(bounds) + 1)
+        self._last: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)
+        """(trace_id, value, seconds since the epoch)."""
 
     def keep(self, value: float, trace_id: str) -> None:
-        exemplar = Exemplar(labels(trace_id), value, time.time())
-        self._last[bisect_left(self._bounds, value)] = exemplar
+        self._last[bisect_left(self._bounds, value)] = trace_id, value, time.time()
 
     def beside(
         self, buckets: Sequence[tuple[str, float]]
     ) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
         """The histogram's buckets, (bound, count), each with its exemplar where it has one."""
         return [
-            bucket if exemplar is None else (*bucket, exemplar)
-            for bucket, exemplar in zip(buckets, self._last, strict=True)
+            bucket if kept is None else (*bucket, Exemplar(labels(kept[0]), *kept[1:]))
+            for bucket, kept in zip(buckets, self._last, strict=True)
         ]
 
 

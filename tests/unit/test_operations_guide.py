@@ -136,13 +136,20 @@ def test_every_values_file_renders() -> None:
         assert chart_renders.manifests(yaml.safe_load(block.text)), block.page
 
 
+def queries(page: Path) -> list[str]:
+    inline = [span for span in spans(page) if re.search(r"\btandem_(?!tiny)\w", span)]
+    return inline + [block.text for block in blocks("promql") if block.page == page]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=of_page)
 def test_every_metric_exists_and_every_query_has_its_labels(page: Path) -> None:
     check = Expressions(catalogue(), {})
-    queries = [span for span in spans(page) if re.search(r"\btandem_(?!tiny)\w", span)]
-    queries += [block.text for block in blocks("promql") if block.page == page]
-    for query in queries:
+    for query in queries(page):
         check.scoped(query)  # raises for a name or a label that nobody has
+
+
+def test_the_guide_has_queries_to_check() -> None:
+    assert sum(len(queries(page)) for page in PAGES) > 20
 
 
 def known_words() -> set[str]:

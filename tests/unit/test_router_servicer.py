@@ -5,12 +5,13 @@ frontends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
 import pytest
+from fake_fleet import FINISHED, SECONDS, soon, until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.config import RouterConfig
@@ -19,24 +20,6 @@ from tandem.errors import HookError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server, open_channel
-
-SECONDS = 10.0
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
-T = TypeVar("T")
-
-
-async def soon(what: Awaitable[T]) -> T:
-    return await asyncio.wait_for(what, SECONDS)
-
-
-async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Poll what can only be asked."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            answer = holds()
-            if answer if isinstance(answer, bool) else await answer:
-                return
-            await asyncio.sleep(0.01)
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServicer):

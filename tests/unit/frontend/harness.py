@@ -203,3 +203,20 @@ async def say_hello(reply: fake_router.Reply) -> None:
 async def say_nothing(reply: fake_router.Reply) -> None:
     """Takes the request and waits for its cancellation."""
     await reply.cancelled.wait()
+
+
+async def say_without_end(reply: fake_router.Reply) -> None:
+    """More than any client's bounds, until it is cancelled."""
+    while not reply.cancelled.is_set():
+        reply.text("x" * 10_000)
+        await reply.flush()
+
+
+async def say_much(reply: fake_router.Reply) -> None:
+    """4 MB, more than sockets buffer, and no end."""
+    for _ in range(400):
+        if reply.cancelled.is_set():
+            return
+        reply.text("x" * 10_000)
+        await reply.flush()
+    await reply.cancelled.wait()

@@ -18,7 +18,9 @@ from harness import (
     error_of,
     request_bytes,
     say_hello,
+    say_much,
     say_nothing,
+    say_without_end,
 )
 
 from tandem import errors
@@ -151,9 +153,7 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not_slow
         if reply.task.prompt_token_ids[0] == 2:
             await say_hello(reply)
             return
-        while not reply.cancelled.is_set():
-            reply.text("x" * 10_000)
-            await reply.flush()
+        await say_without_end(reply)
 
     frontend = await start(script, max_backlog_bytes=100_000)
     slow = unread_socket(frontend.port)
@@ -172,15 +172,7 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not_slow
 async def test_a_client_that_stalls_is_cut_off_after_its_time(
     start: Start, unread_socket: Unread
 ) -> None:
-    async def script(reply: Reply) -> None:
-        for _ in range(400):
-            if reply.cancelled.is_set():
-                return
-            reply.text("x" * 10_000)
-            await reply.flush()
-        await reply.cancelled.wait()
-
-    frontend = await start(script, max_backlog_bytes=1 << 30, client_stall_seconds=0.3)
+    frontend = await start(say_much, max_backlog_bytes=1 << 30, client_stall_seconds=0.3)
     stalled = unread_socket(frontend.port)
     body = json.dumps({**COMPLETION, "stream": True}).encode()
     stalled.sendall(request_bytes(body, path="/v1/completions"))

@@ -8,8 +8,10 @@ import pytest
 from prometheus_client import Metric
 
 from tandem.errors import KvTransferError
+from tandem.v1 import worker_pb2
 from tandem.worker.leg import Closing
 from tandem.worker.leg_metrics import leg_metrics
+from tandem.worker.metrics import WorkerCollector
 from tandem.worker.network_metrics import network_metrics
 from tandem.worker.tally import WorkerTally
 
@@ -52,6 +54,25 @@ def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
     assert _values(families, "tandem_worker_cached_tokens_total") == {"": 64}
     assert _values(families, "tandem_worker_leg_seconds_count") == {"": 2}
     assert _values(families, "tandem_worker_leg_seconds_sum") == {"": 2.0}
+
+
+@pytest.mark.parametrize(("used", "total", "share"), [(30, 120, 0.25), (0, 0, 0.0)])
+def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
+    used: int, total: int, share: float
+) -> None:
+    collector = WorkerCollector(
+        phase="decode",
+        tally=WorkerTally(),
+        hooks=None,
+        classifying=None,
+        load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
+        ready=lambda: True,
+        engine_cpu_seconds=lambda: 0.0,
+        logits_states=lambda: 0,
+        open_handovers=lambda: None,
+    )
+    found = _values(list(collector.collect()), "tandem_worker_kv_used_ratio")
+    assert found == {"": share}
 
 
 def test_network_bytes_are_summed_over_interfaces(tmp_path: Path) -> None:
