@@ -1,4 +1,4 @@
-"""Everything the core holds. Invariants over it are in invariants.py."""
+"""Everything the core holds. tests/simulation/router_invariants.py says what must be true of it."""
 
 from __future__ import annotations
 

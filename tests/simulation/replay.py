@@ -13,9 +13,8 @@ if __name__ == "__main__":
     # Run from a checkout without an installation too.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from router_invariants import InvariantError
 from router_world import World
-
-from router.core.invariants import InvariantError
 
 
 def main() -> int:

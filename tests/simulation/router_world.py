@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from router_invariants import InvariantError, check
+from router_ledger import Ledger
+
 from router.core import actions, events
-from router.core.invariants import InvariantError, check
-from router.core.ledger import Ledger
 from router.core.machine import Core
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
 from router.policies import LeastLoaded, RoundRobin

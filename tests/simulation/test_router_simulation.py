@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from router_invariants import InvariantError
 from router_world import World
 
 from router.core import machine
 from router.core.events import Submit
 from router.core.fleet import Worker
-from router.core.invariants import InvariantError
 from router.core.life import Life
 from router.core.machine import Core
 from router.core.sequences import Leg, Sequence, Stage

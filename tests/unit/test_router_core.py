@@ -8,11 +8,11 @@ import itertools
 from typing import Any, TypeVar
 
 import pytest
+from router_invariants import InvariantError, check
+from router_ledger import Ledger
 
 from router.core import actions, events
 from router.core.actions import Action
-from router.core.invariants import InvariantError, check
-from router.core.ledger import Ledger
 from router.core.machine import MAX_N, Core
 from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
+from router_invariants import InvariantError
+
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
-from router.core.invariants import InvariantError
 from router.core.values import Bounds, Outcome, Phase, Profile
 from tandem.errors import DrainingError, QueueFullError
 
