@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -13,7 +12,7 @@ from prometheus_client.registry import Collector
 from frontend import http_errors
 from frontend.objectives import ObjectiveCounts, Objectives
 from frontend.router_metrics import RouterMetrics
-from tandem import errors
+from tandem import errors, histogram
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS, new_registry
 from tandem.tracing.exemplars import Exemplars
 
@@ -24,7 +23,7 @@ SUCCESS = "success"
 
 
 class Tally(Collector):
-    """A histogram for the token path: adding costs a bisection and two additions, without a lock.
+    """A histogram for the token path: it has exemplars, and counts without a lock.
 
     Only the event loop may call `add`.
     """
@@ -33,28 +32,19 @@ class Tally(Collector):
         self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry
     ) -> None:
         self._name, self._text = name, text
-        self._bounds = tuple(buckets)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._sum = 0.0
-        self._exemplars = Exemplars(self._bounds)
+        self._counts = histogram.Histogram(buckets)
+        self.add = self._counts.add
+        self._exemplars = Exemplars(buckets)
         registry.register(self)
-
-    def add(self, value: float, weight: int) -> None:
-        """`weight` observations of `value`."""
-        self._counts[bisect_left(self._bounds, value)] += weight
-        self._sum += value * weight
 
     def traced(self, trace_id: str) -> TracedTally:
         """For the observations of one traced request."""
         return TracedTally(self, self._exemplars, trace_id)
 
     def collect(self) -> Iterable[Metric]:
-        total, buckets = 0, []
-        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((str(bound), float(total)))
         family = HistogramMetricFamily(self._name, self._text)
-        family.add_metric([], buckets=self._exemplars.beside(buckets), sum_value=self._sum)
+        buckets = self._exemplars.beside(self._counts.buckets())
+        family.add_metric([], buckets, self._counts.total)
         yield family
 
 

@@ -7,7 +7,6 @@ server's thread: it copies each collection before it walks it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -178,13 +177,10 @@ def _labelled(
 
 def _histogram(counts: Counts) -> HistogramMetricFamily:
     seconds = counts.queue_seconds
-    bounds = [*map(str, seconds.bounds), "+Inf"]
     family = HistogramMetricFamily(
         "tandem_router_queue_seconds", "From admission to the start of a sequence's legs."
     )
-    family.add_metric(
-        [], list(zip(bounds, accumulate(list(seconds.counts)), strict=True)), seconds.total
-    )
+    family.add_metric([], seconds.buckets(), seconds.total)
     return family
 
 

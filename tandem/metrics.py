@@ -9,9 +9,8 @@ microseconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge
@@ -91,11 +90,3 @@ class Drain(Collector):
         )
         aborted.add_metric(values, self.aborted)
         yield aborted
-
-
-def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus wants buckets: each with all that is not above its bound. `counts` has one more
-    entry than `bounds`.
-    """
-    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
-    return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]

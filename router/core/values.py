@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tandem.histogram import Histogram
+
 
 class Phase(enum.StrEnum):
     PREFILL = "prefill"
@@ -116,24 +118,6 @@ QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 
 
 @dataclass(slots=True)
-class Distribution:
-    """A histogram: counts[i] is what was at most bounds[i] and above the one before."""
-
-    bounds: tuple[float, ...] = QUEUE_SECONDS
-    counts: list[int] = field(default_factory=lambda: [0] * (len(QUEUE_SECONDS) + 1))
-    total: float = 0.0
-
-    def observe(self, value: float) -> None:
-        index = 0
-        for bound in self.bounds:
-            if value <= bound:
-                break
-            index += 1
-        self.counts[index] += 1
-        self.total += value
-
-
-@dataclass(slots=True)
 class Counts:
     """What the core has done since its start, for metrics."""
 
@@ -148,4 +132,4 @@ class Counts:
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""
     settle_overdue: int = 0
-    queue_seconds: Distribution = field(default_factory=Distribution)
+    queue_seconds: Histogram = field(default_factory=lambda: Histogram(QUEUE_SECONDS))

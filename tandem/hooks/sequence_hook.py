@@ -25,7 +25,6 @@ from tandem.hooks.verdicts import (
     counted_verdict,
     words_of,
 )
-from tandem.metrics import HOOK_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +101,9 @@ class SequenceHook:
         seconds = perf_counter() - began
         self.seconds += seconds
         tally = runner.tally
-        tally.seconds += seconds
-        tally.buckets[bisect_left(HOOK_SECONDS, seconds)] += 1
+        calls = tally.seconds  # Histogram.observe, without the call
+        calls.counts[bisect_left(calls.bounds, seconds)] += 1
+        calls.total += seconds
         if seconds > runner.timeout:
             return self._failed(piece, OverdueError())
         # What nearly every call comes to, before anything is looked at closely.
@@ -281,9 +281,7 @@ class SequenceHook:
 
     def _took(self, seconds: float) -> None:
         self.seconds += seconds
-        tally = self._runner.tally
-        tally.seconds += seconds
-        tally.buckets[bisect_left(HOOK_SECONDS, seconds)] += 1
+        self._runner.tally.seconds.observe(seconds)
 
     def _last_words(self) -> Chunk:
         return self._chunk(_NOTHING, True, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from tandem.histogram import Histogram
 from tandem.hooks.settings import HookEntry
 from tandem.metrics import HOOK_SECONDS
 
@@ -14,13 +15,12 @@ COUNTED: tuple[Counted, ...] = ("emit", "rewrite", "suppress", "terminate", "err
 class HookTally:
     """Of one hook."""
 
-    __slots__ = ("buckets", "held_tokens", "seconds", "sequences", "verdicts")
+    __slots__ = ("held_tokens", "seconds", "sequences", "verdicts")
 
     def __init__(self) -> None:
         self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
-        self.buckets = [0] * (len(HOOK_SECONDS) + 1)
-        """Calls by duration; the last counts those above every bound of HOOK_SECONDS."""
-        self.seconds = 0.0
+        self.seconds = Histogram(HOOK_SECONDS)
+        """How long each call took."""
         self.held_tokens = 0
         """Tokens that wait for a later verdict, now."""
         self.sequences = 0

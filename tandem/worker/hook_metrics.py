@@ -8,11 +8,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from tandem.hooks.audit import AuditLog
-from tandem.hooks.classifiers.tally import CLASSIFIER_SECONDS, ClassifierTally
+from tandem.hooks.classifiers.tally import ClassifierTally
 from tandem.hooks.contract import Phase
 from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.tally import Tallied
-from tandem.metrics import HOOK_SECONDS, cumulative
 
 _PHASE = ("phase",)
 _HOOK = ("phase", "hook")
@@ -45,7 +44,7 @@ def hook_metrics(phase: Phase, hooks: Sequence[Tallied]) -> Iterator[Metric]:
     for hook in hooks:
         entry, tally = hook.entry, hook.tally
         labels = (phase, entry.name)
-        seconds.add_metric(labels, cumulative(HOOK_SECONDS, tally.buckets), tally.seconds)
+        seconds.add_metric(labels, tally.seconds.buckets(), tally.seconds.total)
         for verdict, count in tally.verdicts.items():
             verdicts.add_metric((*labels, verdict), count)
         held.add_metric(labels, tally.held_tokens)
@@ -108,7 +107,7 @@ def classifier_metrics(
     )
     for name, tally in classifiers.items():
         labels = (phase, name)
-        seconds.add_metric(labels, cumulative(CLASSIFIER_SECONDS, tally.buckets), tally.seconds)
+        seconds.add_metric(labels, tally.seconds.buckets(), tally.seconds.total)
         for verdict, count in tally.verdicts.items():
             verdicts.add_metric((*labels, verdict), count)
         running.add_metric(labels, tally.running)

@@ -8,7 +8,6 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from tandem.hooks.contract import Phase
-from tandem.metrics import cumulative
 from tandem.worker.tally import WorkerTally
 
 _PHASE = ("phase",)
@@ -33,8 +32,7 @@ def leg_metrics(phase: Phase, tally: WorkerTally) -> Iterator[Metric]:
         "Time of a sequence on this worker, its wait and the hand-over of its KV cache included.",
         labels=_PHASE,
     )
-    buckets = cumulative(tally.leg_seconds.bounds, tally.leg_seconds.counts)
-    seconds.add_metric((phase,), buckets, tally.leg_seconds.total)
+    seconds.add_metric((phase,), tally.leg_seconds.buckets(), tally.leg_seconds.total)
     yield from (legs, failures, seconds)
     for name, help, value in (
         ("prompt_tokens", "Prompt tokens of the sequences that ended here.", tally.prompt_tokens),

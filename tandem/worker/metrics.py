@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tandem.histogram import Histogram
 from tandem.hooks.contract import Phase
-from tandem.metrics import cumulative
 from tandem.v1 import worker_pb2
 from tandem.worker.classifying import Classifying
 from tandem.worker.hook_metrics import (
@@ -23,7 +23,7 @@ from tandem.worker.hook_metrics import (
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.network_metrics import network_metrics
-from tandem.worker.tally import Buckets, WorkerTally
+from tandem.worker.tally import WorkerTally
 
 
 class WorkerCollector(Collector):
@@ -132,8 +132,8 @@ class WorkerCollector(Collector):
         )
         for transport, tally in list(self._tally.transfers.items()):
             labels = (self._phase, transport)
-            buckets = cumulative(tally.seconds.bounds, tally.seconds.counts)
-            seconds.add_metric(labels, tally.exemplars.beside(buckets), tally.seconds.total)
+            buckets = tally.exemplars.beside(tally.seconds.buckets())
+            seconds.add_metric(labels, buckets, tally.seconds.total)
             size.add_metric(labels, tally.bytes)
         yield seconds
         yield size
@@ -155,9 +155,7 @@ class WorkerCollector(Collector):
         return family
 
 
-def _histogram(name: str, help: str, labels: dict[str, str], buckets: Buckets) -> Metric:
+def _histogram(name: str, help: str, labels: dict[str, str], seconds: Histogram) -> Metric:
     family = HistogramMetricFamily(name, help, labels=tuple(labels))
-    family.add_metric(
-        tuple(labels.values()), cumulative(buckets.bounds, buckets.counts), buckets.total
-    )
+    family.add_metric(tuple(labels.values()), seconds.buckets(), seconds.total)
     return family

@@ -4,29 +4,12 @@ when they are scraped.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
 from tandem.engine.base import KvTransfer
 from tandem.errors import CODES
+from tandem.histogram import Histogram
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS
 from tandem.tracing.exemplars import Exemplars
 from tandem.worker.leg import Closing, Outcome
-
-
-class Buckets:
-    """A histogram's counts. `counts` has one more entry than `bounds`: what is above them all."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 class KvTally:
@@ -36,7 +19,7 @@ class KvTally:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.seconds = Buckets(STEP_SECONDS)
+        self.seconds = Histogram(STEP_SECONDS)
         self.exemplars = Exemplars(STEP_SECONDS)
 
 
@@ -53,12 +36,12 @@ class WorkerTally:
         }
         self.failures = dict.fromkeys(CODES, 0)
         """Failed legs by their error's code; those that were refused count too."""
-        self.leg_seconds = Buckets(REQUEST_SECONDS)
+        self.leg_seconds = Histogram(REQUEST_SECONDS)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         """Of the prompt tokens, those whose KV the engine had already."""
         self.tokens = 0
-        self.steps = Buckets(STEP_SECONDS)
+        self.steps = Histogram(STEP_SECONDS)
         self.transfers: dict[str, KvTally] = {"nixl/ucx": KvTally()}
 
     def step(self, tokens: int, seconds: float) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Literal
+
+from tandem.histogram import Histogram
 
 Counted = Literal["pass", "block", "annotate", "error", "timeout", "cancelled"]
 COUNTED: tuple[Counted, ...] = ("pass", "block", "annotate", "error", "timeout", "cancelled")
@@ -14,18 +15,15 @@ CLASSIFIER_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 class ClassifierTally:
     """Of one classifier (S4-120)."""
 
-    __slots__ = ("buckets", "running", "seconds", "verdicts")
+    __slots__ = ("running", "seconds", "verdicts")
 
     def __init__(self) -> None:
         self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
         """A blocking classifier passes or blocks, any other annotates. `cancelled`: the request
         ended first.
         """
-        self.buckets = [0] * (len(CLASSIFIER_SECONDS) + 1)
-        """Calls by duration, the wait for their turn included; the last counts those above every
-        bound of CLASSIFIER_SECONDS.
-        """
-        self.seconds = 0.0
+        self.seconds = Histogram(CLASSIFIER_SECONDS)
+        """How long each call took, the wait for its turn included."""
         self.running = 0
         """Calls that have not returned, now; those that were given up and do not end count too."""
 
@@ -36,5 +34,4 @@ class ClassifierTally:
     def add(self, counted: Counted, seconds: float) -> None:
         """One call, and how it went."""
         self.verdicts[counted] += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(CLASSIFIER_SECONDS, seconds)] += 1
+        self.seconds.observe(seconds)

@@ -48,8 +48,8 @@ def tallies_of(hooks: Sequence[Tallied]) -> Tallies:
 def _state(tally: HookTally) -> TallyState:
     return TallyState(
         verdicts={str(counted): count for counted, count in tally.verdicts.items()},
-        buckets=list(tally.buckets),
-        seconds=tally.seconds,
+        buckets=list(tally.seconds.counts),
+        seconds=tally.seconds.total,
         held_tokens=tally.held_tokens,
         sequences=tally.sequences,
     )
@@ -58,10 +58,10 @@ def _state(tally: HookTally) -> TallyState:
 def _add(tally: HookTally, before: TallyState, state: TallyState) -> None:
     for counted in COUNTED:
         tally.verdicts[counted] += state.verdicts.get(counted, 0) - before.verdicts.get(counted, 0)
-    if len(state.buckets) != len(tally.buckets):
+    if len(state.buckets) != len(tally.seconds.counts):
         raise WireError("the buckets of another version")
     for place, count in enumerate(state.buckets):
-        tally.buckets[place] += count - before.buckets[place]
-    tally.seconds += state.seconds - before.seconds
+        tally.seconds.counts[place] += count - before.buckets[place]
+    tally.seconds.total += state.seconds - before.seconds
     tally.held_tokens += state.held_tokens - before.held_tokens
     tally.sequences += state.sequences - before.sequences

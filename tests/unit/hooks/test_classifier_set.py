@@ -532,7 +532,7 @@ async def test_calls_verdicts_failures_and_seconds_are_counted_for_each_classifi
         "pass": 1, "block": 1, "annotate": 0, "error": 1, "timeout": 1, "cancelled": 0,
     }  # fmt: skip
     assert annotating.verdicts["annotate"] == annotating.calls == 4
-    assert blocking.calls == sum(blocking.buckets) == 4
-    assert len(blocking.buckets) == len(CLASSIFIER_SECONDS) + 1
-    assert blocking.seconds >= 0.05
+    assert blocking.calls == sum(blocking.seconds.counts) == 4
+    assert len(blocking.seconds.counts) == len(CLASSIFIER_SECONDS) + 1
+    assert blocking.seconds.total >= 0.05
     assert blocking.running == 0

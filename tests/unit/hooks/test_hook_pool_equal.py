@@ -210,14 +210,14 @@ def test_what_a_lost_process_counted_stays_and_what_it_held_does_not() -> None:
     lost, other = ProcessTally([hook]), ProcessTally([hook])
     told = HookTally()
     told.verdicts["emit"], told.sequences, told.held_tokens = 3, 2, 5
-    told.seconds, told.buckets[3] = 0.5, 1
+    told.seconds.observe(0.5)
     for process in (lost, other):
         process.update(tallies_of([_Hook(told)]))
     told.verdicts["emit"] = 4
     lost.update(tallies_of([_Hook(told)]))
     lost.gone()
     assert hook.tally.verdicts["emit"] == 7
-    assert (hook.tally.seconds, sum(hook.tally.buckets)) == (1.0, 2)
+    assert (hook.tally.seconds.total, sum(hook.tally.seconds.counts)) == (1.0, 2)
     assert (hook.tally.sequences, hook.tally.held_tokens) == (2, 5)
 
 

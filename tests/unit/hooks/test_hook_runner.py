@@ -107,8 +107,8 @@ def test_verdicts_and_times_are_counted() -> None:
         "error": 0,
         "timeout": 0,
     }
-    assert sum(runner.tally.buckets) == 4
-    assert runner.tally.seconds == sequence.seconds > 0
+    assert sum(runner.tally.seconds.counts) == 4
+    assert runner.tally.seconds.total == sequence.seconds > 0
     assert sequence.reason == "r"
 
 
