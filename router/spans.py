@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from router.core.actions import SequenceTraced
-from router.core.values import Moment
+from router.core.values import SpanEvent
 from tandem.tracing.spans import Event, Span, Value
 
 NAME = "route"
 
 
 def of_sequence(traced: SequenceTraced) -> Span:
-    submit, moments = traced.submit, traced.trail
-    pairs = [moment for moment in moments if moment.name == "pair_chosen"]
+    submit, happened = traced.submit, traced.span_events
+    pairs = [each for each in happened if each.name == "pair_chosen"]
     attributes: dict[str, Value] = {
         "gen_ai.request.model": submit.model,
         "tandem.output_index": traced.output_index,
         "tandem.outcome": traced.outcome,
         "tandem.queue.seconds": (pairs[0].at if pairs else traced.ended) - traced.arrived,
-        "tandem.retries": sum(moment.name == "retry" for moment in moments),
+        "tandem.retries": sum(each.name == "retry" for each in happened),
     }
     if pairs:
         attributes |= _workers(pairs[-1])
@@ -29,16 +29,16 @@ def of_sequence(traced: SequenceTraced) -> Span:
         began=traced.arrived,
         ended=traced.ended,
         attributes=attributes,
-        events=[Event(moment.name, moment.at, _attributes(moment)) for moment in moments],
+        events=[Event(each.name, each.at, _attributes(each)) for each in happened],
         error=traced.error,
     )
 
 
-def _attributes(moment: Moment) -> dict[str, Value]:
-    if moment.name == "pair_chosen":
-        return _workers(moment)
-    return {"error.type": moment.code} if moment.code else {}
+def _attributes(event: SpanEvent) -> dict[str, Value]:
+    if event.name == "pair_chosen":
+        return _workers(event)
+    return {"error.type": event.code} if event.code else {}
 
 
-def _workers(moment: Moment) -> dict[str, Value]:
-    return {"tandem.prefill.worker": moment.prefill, "tandem.decode.worker": moment.decode}
+def _workers(event: SpanEvent) -> dict[str, Value]:
+    return {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from router.core.events import Submit
-from router.core.values import Moment, ServedModel
+from router.core.values import ServedModel, SpanEvent
 from tandem.errors import TandemError
 
 
@@ -66,7 +66,7 @@ class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
     outcome: str
     error: TandemError | None
-    trail: tuple[Moment, ...]
+    span_events: tuple[SpanEvent, ...]
 
 
 class RefuseFrontend(msgspec.Struct, frozen=True):

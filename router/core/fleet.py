@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from router.core.values import Fingerprint, Phase, Profile, ServedModel
 from router.policies import Policy
-
-if TYPE_CHECKING:
-    from router.core.sequences import Leg
 
 PolicyFactory = Callable[[], Policy]
 
@@ -23,8 +20,8 @@ class Worker:
     listed_as: Phase
     profile: Profile
     draining: bool
-    legs: dict[int, Leg] = field(default_factory=dict)
-    """Open legs; a slot is free again only when its leg has closed."""
+    legs: set[int] = field(default_factory=set)
+    """Numbers of its open legs; a slot is free again only when its leg has closed."""
     overdue: int = 0
     """Legs that it has not closed in time after a cancel; each keeps its slot."""
     other_legs: int = 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from router.core import admission, events, trail
+from router.core import admission, events
 from router.core.actions import (
     Action,
-    EndSequence,
     FleetChanged,
     PairRejected,
     RefuseFrontend,
@@ -20,7 +19,7 @@ from router.core.actions import (
 from router.core.actions import SettleOverdue as SettleOverdueAction
 from router.core.events import Event
 from router.core.fleet import Fleet, PolicyFactory, Worker
-from router.core.life import Life
+from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.values import Bounds, Outcome, ServedModel
@@ -54,7 +53,7 @@ class Core:
         new_room: Callable[[], int],
     ) -> None:
         self.state = State(bounds, Fleet(prefill_policy, decode_policy))
-        self._life = Life(self.state, new_room)
+        self._lifecycle = Lifecycle(self.state, new_room)
         self._served: tuple[ServedModel, ...] = ()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.FrontendUp: self._frontend_up,
@@ -78,7 +77,7 @@ class Core:
 
         Whatever is due by `now` happens first, so a deadline holds at any event, not at ticks only.
         """
-        life = self._life
+        life = self._lifecycle
         life.now, life.actions = now, []
         self._expire()
         for event in batch:
@@ -95,7 +94,7 @@ class Core:
     def _frontend_down(self, event: events.FrontendDown) -> None:
         requests = self.state.frontends.pop(event.frontend, {})
         for request in requests.values():
-            self._life.end_request(request, error=CancelledError("the frontend went away"))
+            self._lifecycle.end_request(request, error=CancelledError("the frontend went away"))
 
     def _submit(self, submit: events.Submit) -> None:
         requests = self.state.frontends.get(submit.frontend)
@@ -104,37 +103,37 @@ class Core:
         if not 1 <= submit.n <= MAX_N or submit.first_sequence in requests:
             self._refuse_frontend(submit)
             return
-        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
-        error = admission.refusal(self.state, submit)
-        if error is not None:
-            counts = self.state.counts.requests
-            counts[error.code] = counts.get(error.code, 0) + 1
-            self._life.actions += [EndSequence(submit.frontend, each, error) for each in numbers]
-            if submit.first_span:
-                self._life.actions += trail.of_refused(submit, self._life.now, error)
-            return
-        now = self._life.now
+        now = self._lifecycle.now
         request = Request(submit, now, now + submit.timeout_seconds, submit.n)
         request.sequences += [
-            Sequence(request, each, i, now, trail=[] if submit.first_span else None)
-            for i, each in enumerate(numbers)
+            Sequence(
+                request,
+                submit.first_sequence + index,
+                index,
+                now,
+                span_events=[] if submit.first_span else None,
+            )
+            for index in range(submit.n)
         ]
+        if error := admission.refusal(self.state, submit):
+            self._lifecycle.refuse(request, error)
+            return
         requests[submit.first_sequence] = request
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
         for sequence in request.sequences:
             self.state.waiting.add(sequence)
-        self._life.may_start = True
+        self._lifecycle.may_start = True
 
     def _refuse_frontend(self, submit: events.Submit) -> None:
         self._frontend_down(events.FrontendDown(submit.frontend))
         reason = f"sequences {submit.first_sequence} + {submit.n} cannot be: in use, none or many"
-        self._life.actions.append(RefuseFrontend(submit.frontend, reason))
+        self._lifecycle.actions.append(RefuseFrontend(submit.frontend, reason))
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
         if request is not None:
-            self._life.end_request(request, error=CancelledError("the client cancelled"))
+            self._lifecycle.end_request(request, error=CancelledError("the client cancelled"))
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class Core:
     def _reject(self, worker: Worker, reason: str) -> None:
         counts = self.state.counts.pairs_rejected
         counts[reason] = counts.get(reason, 0) + 1
-        self._life.actions.append(PairRejected(worker.key, self.state.fleet.refusal(worker)))
+        self._lifecycle.actions.append(PairRejected(worker.key, self.state.fleet.refusal(worker)))
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         self._lose(event.worker, event.reason)
@@ -161,10 +160,10 @@ class Core:
         if worker is None:
             return
         self._fleet_changed()  # first, so that retries look at what is left
-        for leg in list(worker.legs.values()):
+        for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
             error = WorkerLostError(f"the {leg.phase} worker was lost: {reason}")
             closed = events.LegClosed(key, leg.number, Outcome.LOST, error=error, retryable=True)
-            self._life.close(leg, closed)
+            self._lifecycle.close(leg, closed)
 
     def _worker_draining(self, event: events.WorkerDraining) -> None:
         worker = self.state.fleet.workers.get(event.worker)
@@ -176,20 +175,20 @@ class Core:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
             worker.other_legs = max(0, event.open_legs - len(worker.legs))
-            self._life.may_start = True
+            self._lifecycle.may_start = True
 
     def _fleet_changed(self) -> None:
         fleet = self.state.fleet
-        fleet.regroup(self._life.now)
-        self._life.may_start = True
+        fleet.regroup(self._lifecycle.now)
+        self._lifecycle.may_start = True
         served = fleet.served()
         if served != self._served:
             self._served = served
-            self._life.actions.append(FleetChanged(served))
+            self._lifecycle.actions.append(FleetChanged(served))
         for worker in fleet.workers.values():
             if not worker.paired and fleet.uses(worker):
                 worker.paired = True
-                self._life.actions.append(WorkerPaired(worker.key))
+                self._lifecycle.actions.append(WorkerPaired(worker.key))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -200,15 +199,15 @@ class Core:
 
     def _leg_started(self, event: events.LegStarted) -> None:
         if leg := self._leg_of(event.worker, event.leg):
-            self._life.started(leg)
+            self._lifecycle.started(leg)
 
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg_of(event.worker, event.leg):
-            self._life.judge(leg, terminate=event.terminate, reason=event.reason)
+            self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
 
     def _leg_closed(self, event: events.LegClosed) -> None:
         if leg := self._leg_of(event.worker, event.leg):
-            self._life.close(leg, event)
+            self._lifecycle.close(leg, event)
             if isinstance(event.error, QueueFullError):
                 leg.worker.fill()
             elif isinstance(event.error, DrainingError):
@@ -220,35 +219,35 @@ class Core:
         wait = self.state.bounds.pair_wait_seconds
         for name in self.state.waiting.models():
             since = self.state.fleet.models[name].pairless_since
-            if since is not None and self._life.now - since >= wait:
+            if since is not None and self._lifecycle.now - since >= wait:
                 error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
                 self._end_all(self.state.waiting.of(name), error)
 
     def _expire(self) -> None:
-        for request in self.state.deadlines.due(self._life.now):
+        for request in self.state.deadlines.due(self._lifecycle.now):
             seconds = request.submit.timeout_seconds
             stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)
             error = DeadlineError(f"{seconds:g} seconds were over while it was {stage.value}")
-            self._life.end_request(request, error=error)
-        for leg in self.state.settling.due(self._life.now):
-            self._life.settle_overdue(leg)
+            self._lifecycle.end_request(request, error=error)
+        for leg in self.state.settling.due(self._lifecycle.now):
+            self._lifecycle.settle_overdue(leg)
             trace_id = leg.sequence.request.submit.trace_id
             overdue = SettleOverdueAction(leg.worker.key, leg.number, trace_id)
-            self._life.actions.append(overdue)
+            self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:
         """Start the heads of the queue as long as there are pairs for them."""
-        self._life.may_start = False
+        self._lifecycle.may_start = False
         fleet, waiting = self.state.fleet, self.state.waiting
         for name in waiting.models():
             while sequence := waiting.head(name):
                 pair = fleet.pick(name, other_than=sequence.avoided)
                 if pair is not None:
                     waiting.remove(sequence)
-                    self._life.start(sequence, pair)
+                    self._lifecycle.start(sequence, pair)
                 elif (avoided := sequence.avoided) and not fleet.has_pair(name, other_than=avoided):
                     # No other pair is left.
-                    self._life.end(sequence, error=sequence.failure)
+                    self._lifecycle.end(sequence, error=sequence.failure)
                 else:
                     break
 
@@ -263,11 +262,11 @@ class Core:
         lost = RouterLostError("the router shut down before the request had finished")
         for requests in list(self.state.frontends.values()):
             for request in list(requests.values()):
-                self._life.end_request(request, error=lost if request.started else refused)
+                self._lifecycle.end_request(request, error=lost if request.started else refused)
 
     def _end_all(self, sequences: list[Sequence], error: TandemError) -> None:
         for sequence in sequences:
-            self._life.end(sequence, error=error)
+            self._lifecycle.end(sequence, error=error)
 
 
 _PROGRESS = {stage: number for number, stage in enumerate(Stage)}

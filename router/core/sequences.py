@@ -13,12 +13,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from router.core.actions import SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
-from router.core.values import Moment, Phase
+from router.core.values import Phase, SpanEvent
 from tandem.errors import TandemError
 
-MAX_MOMENTS = 64
+MAX_SPAN_EVENTS = 64
 """Noted of a traced sequence, however often it is run again."""
 
 
@@ -71,8 +72,8 @@ class Sequence:
     regenerations: int = 0
     overlay: bytes = b""
     """Laid over the task since the last regeneration."""
-    trail: list[Moment] | None = None
-    """None: it is not traced."""
+    span_events: list[SpanEvent] | None = None
+    """What its span will tell; None: it is not traced."""
 
     @property
     def span(self) -> int:
@@ -80,9 +81,21 @@ class Sequence:
         submit = self.request.submit
         return submit.first_span + self.output_index if submit.first_span else submit.parent_span
 
-    def note(self, moment: Moment) -> None:
-        if self.trail is not None and len(self.trail) < MAX_MOMENTS:
-            self.trail.append(moment)
+    def note(self, event: SpanEvent) -> None:
+        if self.span_events is not None and len(self.span_events) < MAX_SPAN_EVENTS:
+            self.span_events.append(event)
+
+    def traced(self, ended: float, outcome: str, error: TandemError | None) -> SequenceTraced:
+        """What its span is made of, now that it has ended."""
+        return SequenceTraced(
+            submit=self.request.submit,
+            output_index=self.output_index,
+            arrived=self.request.arrived,
+            ended=ended,
+            outcome=outcome,
+            error=error,
+            span_events=tuple(self.span_events or ()),
+        )
 
 
 @dataclass(slots=True, eq=False)

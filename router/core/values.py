@@ -102,7 +102,7 @@ class Bounds:
     """How long queued sequences outlive the last pair of their model."""
 
 
-class Moment(NamedTuple):
+class SpanEvent(NamedTuple):
     """What happened to a traced sequence, for its span."""
 
     at: float

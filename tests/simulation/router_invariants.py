@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from router.core.sequences import Leg, Request, Sequence, Stage
+from router.core.sequences import Request, Sequence, Stage
 from router.core.state import State
 
 
@@ -53,14 +53,16 @@ def _queue(state: State) -> Iterator[str]:
 
 
 def _slots(state: State) -> Iterator[str]:
-    seen: dict[int, Leg] = {}
+    seen: set[int] = set()
     for worker in state.fleet.workers.values():
-        seen.update(worker.legs)
+        seen |= worker.legs
         if len(worker.legs) > worker.capacity:
             yield f"{worker.key} has {len(worker.legs)} legs, over its {worker.capacity}"
-        if worker.overdue != sum(leg.overdue for leg in worker.legs.values()):
+        if worker.overdue != sum(
+            leg.overdue for leg in state.legs.values() if leg.worker is worker
+        ):
             yield f"{worker.key} counts {worker.overdue} overdue legs and has others"
-    if seen != state.legs:
+    if seen != state.legs.keys():
         yield "the open legs are not those of the workers"
     for leg in state.legs.values():
         if leg not in (leg.sequence.prefill, leg.sequence.decode):

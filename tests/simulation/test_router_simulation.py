@@ -19,7 +19,7 @@ from router_world import World
 from router.core import machine
 from router.core.events import Submit
 from router.core.fleet import Worker
-from router.core.life import Life
+from router.core.lifecycle import Lifecycle
 from router.core.machine import Core
 from router.core.sequences import Leg, Sequence, Stage
 from router.core.state import State
@@ -102,41 +102,41 @@ def test_the_replay_command_prints_the_trace_and_the_verdict() -> None:
 
 
 def _other_leg_is_not_cancelled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Life, "_cancel_legs", lambda self, sequence, reason: None)
+    patch.setattr(Lifecycle, "_cancel_legs", lambda self, sequence, reason: None)
 
 
 def _slot_is_released_at_the_cancel(patch: pytest.MonkeyPatch) -> None:
-    cancel_legs = Life._cancel_legs
+    cancel_legs = Lifecycle._cancel_legs
 
-    def broken(self: Life, sequence: Sequence, reason: str) -> None:
+    def broken(self: Lifecycle, sequence: Sequence, reason: str) -> None:
         cancel_legs(self, sequence, reason)
         for leg in (sequence.prefill, sequence.decode):
             if leg is not None:
-                leg.worker.legs.pop(leg.number, None)
+                leg.worker.legs.discard(leg.number)
 
-    patch.setattr(Life, "_cancel_legs", broken)
+    patch.setattr(Lifecycle, "_cancel_legs", broken)
 
 
 def _slot_is_released_twice(patch: pytest.MonkeyPatch) -> None:
-    forget = Life._forget
+    forget = Lifecycle._forget
 
-    def broken(self: Life, leg: Leg, outcome: Outcome) -> None:
+    def broken(self: Lifecycle, leg: Leg, outcome: Outcome) -> None:
         forget(self, leg, outcome)
         if leg.worker.legs:
-            leg.worker.legs.popitem()
+            leg.worker.legs.pop()
 
-    patch.setattr(Life, "_forget", broken)
+    patch.setattr(Lifecycle, "_forget", broken)
 
 
 def _slot_is_never_released(patch: pytest.MonkeyPatch) -> None:
-    forget = Life._forget
+    forget = Lifecycle._forget
 
-    def broken(self: Life, leg: Leg, outcome: Outcome) -> None:
+    def broken(self: Lifecycle, leg: Leg, outcome: Outcome) -> None:
         forget(self, leg, outcome)
         if outcome is Outcome.CANCELLED:
-            leg.worker.legs[leg.number] = leg
+            leg.worker.legs.add(leg.number)
 
-    patch.setattr(Life, "_forget", broken)
+    patch.setattr(Lifecycle, "_forget", broken)
 
 
 def _deadline_is_missed(patch: pytest.MonkeyPatch) -> None:
@@ -144,51 +144,51 @@ def _deadline_is_missed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _retry_does_not_wait_for_the_old_legs(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Life, sequence: Sequence) -> None:
+    def broken(self: Lifecycle, sequence: Sequence) -> None:
         if sequence.stage is Stage.RETRYING:
             sequence.stage = Stage.QUEUED
             self._state.waiting.add(sequence, first=True)
             self.may_start = True
 
-    patch.setattr(Life, "_retry_when_settled", broken)
+    patch.setattr(Lifecycle, "_retry_when_settled", broken)
 
 
 def _retry_after_the_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Life, "started", lambda self, leg: None)
+    patch.setattr(Lifecycle, "started", lambda self, leg: None)
 
 
 def _release_is_sent_twice(patch: pytest.MonkeyPatch) -> None:
-    release = Life._release
+    release = Lifecycle._release
 
-    def broken(self: Life, sequence: Sequence) -> None:
+    def broken(self: Lifecycle, sequence: Sequence) -> None:
         release(self, sequence)
         if sequence.decode is not None:
             sequence.decode.held = True
 
-    patch.setattr(Life, "_release", broken)
+    patch.setattr(Lifecycle, "_release", broken)
 
 
 def _sequence_ends_twice(patch: pytest.MonkeyPatch) -> None:
-    end_request = Life.end_request
+    end_request = Lifecycle.end_request
 
-    def broken(self: Life, request: Any, **how: Any) -> None:
+    def broken(self: Lifecycle, request: Any, **how: Any) -> None:
         for sequence in request.sequences:
             if sequence.stage is Stage.ENDED and request.open:
                 self.end(sequence, **how)
         end_request(self, request, **how)
 
-    patch.setattr(Life, "end_request", broken)
+    patch.setattr(Lifecycle, "end_request", broken)
 
 
 def _room_is_kept(patch: pytest.MonkeyPatch) -> None:
-    forget = Life._forget
+    forget = Lifecycle._forget
 
-    def broken(self: Life, leg: Leg, outcome: Outcome) -> None:
+    def broken(self: Lifecycle, leg: Leg, outcome: Outcome) -> None:
         room = leg.sequence.room
         forget(self, leg, outcome)
         self._state.rooms.add(room)
 
-    patch.setattr(Life, "_forget", broken)
+    patch.setattr(Lifecycle, "_forget", broken)
 
 
 def _queue_has_no_bound(patch: pytest.MonkeyPatch) -> None:

@@ -480,8 +480,8 @@ def test_a_refused_sequence_waits_no_longer_than_its_deadline_and_the_queue_s_bo
     first = bench.core.state.fleet.workers["prefill-0"]
     assert len(first.legs) == 2
     bench.submit(3)
-    starts = [leg for leg in first.legs.values() if leg.sequence.number == 2]
-    number = starts[0].number
+    open_legs = bench.core.state.legs
+    number = next(each for each in first.legs if open_legs[each].sequence.number == 2)
     bench.feed(events.LegClosed("prefill-0", number, Outcome.FAILED, error=FULL, retryable=True))
     decode = bench.of(actions.CancelLeg)[0]
     bench.feed(events.LegClosed(decode.worker, decode.leg, Outcome.CANCELLED))
@@ -705,7 +705,7 @@ def test_the_check_names_every_broken_rule() -> None:
 
 def test_a_source_of_rooms_that_repeats_itself_is_an_error_not_a_hang() -> None:
     bench = Bench()
-    bench.core._life._new_room = lambda: 7
+    bench.core._lifecycle._new_room = lambda: 7
     bench.submit(1)
     with pytest.raises(RuntimeError, match="repeats itself"):
         bench.submit(2)

@@ -10,7 +10,7 @@ import pytest
 from router import spans, translate
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.sequences import MAX_MOMENTS
+from router.core.sequences import MAX_SPAN_EVENTS
 from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
 from router.policies import RoundRobin
 from tandem.errors import WorkerLostError
@@ -132,15 +132,15 @@ def test_a_retry_is_told_with_its_reason_and_the_pair_that_came_after() -> None:
 
 
 def test_what_goes_round_for_long_keeps_a_bounded_trail() -> None:
-    bench = Bench(max_regenerations=MAX_MOMENTS)
+    bench = Bench(max_regenerations=MAX_SPAN_EVENTS)
     bench.submit(timeout_seconds=1000.0)
-    for _ in range(MAX_MOMENTS):
+    for _ in range(MAX_SPAN_EVENTS):
         prefill, decode = bench.legs()[-2:]
         bench.close(prefill, Outcome.FINISHED)
         bench.close(decode, Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.FrontendDown(1))
     (span,) = bench.spans()
-    assert len(span.events) == MAX_MOMENTS
+    assert len(span.events) == MAX_SPAN_EVENTS
 
 
 def test_a_regeneration_is_told() -> None:

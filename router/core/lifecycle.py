@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from router.core import trail
 from router.core.actions import Action, CancelLeg, EndSequence, ReleaseLeg, RequestEnded, StartLeg
 from router.core.events import LegClosed
 from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
-from router.core.values import Moment, Outcome, Phase
+from router.core.values import Outcome, Phase, SpanEvent
 from tandem.errors import (
     DrainingError,
     HookError,
@@ -28,7 +27,7 @@ _ROOM_DRAWS = 16
 _MAX_TIMEOUT_MS = 2**32 - 1
 
 
-class Life:
+class Lifecycle:
     """Acts on a State and notes actions; `now` is the time of the event being handled."""
 
     def __init__(self, state: State, new_room: Callable[[], int]) -> None:
@@ -40,6 +39,17 @@ class Life:
         self.may_start = False
         """A slot or a place in the queue has become free, or something new waits."""
 
+    def refuse(self, request: Request, error: TandemError) -> None:
+        """End a request that is not admitted."""
+        counts = self._state.counts.requests
+        counts[error.code] = counts.get(error.code, 0) + 1
+        sequences, request.sequences = request.sequences, []  # see _request_ended
+        for sequence in sequences:
+            ended = EndSequence(request.submit.frontend, sequence.number, error)
+            self.actions.append(ended)
+            if sequence.span_events is not None:
+                self.actions.append(sequence.traced(self.now, error.code, error))
+
     def start(self, sequence: Sequence, pair: Pair) -> None:
         """Both legs at once: decode asks prefill for the KV as soon as it can."""
         request = sequence.request
@@ -50,7 +60,7 @@ class Life:
         self._state.rooms.add(sequence.room)
         self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
         names = pair.prefill.profile.name, pair.decode.profile.name
-        sequence.note(Moment(self.now, "pair_chosen", *names))
+        sequence.note(SpanEvent(self.now, "pair_chosen", *names))
         hold = pair.prefill.profile.has_hook or request.submit.want_report
         sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
         sequence.decode = self._open(
@@ -167,7 +177,7 @@ class Life:
 
     def _run_again(self, sequence: Sequence, code: str) -> None:
         sequence.stage = Stage.RETRYING
-        sequence.note(Moment(self.now, "retry", code=code))
+        sequence.note(SpanEvent(self.now, "retry", code=code))
         self._cancel_legs(sequence, code)
         self._retry_when_settled(sequence)
 
@@ -183,7 +193,7 @@ class Life:
         sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
         sequence.stage = Stage.RETRYING
-        sequence.note(Moment(self.now, "regenerate"))
+        sequence.note(SpanEvent(self.now, "regenerate"))
         self._cancel_legs(sequence, Outcome.REGENERATE.value)
         self._retry_when_settled(sequence)
 
@@ -207,8 +217,8 @@ class Life:
         self._cancel_legs(sequence, outcome)
         self._state.open_sequences -= 1
         request = sequence.request
-        if sequence.trail is not None:
-            self.actions.append(trail.of_sequence(sequence, self.now, outcome, error))
+        if sequence.span_events is not None:
+            self.actions.append(sequence.traced(self.now, outcome, error))
         request.open -= 1
         if request.outcome == Outcome.FINISHED.value:
             request.outcome = outcome
@@ -231,7 +241,8 @@ class Life:
         submit = sequence.request.submit
         self._last_leg += 1
         leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
-        worker.legs[leg.number] = self._state.legs[leg.number] = leg
+        worker.legs.add(leg.number)
+        self._state.legs[leg.number] = leg
         left_ms = int((sequence.request.deadline - self.now) * 1000)
         self.actions.append(
             StartLeg(
@@ -270,7 +281,8 @@ class Life:
         """The leg is closed: its slot is free, and its room once the other leg is closed too."""
         sequence, worker = leg.sequence, leg.worker
         self.may_start = True
-        del worker.legs[leg.number], self._state.legs[leg.number]
+        worker.legs.remove(leg.number)
+        del self._state.legs[leg.number]
         if leg.settle_by is not None:
             self._state.settling.clear(leg, leg.settle_by)
         worker.overdue -= leg.overdue
