@@ -10,7 +10,7 @@ import socket
 import sys
 
 from frontend import config as settings
-from frontend import server
+from frontend import lifecycle
 from tandem import logs, process, tracing
 from tandem.errors import ConfigError
 
@@ -29,7 +29,9 @@ def main() -> int:
             config.otlp_endpoint, service="tandem-frontend", instance=socket.gethostname()
         ) as tracer:
             # What is loaded by then lives as long as the process: the collector need not look.
-            await server.serve(config, stop, tracer=tracer, on_started=lambda *ports: gc.freeze())
+            await lifecycle.serve(
+                config, stop, tracer=tracer, on_started=lambda *ports: gc.freeze()
+            )
 
     return process.run("frontend", serve)
 

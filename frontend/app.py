@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from frontend import http_errors
 from frontend.config import FrontendConfig
-from frontend.endpoints import MODELS, Endpoints
-from frontend.http import Call, Receive, Scope, Send
-from frontend.http_errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
+from frontend.http import errors as http_errors
+from frontend.http.errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
+from frontend.http.messages import Call, Receive, Scope, Send
 from frontend.metrics import Endpoint, Metrics
+from frontend.openai.endpoints import MODELS, Endpoints
 from frontend.spans import CallSpans
 from tandem.errors import (
     AuthenticationError,

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from frontend import http_errors
-from frontend.objectives import ObjectiveCounts, Objectives
-from frontend.router_metrics import RouterMetrics
+from frontend.http import errors as http_errors
+from frontend.slo import Slo, SloCounts
+from frontend.upstream.router_metrics import RouterMetrics
 from tandem import errors, histogram
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS, new_registry
 from tandem.tracing.exemplars import Exemplars
@@ -64,7 +64,7 @@ class TracedTally:
 class Metrics:
     """All series of one frontend process."""
 
-    def __init__(self, *, model: str, objectives: Objectives) -> None:
+    def __init__(self, *, model: str, slo: Slo) -> None:
         registry = self.registry = new_registry("frontend")
         served = Gauge(
             "tandem_frontend_served_model_info",
@@ -73,7 +73,7 @@ class Metrics:
             registry=registry,
         )
         served.labels(model).set(1)
-        self.slo = ObjectiveCounts(objectives, registry)
+        self.slo = SloCounts(slo, registry)
         self.router = RouterMetrics(registry)
         requests = Counter(
             "tandem_frontend_requests",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from frontend.exchange import Exchange
-from frontend.submission import Submission
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.submission import Submission
 from tandem import ids
 from tandem.errors import CancelledError, SlowClientError, TandemError
 from tandem.ids import Traceparent
@@ -80,16 +80,16 @@ class CallSpan:
             "gen_ai.usage.input_tokens": submission.prompt_tokens,
         }
 
-    def generated(self, exchange: Exchange, *, arrived: float) -> None:
+    def generated(self, state: RequestState, *, arrived: float) -> None:
         """The router has nothing more for the request."""
         self._attributes |= {
-            "gen_ai.usage.output_tokens": exchange.completion_tokens,
-            "gen_ai.usage.cache_read.input_tokens": sum(exchange.cached_tokens),
-            "gen_ai.response.finish_reasons": exchange.finish_reasons,
+            "gen_ai.usage.output_tokens": state.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": sum(state.cached_tokens),
+            "gen_ai.response.finish_reasons": state.finish_reasons,
         }
-        if exchange.first_at:
-            self._events.append(Event("first_token", exchange.first_at))
-            seconds = exchange.first_at - arrived
+        if state.first_at:
+            self._events.append(Event("first_token", state.first_at))
+            seconds = state.first_at - arrived
             self._attributes["gen_ai.response.time_to_first_chunk"] = seconds
 
     def end(self, error: TandemError | None, *, streamed: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from frontend.metrics import Metrics as FrontendMetrics
-from frontend.objectives import Objectives
+from frontend.slo import Slo
 from router.config import RouterConfig
 from router.core import events
 from router.core.values import Fingerprint, Phase, Profile
@@ -46,7 +46,7 @@ def families() -> Iterator[Metric]:
 
 
 def _frontend() -> Iterator[Metric]:
-    frontend = FrontendMetrics(model="any", objectives=Objectives(ttft=1, itl=1))
+    frontend = FrontendMetrics(model="any", slo=Slo(ttft=1, itl=1))
     frontend.router.watch_waiting(lambda: 0)
     frontend.watch(
         open_requests=lambda: 0, backlog_bytes=lambda: 0, ready=lambda: 0, draining=lambda: 0

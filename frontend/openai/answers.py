@@ -117,7 +117,7 @@ class Completion(msgspec.Struct, kw_only=True):
     tandem: Report | msgspec.UnsetType = msgspec.UNSET
 
 
-class Model(msgspec.Struct, kw_only=True):
+class ModelCard(msgspec.Struct, kw_only=True):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -127,7 +127,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 class ModelList(msgspec.Struct, kw_only=True):
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[ModelCard]
 
 
 class Tokens(msgspec.Struct, kw_only=True):

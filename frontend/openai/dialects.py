@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from frontend.openai import answers, logprobs
 from frontend.openai.answers import ChatLogprobs, CompletionLogprobs
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
 Logprobs = ChatLogprobs | CompletionLogprobs

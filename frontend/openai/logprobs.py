@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from frontend.openai.answers import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
 _LOWEST = -9999.0

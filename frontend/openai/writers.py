@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from frontend.exchange import Ending, Row
 from frontend.openai.answers import FinishReason, Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
+from frontend.upstream.request_state import Ending, Row
 from tandem.errors import InternalError
 from tandem.v1 import common_pb2
 

@@ -254,7 +254,7 @@ except ConfigError as error:
 def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> None:
     code = """
 import sys
-import frontend.server, frontend.__main__, router.__main__, router.server
+import frontend.lifecycle, frontend.__main__, router.__main__, router.server
 import prefill_worker.__main__, decode_worker.__main__, tandem.worker.server
 from tandem import tracing
 with tracing.exporting("", service="s", instance="i"):

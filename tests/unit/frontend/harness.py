@@ -16,7 +16,7 @@ import fake_router
 import httpx
 from openai import AsyncOpenAI
 
-from frontend import server
+from frontend import lifecycle
 from frontend.config import FrontendConfig
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
@@ -132,7 +132,7 @@ async def serving(
             | dict(settings)
         )
         served = asyncio.create_task(
-            server.serve(config, stop, on_started=lambda *both: ports.set_result(both))
+            lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))
         )
         port, metrics_port = await asyncio.wait_for(ports, PATIENCE)
         url = f"https://localhost:{port}" if trust else f"http://127.0.0.1:{port}"

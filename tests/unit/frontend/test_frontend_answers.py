@@ -103,11 +103,11 @@ def test_streaming_and_collected_answers_hold_the_same_text(
 @pytest.fixture
 def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     """Gives the same rows, cut into batches at random, to both kinds of writer."""
-    from frontend.exchange import Ending
     from frontend.openai import answers
     from frontend.openai.dialects import CHAT as DIALECT
+    from frontend.openai.tokenizer import Tokenizer
     from frontend.openai.writers import BodyWriter, EventWriter
-    from frontend.tokenizer import Tokenizer
+    from frontend.upstream.request_state import Ending
 
     tokenizer = Tokenizer(model_path)
     usage = answers.Usage(

@@ -12,8 +12,8 @@ import pytest
 from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
-from frontend.connection import Connection
-from frontend.exchange import Exchange
+from frontend.http.connection import Connection
+from frontend.upstream.request_state import RequestState
 
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 END = b"0\r\n\r\n"
@@ -98,7 +98,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector(
 ) -> None:
     frontend = await start(say_hello)
     gc.collect()
-    before = exchanges()
+    before = states()
     gc.disable()
     try:
         assert (
@@ -107,13 +107,13 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector(
         await frontend.until_metric(
             "tandem_frontend_requests_total", 1, endpoint="chat_completions", outcome="success"
         )
-        assert exchanges() == before
+        assert states() == before
     finally:
         gc.enable()
 
 
-def exchanges() -> list[Exchange]:
-    return [each for each in gc.get_objects() if type(each) is Exchange]
+def states() -> list[RequestState]:
+    return [each for each in gc.get_objects() if type(each) is RequestState]
 
 
 @pytest.fixture

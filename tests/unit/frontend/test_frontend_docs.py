@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from frontend import http_errors, openapi
-from frontend.openai import decoding, requests
+from frontend.http import errors as http_errors
+from frontend.openai import decoding, openapi, requests
 from tandem import errors
 
 TEXT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")

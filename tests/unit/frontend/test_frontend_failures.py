@@ -272,7 +272,7 @@ async def test_too_many_open_requests_are_refused_at_once(start: Start) -> None:
 async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.switchboard._DEADLINE_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("frontend.upstream.demultiplexer._DEADLINE_GRACE_SECONDS", 0.1)
     frontend = await start(say_nothing)
     response = await frontend.chat(timeout=0.1)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")
@@ -282,7 +282,7 @@ async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
 async def test_draining_refuses_new_clients_and_finishes_open_requests(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.farewell.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("frontend.http.draining.PATIENCE_SECONDS", 0.0)
 
     async def script(reply: Reply) -> None:
         reply.text("shown")
@@ -344,7 +344,7 @@ async def test_a_frame_that_breaks_the_protocol_ends_the_stream_not_the_process(
 async def test_the_clients_socket_sends_small_chunks_without_delay(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from frontend.connection import Connection
+    from frontend.http.connection import Connection
 
     options: list[int] = []
     made = Connection.connection_made

@@ -32,7 +32,7 @@ from harness import (
 )
 from tcp_switch import TcpSwitch, tcp_switch
 
-from frontend import server
+from frontend import lifecycle
 from frontend.config import FrontendConfig
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
@@ -290,7 +290,7 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
 
 
 async def test_old_streams_do_not_pile_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.router_link._MAX_OLD_STREAMS", 2)
+    monkeypatch.setattr("frontend.upstream.router_link._MAX_OLD_STREAMS", 2)
     scripts = [Paused() for _ in range(4)]
     service = await serve(*scripts)
     readings = []
@@ -484,7 +484,7 @@ async def unmet(model_path: Path) -> AsyncIterator[Unmet]:
             max_open_requests=1,
         )
         served = asyncio.create_task(
-            server.serve(config, stop, on_started=lambda *both: ports.set_result(both))
+            lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))
         )
         port, metrics_port = await asyncio.wait_for(ports, PATIENCE)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:

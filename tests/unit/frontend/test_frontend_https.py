@@ -27,7 +27,7 @@ from harness import (
     say_without_end,
 )
 
-from frontend.connection import Connection
+from frontend.http.connection import Connection
 from tandem.certificates import expiry
 
 STREAM = json.dumps({**COMPLETION, "stream": True}).encode()

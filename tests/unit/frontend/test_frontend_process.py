@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
 
-from frontend import server
-from frontend.admission import Admission
+from frontend import lifecycle
 from frontend.config import FrontendConfig
+from frontend.openai.preprocessor import Preprocessor
 from tandem.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,7 @@ async def test_a_taken_address_stops_the_start(
     addresses[setting] = f"127.0.0.1:{frontend.port}"
     config = FrontendConfig(**addresses, model_path=str(model_path), drain_seconds=0.0)
     with pytest.raises(ConfigError, match=rf"cannot listen on .* \({setting}\)"):
-        await server.serve(config, asyncio.Event())
+        await lifecycle.serve(config, asyncio.Event())
 
 
 def test_a_negative_drain_is_refused() -> None:
@@ -90,7 +90,7 @@ async def test_a_fault_of_ours_is_a_500_and_ends_only_its_request(
 
     frontend = await start(say_hello)
     with monkeypatch.context() as patch:
-        patch.setattr(Admission, "completion", broken)
+        patch.setattr(Preprocessor, "completion", broken)
         response = await frontend.complete()
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
     assert "a fault" not in response.text

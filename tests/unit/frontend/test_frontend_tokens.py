@@ -12,9 +12,9 @@ import pytest
 from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models
 
-from frontend import chat_template
-from frontend.chat_template import ChatTemplate
-from frontend.tokenizer import Tokenizer
+from frontend.openai import chat_template
+from frontend.openai.chat_template import ChatTemplate
+from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import ConfigError, InvalidRequestError
 
 TEXT = "Grüße 世界 🎉\n\ttabs and  spaces"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.router_stream import RouterStream
+from frontend.upstream.router_stream import RouterStream
 from tandem.errors import QueueFullError
 from tandem.v1 import router_pb2
 
@@ -40,7 +40,7 @@ async def test_what_another_stream_carries_is_not_cancelled_here() -> None:
 
 
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.router_stream._MESSAGE_BYTES", 100)
+    monkeypatch.setattr("frontend.upstream.router_stream._MESSAGE_BYTES", 100)
     stream = RouterStream()
     stream.submit([submit(number, 60) for number in (1, 2, 3)])
     messages = stream.outbox.messages()
@@ -52,7 +52,7 @@ async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.Monke
 async def test_a_router_that_takes_nothing_is_given_no_more_than_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("frontend.router_stream._DRAFT_BYTES", 100)
+    monkeypatch.setattr("frontend.upstream.router_stream._DRAFT_BYTES", 100)
     stream = RouterStream()
     stream.submit([submit(1, 101)])
     with pytest.raises(QueueFullError):

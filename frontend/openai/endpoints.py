@@ -6,24 +6,23 @@ import time
 
 import msgspec
 
-from frontend import docs_page, openapi
-from frontend.admission import Admission
 from frontend.config import FrontendConfig
-from frontend.farewell import Farewell
-from frontend.generation import Generation
-from frontend.http import Call
+from frontend.http.draining import Draining
+from frontend.http.messages import Call
 from frontend.metrics import Metrics
-from frontend.openai import answers
+from frontend.openai import answers, docs_page, openapi
 from frontend.openai.decoding import decode
 from frontend.openai.dialects import CHAT, COMPLETION
+from frontend.openai.generation import Generation
+from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
-from frontend.switchboard import Switchboard
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
+from frontend.upstream.demultiplexer import Demultiplexer
 from tandem.errors import DrainingError, InvalidRequestError, NoPairError, TandemError
 from tandem.metrics import tandem_version
 
@@ -42,30 +41,30 @@ class Endpoints:
         self,
         config: FrontendConfig,
         tokenizer: Tokenizer,
-        admission: Admission,
-        switchboard: Switchboard,
+        preprocessor: Preprocessor,
+        demultiplexer: Demultiplexer,
         metrics: Metrics,
-        farewell: Farewell,
+        draining: Draining,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
-        self._admission = admission
-        self._switchboard = switchboard
+        self._preprocessor = preprocessor
+        self._demultiplexer = demultiplexer
         self._generation = Generation(
-            switchboard, tokenizer, metrics, backlog_limit=config.max_backlog_bytes
+            demultiplexer, tokenizer, metrics, backlog_limit=config.max_backlog_bytes
         )
         self._created = int(time.time())
-        self._farewell = farewell
+        self._draining = draining
 
     @property
     def draining(self) -> bool:
         """Whether the process shuts down."""
-        return self._farewell.began
+        return self._draining.began
 
     @property
     def serving(self) -> bool:
         """Whether it takes new clients, and a request would be served now."""
-        return not self.draining and self._switchboard.ready
+        return not self.draining and self._demultiplexer.ready
 
     # --- generation ---
 
@@ -74,8 +73,8 @@ class Endpoints:
         if call.connection.refused:
             raise _draining()
         request = decode(_CHAT, await self._body(call))
-        served = await self._switchboard.offer(call.connection, request.timeout)
-        submission = await self._admission.chat(request, served, call.trace_id)
+        served = await self._demultiplexer.offer(call.connection, request.timeout)
+        submission = await self._preprocessor.chat(request, served, call.trace_id)
         return await self._generation.run(
             call,
             CHAT,
@@ -90,8 +89,8 @@ class Endpoints:
         if call.connection.refused:
             raise _draining()
         request = decode(_COMPLETION, await self._body(call))
-        served = await self._switchboard.offer(call.connection, request.timeout)
-        submission = await self._admission.completion(request, served, call.trace_id)
+        served = await self._demultiplexer.offer(call.connection, request.timeout)
+        submission = await self._preprocessor.completion(request, served, call.trace_id)
         return await self._generation.run(
             call,
             COMPLETION,
@@ -105,11 +104,11 @@ class Endpoints:
 
     async def tokenize(self, call: Call) -> None:
         request = decode(_TOKENIZE, await self._body(call))
-        self._admission.check_model(request.model)
+        self._preprocessor.check_model(request.model)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
-            tokens = await self._admission.chat_tokens(request.messages)
+            tokens = await self._preprocessor.chat_tokens(request.messages)
         else:
             tokens = await self._tokenizer.encode(
                 request.prompt or "", add_special_tokens=request.add_special_tokens
@@ -119,7 +118,7 @@ class Endpoints:
 
     async def detokenize(self, call: Call) -> None:
         request = decode(_DETOKENIZE, await self._body(call))
-        self._admission.check_model(request.model)
+        self._preprocessor.check_model(request.model)
         if request.tokens and max(request.tokens) >= self._tokenizer.vocabulary:
             raise InvalidRequestError(
                 f"Token ids must be below {self._tokenizer.vocabulary}", param="tokens"
@@ -130,11 +129,11 @@ class Endpoints:
         await _json(call, answers.ModelList(data=[self._served_model()]))
 
     async def model(self, call: Call) -> None:
-        self._admission.check_model(call.path.removeprefix(MODELS))
+        self._preprocessor.check_model(call.path.removeprefix(MODELS))
         await _json(call, self._served_model())
 
-    def _served_model(self) -> answers.Model:
-        return answers.Model(
+    def _served_model(self) -> answers.ModelCard:
+        return answers.ModelCard(
             id=self._config.model_name,
             created=self._created,
             max_model_len=self._tokenizer.context_length,
@@ -145,7 +144,7 @@ class Endpoints:
     async def ready(self, call: Call) -> None:
         if self.draining:
             raise _draining()
-        if not self._switchboard.ready:
+        if not self._demultiplexer.ready:
             raise NoPairError("No prefill and decode worker for the model are ready")
         await _json(call, answers.Status())
 

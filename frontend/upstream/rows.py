@@ -10,7 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
-from frontend.exchange import Exchange
+from frontend.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
 
 WITH_TOKEN_IDS = 1 << 62
@@ -18,7 +18,7 @@ _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
-def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, Exchange]) -> None:
+def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState]) -> None:
     """`routes`: open sequences. Raises ValueError where the columns disagree."""
     now = time.monotonic()
     if columns.token_id or columns.logprobs:
@@ -28,13 +28,13 @@ def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, Exchange]) -
     for sequence, count, text in zip(
         columns.sequence, columns.token_count, columns.text, strict=True
     ):
-        exchange = get(sequence)
-        if exchange is not None:
-            exchange.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
+        state = get(sequence)
+        if state is not None:
+            state.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
 
 
 def _rich_rows(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, Exchange], now: float
+    columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
 ) -> None:
     """Rows some of which have token ids or log-probabilities."""
     token_ids = list(columns.token_id)
@@ -50,9 +50,9 @@ def _rich_rows(
             ids = token_ids[position : position + count]
             position += count
         entries = _for_row(logprobs[sequence], count) if sequence in logprobs else _NO_LOGPROBS
-        exchange = routes.get(sequence)
-        if exchange is not None:
-            exchange.row(sequence, count, text, ids, entries, now)
+        state = routes.get(sequence)
+        if state is not None:
+            state.row(sequence, count, text, ids, entries, now)
     if position != len(token_ids):
         raise ValueError("token ids and rows of a frame disagree")
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.chat_template import ChatTemplate
 from frontend.config import FrontendConfig
-from frontend.limits import Limits
+from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.formats import Form, form_of
+from frontend.openai.limits import Limits
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     ChatMessage,
@@ -18,8 +18,8 @@ from frontend.openai.requests import (
     GenerationFields,
     LogitsProcessorChoice,
 )
-from frontend.submission import Prompt, Submission
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
+from frontend.upstream.submission import Prompt, Submission
 from tandem.errors import (
     InvalidRequestError,
     NoPairError,
@@ -34,7 +34,7 @@ _DEFAULT_COMPLETION_TOKENS = 16
 _OFF_TOP_K = -1
 
 
-class Admission:
+class Preprocessor:
     """Checks requests for the one model that this frontend serves. Every failure is a RequestError
     with `param`.
     """

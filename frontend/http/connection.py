@@ -15,9 +15,9 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from frontend import http_errors
-from frontend.farewell import Farewell
-from frontend.http_errors import HeadTooLargeError, ReceiveTimeoutError
+from frontend.http import errors as http_errors
+from frontend.http.draining import Draining
+from frontend.http.errors import HeadTooLargeError, ReceiveTimeoutError
 from tandem.errors import InvalidRequestError, TandemError
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -29,7 +29,7 @@ EXTENSION = "tandem.connection"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Bounds:
+class ConnectionBounds:
     max_header_bytes: int
     receive_timeout_seconds: float
     client_stall_seconds: float
@@ -38,10 +38,12 @@ class Bounds:
 class Connection(HttpToolsProtocol):
     """One client connection; serves one request after another."""
 
-    def __init__(self, *, bounds: Bounds, farewell: Farewell, **uvicorn_arguments: Any) -> None:
+    def __init__(
+        self, *, bounds: ConnectionBounds, draining: Draining, **uvicorn_arguments: Any
+    ) -> None:
         super().__init__(**uvicorn_arguments)
         self._bounds = bounds
-        self._farewell = farewell
+        self._draining = draining
         self.opened_at = self._used_at = self.loop.time()
         self._served: RequestResponseCycle
         """Of pipelined requests `cycle` is the last, and this the first that is not complete."""
@@ -102,12 +104,12 @@ class Connection(HttpToolsProtocol):
         """Close without sending what is still buffered."""
         self.transport.abort()
 
-    # --- while the process drains (farewell.Client) ---
+    # --- while the process drains (draining.Client) ---
 
     @property
     def refused(self) -> bool:
         """Opened too late: nothing is begun for it."""
-        return self._farewell.refuses(self)
+        return self._draining.refuses(self)
 
     def answer_last(self) -> None:
         if self._serving and not self.pipeline and not self._served.response_started:
@@ -164,7 +166,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._served = cycle
-        if self._farewell.began:
+        if self._draining.began:
             self.answer_last()
         super()._start_asgi_task(cycle, app)
 

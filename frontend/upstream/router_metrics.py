@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from frontend.router_stream import RouterStream
+from frontend.upstream.router_stream import RouterStream
 
 
 class RouterMetrics:

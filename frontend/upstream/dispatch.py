@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from frontend.connection import Connection
-from frontend.exchange import Exchange
-from frontend.router_metrics import RouterMetrics
-from frontend.router_stream import RouterStream
-from frontend.submission import Submission
+from frontend.http.connection import Connection
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_metrics import RouterMetrics
+from frontend.upstream.router_stream import RouterStream
+from frontend.upstream.submission import Submission
 from tandem.errors import (
     CancelledError,
     DeadlineError,
@@ -38,7 +38,7 @@ class _Placed:
     """Ends the wait."""
 
 
-class Placement:
+class Dispatcher:
     """Knows every open request, and every stream by which one may be open."""
 
     def __init__(self, metrics: RouterMetrics, *, wait_seconds: float, max_open: int) -> None:
@@ -49,8 +49,8 @@ class Placement:
         """Done once some router has had a pair."""
         self._early = 0
         """Requests that wait for that; no limits are known by which to check them."""
-        self._placed: dict[Exchange, _Placed] = {}
-        self._waiting: dict[Exchange, None] = {}
+        self._placed: dict[RequestState, _Placed] = {}
+        self._waiting: dict[RequestState, None] = {}
         """In the order of their arrival."""
         self._streams: list[RouterStream] = []
         self._current: RouterStream | None = None
@@ -94,32 +94,32 @@ class Placement:
         if not self._first_pair.done():
             raise self._unavailable()
 
-    def add(self, exchange: Exchange, submission: Submission, *, parent_span: int) -> None:
+    def add(self, state: RequestState, submission: Submission, *, parent_span: int) -> None:
         """Submit a request. Raises QueueFullError while its stream is clogged."""
         deadline = time.monotonic() + submission.timeout_seconds
-        placed = self._placed[exchange] = _Placed(submission, parent_span, deadline)
+        placed = self._placed[state] = _Placed(submission, parent_span, deadline)
         stream = self.stream
         if stream is None:
-            self._wait(exchange, placed, exchange.firsts)
+            self._wait(state, placed, state.firsts)
         else:
-            stream.submit(submission.to_submits(exchange.firsts, parent_span=parent_span))
+            stream.submit(submission.to_submits(state.firsts, parent_span=parent_span))
 
-    def submit_again(self, exchange: Exchange, firsts: Sequence[int]) -> None:
+    def submit_again(self, state: RequestState, firsts: Sequence[int]) -> None:
         """Submits that no router has taken."""
         self._metrics.resubmitted.inc(len(firsts))
-        placed = self._placed[exchange]
-        self._wait(exchange, placed, firsts)
+        placed = self._placed[state]
+        self._wait(state, placed, firsts)
         if self.stream is not None:
-            self._send(self.stream, exchange, placed)
+            self._send(self.stream, state, placed)
 
-    def remove(self, exchange: Exchange) -> None:
+    def remove(self, state: RequestState) -> None:
         """Forget a request. What of it has not ended is cancelled."""
-        placed = self._placed.pop(exchange, None)
+        placed = self._placed.pop(state, None)
         if placed is None:
             return
-        self._end_wait(exchange, placed)
+        self._end_wait(state, placed)
         for stream in self._streams:
-            stream.release(exchange.firsts, cancel=exchange.open_choices > 0)
+            stream.release(state.firsts, cancel=state.open_choices > 0)
 
     # --- streams ---
 
@@ -131,8 +131,8 @@ class Placement:
         self._current = stream
         if not self._first_pair.done():
             self._first_pair.set_result(None)
-        for exchange in list(self._waiting):
-            self._send(stream, exchange, self._placed[exchange])
+        for state in list(self._waiting):
+            self._send(stream, state, self._placed[state])
 
     def ended(self, stream: RouterStream) -> None:
         self._streams.remove(stream)
@@ -147,35 +147,35 @@ class Placement:
             return RouterLostError("The router is not reachable; try again")
         return NoPairError("No prefill and decode worker for the model are ready")
 
-    def _wait(self, exchange: Exchange, placed: _Placed, firsts: Sequence[int]) -> None:
+    def _wait(self, state: RequestState, placed: _Placed, firsts: Sequence[int]) -> None:
         placed.waiting += firsts
-        self._waiting[exchange] = None
+        self._waiting[state] = None
         if placed.patience is None:
             left = placed.deadline - time.monotonic()
             placed.patience = asyncio.get_running_loop().call_later(
-                min(self._wait_seconds, left), self._give_up, exchange, left < self._wait_seconds
+                min(self._wait_seconds, left), self._give_up, state, left < self._wait_seconds
             )
 
-    def _give_up(self, exchange: Exchange, overdue: bool) -> None:
+    def _give_up(self, state: RequestState, overdue: bool) -> None:
         late = DeadlineError("The request's time ran out while no router took it")
-        exchange.fail(late if overdue else self._unavailable())
+        state.fail(late if overdue else self._unavailable())
 
-    def _end_wait(self, exchange: Exchange, placed: _Placed) -> None:
-        self._waiting.pop(exchange, None)
+    def _end_wait(self, state: RequestState, placed: _Placed) -> None:
+        self._waiting.pop(state, None)
         placed.waiting = []
         if placed.patience is not None:
             placed.patience.cancel()
             placed.patience = None
 
-    def _send(self, stream: RouterStream, exchange: Exchange, placed: _Placed) -> None:
+    def _send(self, stream: RouterStream, state: RequestState, placed: _Placed) -> None:
         """What waits of a request, with the time that is left of it."""
         left = max(0.0, placed.deadline - time.monotonic())
         submits = replace(placed.submission, timeout_seconds=left).to_submits(
-            exchange.firsts, parent_span=placed.parent_span
+            state.firsts, parent_span=placed.parent_span
         )
         chosen = [submit for submit in submits if submit.first_sequence in placed.waiting]
-        self._end_wait(exchange, placed)
+        self._end_wait(state, placed)
         try:
             stream.submit(chosen)
         except QueueFullError as error:
-            exchange.fail(error)
+            state.fail(error)

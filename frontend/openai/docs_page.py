@@ -6,7 +6,7 @@ import functools
 from html import escape
 from typing import Any
 
-from frontend import openapi
+from frontend.openai import openapi
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"

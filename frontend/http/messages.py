@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from frontend.connection import EXTENSION, Connection, Headers
-from frontend.http_errors import ReceiveTimeoutError
+from frontend.http.connection import EXTENSION, Connection, Headers
+from frontend.http.errors import ReceiveTimeoutError
 from frontend.spans import CallSpan
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError

@@ -9,9 +9,9 @@ from fake_router import Reply
 from harness import Start, say_hello
 from prometheus_client import CollectorRegistry
 
-from frontend.exchange import Exchange
 from frontend.metrics import Tally
-from frontend.objectives import ObjectiveCounts, Objectives
+from frontend.slo import Slo, SloCounts
+from frontend.upstream.request_state import RequestState
 from tandem.errors import WorkerLostError
 
 COUNTS = "tandem_frontend_slo_requests_total"
@@ -23,15 +23,15 @@ async def _withhold_all(reply: Reply) -> None:
     await reply.flush()
 
 
-def _exchange(n: int = 1) -> Exchange:
-    return Exchange(
+def _request_state(n: int = 1) -> RequestState:
+    return RequestState(
         base=1,
         prompts=1,
         n=n,
         backlog_limit=1000,
         inter_token=Tally("any", "", (1.0,), CollectorRegistry()),
         touched=[],
-        release=lambda exchange: None,
+        release=lambda state: None,
         abort_client=lambda: None,
         withheld_reason="stop",
     )
@@ -76,7 +76,7 @@ async def test_a_request_whose_whole_output_was_withheld_met_the_time_between_to
     assert await frontend.metric(COUNTS, itl="met") == 1
 
 
-async def test_the_objectives_are_exported(start: Start) -> None:
+async def test_the_slo_is_exported(start: Start) -> None:
     frontend = await start(say_hello, slo_ttft_seconds=0.7, slo_itl_seconds=0.03)
     assert await frontend.metric("tandem_frontend_slo_seconds", objective="ttft") == 0.7
     assert await frontend.metric("tandem_frontend_slo_seconds", objective="itl") == 0.03
@@ -98,7 +98,7 @@ async def test_an_outcome_says_whose_fault_it_was(start: Start) -> None:
 
 def test_an_objective_that_is_just_met_is_met() -> None:
     registry = CollectorRegistry()
-    counts = ObjectiveCounts(Objectives(ttft=1.0, itl=0.1), registry)
+    counts = SloCounts(Slo(ttft=1.0, itl=0.1), registry)
     counts.count(ttft_seconds=1.0, itl_seconds=0.1)
     counts.count(ttft_seconds=1.01, itl_seconds=0.1)
 
@@ -109,21 +109,21 @@ def test_an_objective_that_is_just_met_is_met() -> None:
 
 
 def test_the_time_between_tokens_is_a_mean_over_tokens_not_over_messages() -> None:
-    exchange = _exchange()
+    state = _request_state()
     for count, now in ((1, 10.0), (1, 10.1), (8, 10.9)):
-        exchange.row(1, count, "x", (), (), now)
-    assert exchange.mean_itl_seconds == pytest.approx(0.9 / 9)
+        state.row(1, count, "x", (), (), now)
+    assert state.mean_itl_seconds == pytest.approx(0.9 / 9)
 
 
 def test_of_several_choices_the_slowest_counts() -> None:
-    exchange = _exchange(n=2)
+    state = _request_state(n=2)
     for sequence, now in ((1, 10.0), (2, 10.0), (1, 10.1), (2, 10.4)):
-        exchange.row(sequence, 1, "x", (), (), now)
-    assert exchange.mean_itl_seconds == pytest.approx(0.4)
+        state.row(sequence, 1, "x", (), (), now)
+    assert state.mean_itl_seconds == pytest.approx(0.4)
 
 
 def test_one_token_has_no_time_between_tokens() -> None:
-    exchange = _exchange()
-    assert exchange.mean_itl_seconds == 0
-    exchange.row(1, 1, "x", (), (), 10.0)
-    assert exchange.mean_itl_seconds == 0
+    state = _request_state()
+    assert state.mean_itl_seconds == 0
+    state.row(1, 1, "x", (), (), 10.0)
+    assert state.mean_itl_seconds == 0

@@ -34,8 +34,8 @@ class Ending(NamedTuple):
     """A JSON object, where it was asked for."""
 
 
-class Exchange:
-    """Filled by the switchboard, emptied by one handler, both on the event loop.
+class RequestState:
+    """Filled by the demultiplexer, emptied by one handler, both on the event loop.
 
     A streaming handler sets `pump`, which is called once after each message of the router that
     brought something, for as long as more is to come; it answers False while its client's socket is
@@ -78,8 +78,8 @@ class Exchange:
         n: int,
         backlog_limit: int,
         inter_token: Tally | TracedTally,
-        touched: list[Exchange],
-        release: Callable[[Exchange], None],
+        touched: list[RequestState],
+        release: Callable[[RequestState], None],
         abort_client: Callable[[], None],
         withheld_reason: FinishReason,
     ) -> None:
@@ -138,7 +138,7 @@ class Exchange:
         )
         return max(means, default=0.0)
 
-    # --- the switchboard's side; `row` and `settle` run once a token ---
+    # --- the demultiplexer's side; `row` and `settle` run once a token ---
 
     def row(
         self,

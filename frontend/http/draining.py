@@ -33,7 +33,7 @@ class Client(Protocol):
         """Since its last answer; 0 during one."""
 
 
-class Farewell:
+class Draining:
     """One process's. It begins once."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
-class Objectives(NamedTuple):
+class Slo(NamedTuple):
     """Seconds that a request may take."""
 
     ttft: float
@@ -20,18 +20,18 @@ class Objectives(NamedTuple):
     """Between its tokens, in the mean."""
 
 
-class ObjectiveCounts:
+class SloCounts:
     """Requests that succeeded, by what they met."""
 
-    def __init__(self, objectives: Objectives, registry: CollectorRegistry) -> None:
-        self._objectives = objectives
+    def __init__(self, slo: Slo, registry: CollectorRegistry) -> None:
+        self._slo = slo
         seconds = Gauge(
             "tandem_frontend_slo_seconds",
             "The latency objectives: time to first token, mean time between tokens.",
             ["objective"],
             registry=registry,
         )
-        for name, value in objectives._asdict().items():
+        for name, value in slo._asdict().items():
             seconds.labels(name).set(value)
         requests = Counter(
             "tandem_frontend_slo_requests",
@@ -47,7 +47,7 @@ class ObjectiveCounts:
 
     def count(self, *, ttft_seconds: float, itl_seconds: float) -> None:
         """One request. `itl_seconds` is its mean time between tokens."""
-        met = ttft_seconds <= self._objectives.ttft, itl_seconds <= self._objectives.itl
+        met = ttft_seconds <= self._slo.ttft, itl_seconds <= self._slo.itl
         self._requests[met].inc()
 
 

@@ -1,5 +1,5 @@
 """Joins client requests to the streams of sequences: numbers them and hands each row to its
-request. By which stream they go is placement.py's.
+request. By which stream they go is dispatcher.py's.
 
 Sequence numbers are never reused in the process's life, whichever streams they go by.
 """
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
-from frontend import rows
-from frontend.connection import Connection
-from frontend.exchange import Exchange
+from frontend.http.connection import Connection
 from frontend.metrics import Metrics
-from frontend.placement import Placement
-from frontend.router_stream import RouterStream
-from frontend.submission import Submission
+from frontend.upstream import rows
+from frontend.upstream.dispatch import Dispatcher
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_stream import RouterStream
+from frontend.upstream.submission import Submission
 from tandem import errors
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns as wire_columns
@@ -29,7 +29,7 @@ _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""
 
 
-class Switchboard:
+class Demultiplexer:
     """All open requests, and what the router last said of the served model."""
 
     def __init__(
@@ -41,16 +41,16 @@ class Switchboard:
         max_open: int,
         router_wait_seconds: float,
     ) -> None:
-        self._placement = Placement(
+        self._dispatcher = Dispatcher(
             metrics.router, wait_seconds=router_wait_seconds, max_open=max_open
         )
         self._metrics = metrics
         self._model = model
         self._tokenizer_sha256 = tokenizer_sha256
         self._max_open = max_open
-        self._routes: dict[int, Exchange] = {}
-        self._open: set[Exchange] = set()
-        self._touched: list[Exchange] = []
+        self._routes: dict[int, RequestState] = {}
+        self._open: set[RequestState] = set()
+        self._touched: list[RequestState] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._next_plain = 1
@@ -66,12 +66,12 @@ class Switchboard:
 
     @property
     def backlog_bytes(self) -> int:
-        return sum(exchange.backlog for exchange in self._open)
+        return sum(state.backlog for state in self._open)
 
     @property
     def ready(self) -> bool:
         """Whether a pair for the served model takes work now."""
-        used = self._placement.stream is not None
+        used = self._dispatcher.stream is not None
         return used and self.served is not None and self.served.ready_pairs > 0
 
     async def offer(
@@ -81,18 +81,18 @@ class Switchboard:
 
         Raises RefusedError after that, CancelledError once the client has gone.
         """
-        await self._placement.first_pair(connection, timeout_seconds or inf)
+        await self._dispatcher.first_pair(connection, timeout_seconds or inf)
         return self.served
 
     @contextmanager
-    def exchange(
+    def state(
         self,
         submission: Submission,
         *,
         backlog_limit: int,
         abort_client: Callable[[], None],
         parent_span: int = 0,
-    ) -> Iterator[Exchange]:
+    ) -> Iterator[RequestState]:
         """Submit a request; leaving cancels whatever of it still runs. `parent_span`: its span; 0:
         it is not traced.
 
@@ -101,7 +101,7 @@ class Switchboard:
         if len(self._open) >= self._max_open:
             raise errors.QueueFullError("Too many open requests; try again later")
         inter_token = self._metrics.inter_token_seconds
-        exchange = Exchange(
+        state = RequestState(
             base=self._number(submission),
             prompts=len(submission.prompts),
             n=submission.n,
@@ -112,20 +112,20 @@ class Switchboard:
             abort_client=abort_client,
             withheld_reason=submission.withheld_reason,
         )
-        self._open.add(exchange)
+        self._open.add(state)
         self._idle.clear()
-        self._routes.update(dict.fromkeys(exchange.sequences, exchange))
+        self._routes.update(dict.fromkeys(state.sequences, state))
         guard = asyncio.get_running_loop().call_later(
             submission.timeout_seconds + _DEADLINE_GRACE_SECONDS,
-            exchange.fail,
+            state.fail,
             errors.DeadlineError("The request's time ran out"),
         )
         try:
-            self._placement.add(exchange, submission, parent_span=parent_span)
-            yield exchange
+            self._dispatcher.add(state, submission, parent_span=parent_span)
+            yield state
         finally:
             guard.cancel()
-            self._release(exchange)
+            self._release(state)
 
     async def idle(self) -> None:
         """Until no request is open at the router."""
@@ -133,21 +133,21 @@ class Switchboard:
 
     def fail_all(self, error: errors.TandemError) -> None:
         """End every open request with `error`."""
-        for exchange in list(self._open):
-            exchange.fail(error)
+        for state in list(self._open):
+            state.fail(error)
 
     # --- what routers say (router_link.Receiver) ---
 
     def opened(self, stream: RouterStream) -> None:
-        self._placement.opened(stream)
+        self._dispatcher.opened(stream)
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
         if message.payload:
             self._columns(wire_columns.parse(message.payload))
         for end in message.ends:
             self._sequence_end(stream, end)
-        for exchange in self._touched:
-            exchange.settle()
+        for state in self._touched:
+            state.settle()
         self._touched.clear()
         if message.HasField("fleet"):
             self._fleet(stream, message.fleet)
@@ -156,19 +156,17 @@ class Switchboard:
         """Submit again what its router has certainly not begun. The rest fails: hooks may have seen
         it.
         """
-        self._placement.ended(stream)
+        self._dispatcher.ended(stream)
         lost = errors.RouterLostError("The stream to the router broke; try again")
-        for exchange in list(self._open):
-            cut = [first for first in exchange.firsts if self._runs(stream, exchange, first)]
+        for state in list(self._open):
+            cut = [first for first in state.firsts if self._runs(stream, state, first)]
             again = [
-                first
-                for first in cut
-                if stream.unsent(first) or (drained and exchange.silent(first))
+                first for first in cut if stream.unsent(first) or (drained and state.silent(first))
             ]
             if len(again) < len(cut):
-                exchange.fail(lost)
+                state.fail(lost)
             elif again:
-                self._placement.submit_again(exchange, again)
+                self._dispatcher.submit_again(state, again)
 
     # --- inside ---
 
@@ -182,18 +180,18 @@ class Switchboard:
             self._next_plain += submission.choices
         return base
 
-    def _release(self, exchange: Exchange) -> None:
+    def _release(self, state: RequestState) -> None:
         """Forget a request, and cancel it at the router unless all of it has ended. May be called
         twice.
         """
-        if exchange not in self._open:
+        if state not in self._open:
             return
-        self._open.remove(exchange)
+        self._open.remove(state)
         if not self._open:
             self._idle.set()
-        for sequence in exchange.sequences:
+        for sequence in state.sequences:
             self._routes.pop(sequence, None)
-        self._placement.remove(exchange)
+        self._dispatcher.remove(state)
 
     def _columns(self, columns: common_pb2.TokenColumns) -> None:
         """One frame. Counts are added up here, once for all its rows."""
@@ -201,42 +199,42 @@ class Switchboard:
         if columns.token_count:
             self._metrics.completion_tokens.inc(sum(columns.token_count))
         for report in columns.report:
-            if exchange := self._routes.get(report.sequence):
-                exchange.reports.append(report)
+            if state := self._routes.get(report.sequence):
+                state.reports.append(report)
         for finish in columns.finish:
-            if exchange := self._routes.get(finish.sequence):
-                exchange.finish(finish)
+            if state := self._routes.get(finish.sequence):
+                state.finish(finish)
                 self._routes.pop(finish.sequence, None)
 
     def _sequence_end(self, stream: RouterStream, end: router_pb2.SequenceEnd) -> None:
-        exchange = self._routes.get(end.sequence)
-        if exchange is None:
+        state = self._routes.get(end.sequence)
+        if state is None:
             return
         if not end.HasField("error"):
             self._routes.pop(end.sequence)
-            exchange.withhold(end.sequence - exchange.base, end.stop_reason)
+            state.withhold(end.sequence - state.base, end.stop_reason)
             return
-        first = end.sequence - (end.sequence - exchange.base) % exchange.n
+        first = end.sequence - (end.sequence - state.base) % state.n
         if first not in stream.open:
             return  # it was refused together with another sequence, and goes elsewhere by now
         error = errors.from_proto(end.error)
         refused = stream.draining and isinstance(error, errors.DrainingError)
-        if refused and exchange.silent(first):
+        if refused and state.silent(first):
             stream.release((first,), cancel=False)
-            self._placement.submit_again(exchange, (first,))
+            self._dispatcher.submit_again(state, (first,))
         else:
-            exchange.fail(error)
+            state.fail(error)
 
-    def _runs(self, stream: RouterStream, exchange: Exchange, first: int) -> bool:
+    def _runs(self, stream: RouterStream, state: RequestState, first: int) -> bool:
         """Whether a prompt went by the stream, and not all its choices have ended."""
-        choices = range(first, first + exchange.n)
+        choices = range(first, first + state.n)
         return first in stream.open and any(each in self._routes for each in choices)
 
     def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
         """A router that has only just started knows no workers: it is used once it has a pair. What
         a draining one still says of its fleet is not for what waits.
         """
-        if stream is not self._placement.newest or stream.draining:
+        if stream is not self._dispatcher.newest or stream.draining:
             return
         served = next((model for model in fleet.models if model.name == self._model), None)
         has_pair = served is not None and served.ready_pairs > 0
@@ -244,6 +242,6 @@ class Switchboard:
             log.error("the workers of the served model have another tokenizer: it is not served")
             served, has_pair = None, False
         if has_pair:
-            self._placement.use(stream)
-        if stream is self._placement.stream:
+            self._dispatcher.use(stream)
+        if stream is self._dispatcher.stream:
             self.served = served

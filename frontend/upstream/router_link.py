@@ -2,7 +2,7 @@
 what is open by them has ended.
 
 The address may stand for several routers, as a Kubernetes Service does: each dial is a connection
-of its own. What the messages mean is not known here; see switchboard.py.
+of its own. What the messages mean is not known here; see demultiplexer.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.router_metrics import RouterMetrics
-from frontend.router_stream import RouterStream
+from frontend.upstream.router_metrics import RouterMetrics
+from frontend.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.tls import PeerTls

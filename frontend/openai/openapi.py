@@ -31,7 +31,7 @@ _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
 )
 _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/v1/models", "The served model, as a list", answers.ModelList),
-    ("/v1/models/{model}", "The served model", answers.Model),
+    ("/v1/models/{model}", "The served model", answers.ModelCard),
     ("/health", "Whether a request would be served now (same as /ready)", answers.Status),
     ("/ready", "Whether a request would be served now", answers.Status),
     ("/live", "Whether the process runs", answers.Status),

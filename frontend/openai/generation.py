@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 
-from frontend import http_errors
-from frontend.exchange import Exchange
-from frontend.http import Call
+from frontend.http import errors as http_errors
+from frontend.http.messages import Call
 from frontend.metrics import Metrics
 from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
 from frontend.openai.dialects import Dialect
+from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
-from frontend.submission import Submission
-from frontend.switchboard import Switchboard
-from frontend.tokenizer import Tokenizer
+from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.submission import Submission
 from tandem.errors import CancelledError, RequestError, SlowClientError, TandemError
 from tandem.tracing import exemplars
 from tandem.v1 import common_pb2
@@ -27,13 +27,13 @@ class Generation:
 
     def __init__(
         self,
-        switchboard: Switchboard,
+        demultiplexer: Demultiplexer,
         tokenizer: Tokenizer,
         metrics: Metrics,
         *,
         backlog_limit: int,
     ) -> None:
-        self._switchboard = switchboard
+        self._demultiplexer = demultiplexer
         self._tokenizer = tokenizer
         self._metrics = metrics
         self._backlog_limit = backlog_limit
@@ -55,19 +55,19 @@ class Generation:
         echoes = [p.text for p in submission.prompts for _ in range(submission.n)] if echo else []
         if call.span is not None:
             call.span.submitted(submission)
-        with self._switchboard.exchange(
+        with self._demultiplexer.state(
             submission,
             backlog_limit=self._backlog_limit,
             abort_client=call.connection.abort,
             parent_span=0 if call.span is None else call.span.span_id,
-        ) as exchange:
+        ) as state:
             call.connection.watch(
-                on_lost=lambda: exchange.fail(CancelledError("The client went away")),
-                on_stall=lambda: exchange.fail(SlowClientError("The client does not read")),
+                on_lost=lambda: state.fail(CancelledError("The client went away")),
+                on_stall=lambda: state.fail(SlowClientError("The client does not read")),
             )
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
             try:
-                ending = _Ending(submission, exchange, arrived)
+                ending = _Ending(submission, state, arrived)
                 if submission.streaming:
                     events = EventWriter(
                         dialect,
@@ -78,7 +78,7 @@ class Generation:
                         include_usage=include_usage,
                         token_ids=submission.want_token_ids,
                     )
-                    await _stream(call, exchange, events, ending, echoes)
+                    await _stream(call, state, events, ending, echoes)
                 else:
                     body = BodyWriter(
                         dialect,
@@ -88,45 +88,43 @@ class Generation:
                         choices=submission.choices,
                         token_ids=submission.want_token_ids,
                     )
-                    await _collect(call, exchange, body, ending, echoes)
+                    await _collect(call, state, body, ending, echoes)
             except RequestError as error:
                 error.param = submission.client_param(error.param)
                 raise
             finally:
-                self._measure(call, exchange, arrived)
-            return exchange.error
+                self._measure(call, state, arrived)
+            return state.error
 
-    def _measure(self, call: Call, exchange: Exchange, arrived: float) -> None:
+    def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Of a request that is over."""
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
-        if exchange.first_at:
-            self._metrics.ttft_seconds.observe(exchange.first_at - arrived, exemplar)
+        if state.first_at:
+            self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
         now = time.monotonic()
         self._metrics.request_seconds.observe(now - arrived, exemplar)
-        if exchange.error is None and not exchange.open_choices:
+        if state.error is None and not state.open_choices:
             self._metrics.slo.count(
-                ttft_seconds=(exchange.first_at or now) - arrived,
-                itl_seconds=exchange.mean_itl_seconds,
+                ttft_seconds=(state.first_at or now) - arrived,
+                itl_seconds=state.mean_itl_seconds,
             )
         if call.span is not None:
-            call.span.generated(exchange, arrived=arrived)
+            call.span.generated(state, arrived=arrived)
 
 
 class _Ending:
     """What is said of a request as a whole, once it has ended."""
 
-    def __init__(self, submission: Submission, exchange: Exchange, arrived: float) -> None:
-        self._submission, self._exchange, self._arrived = submission, exchange, arrived
+    def __init__(self, submission: Submission, state: RequestState, arrived: float) -> None:
+        self._submission, self._state, self._arrived = submission, state, arrived
 
     def usage(self) -> Usage:
-        prompt, completion = self._submission.prompt_tokens, self._exchange.completion_tokens
+        prompt, completion = self._submission.prompt_tokens, self._state.completion_tokens
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             total_tokens=prompt + completion,
-            prompt_tokens_details=PromptTokensDetails(
-                cached_tokens=sum(self._exchange.cached_tokens)
-            ),
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._state.cached_tokens)),
         )
 
     def report(self) -> Report | None:
@@ -134,27 +132,25 @@ class _Ending:
             return None
         return Report(
             trace_id=self._submission.trace_id,
-            ttft_seconds=(first_at - self._arrived)
-            if (first_at := self._exchange.first_at)
-            else None,
+            ttft_seconds=(first_at - self._arrived) if (first_at := self._state.first_at) else None,
             request_seconds=time.monotonic() - self._arrived,
-            phases=[_phase(report, self._exchange.base) for report in self._exchange.reports],
+            phases=[_phase(report, self._state.base) for report in self._state.reports],
         )
 
 
 async def _stream(
-    call: Call, exchange: Exchange, events: EventWriter, ending: _Ending, echoes: list[str]
+    call: Call, state: RequestState, events: EventWriter, ending: _Ending, echoes: list[str]
 ) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
-    live = _Live(call, exchange, events, events.opening(echoes))
-    exchange.pump = call.connection.on_writable = live.pump
-    await exchange.over()
-    exchange.pump = None  # they hold each other: else both are left to the garbage collector
-    if exchange.error is not None and not call.started:
-        raise exchange.error
+    live = _Live(call, state, events, events.opening(echoes))
+    state.pump = call.connection.on_writable = live.pump
+    await state.over()
+    state.pump = None  # they hold each other: else both are left to the garbage collector
+    if state.error is not None and not call.started:
+        raise state.error
     last = live.take()
-    if exchange.error is not None:
-        last += b"data: " + http_errors.body(exchange.error) + b"\n\n"
+    if state.error is not None:
+        last += b"data: " + http_errors.body(state.error) + b"\n\n"
     else:
         last += events.closing(ending.usage(), ending.report())
     await call.end_stream(last)
@@ -163,10 +159,12 @@ async def _stream(
 class _Live:
     """Writes a stream's events as they come."""
 
-    __slots__ = ("_call", "_events", "_exchange", "_opening")
+    __slots__ = ("_call", "_events", "_opening", "_state")
 
-    def __init__(self, call: Call, exchange: Exchange, events: EventWriter, opening: bytes) -> None:
-        self._call, self._exchange, self._events = call, exchange, events
+    def __init__(
+        self, call: Call, state: RequestState, events: EventWriter, opening: bytes
+    ) -> None:
+        self._call, self._state, self._events = call, state, events
         self._opening = opening
 
     def pump(self) -> bool:
@@ -180,7 +178,7 @@ class _Live:
 
     def take(self) -> bytes:
         """The events of all that has come; a choice's rows before its end."""
-        rows, ended = self._exchange.take()
+        rows, ended = self._state.take()
         events = self._events
         if len(rows) == 1 and not ended and not self._opening:
             return events.row(rows[0])
@@ -189,12 +187,12 @@ class _Live:
 
 
 async def _collect(
-    call: Call, exchange: Exchange, body: BodyWriter, ending: _Ending, echoes: list[str]
+    call: Call, state: RequestState, body: BodyWriter, ending: _Ending, echoes: list[str]
 ) -> None:
-    await exchange.over()
-    if exchange.error is not None:
-        raise exchange.error
-    rows, ended = exchange.take()
+    await state.over()
+    if state.error is not None:
+        raise state.error
+    rows, ended = state.take()
     body.opening(echoes)
     for row in rows:
         body.row(row)

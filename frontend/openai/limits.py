@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.tokenizer import Tokenizer
+from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.v1 import router_pb2
 

@@ -1,0 +1,71 @@
+"""The HTTP server: uvicorn, without what the process does for itself (signals, logs, headers)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+import uvicorn
+from uvicorn._types import ASGI3Application
+
+from frontend.http.connection import Connection, ConnectionBounds
+from frontend.http.draining import Draining
+from tandem import sockets
+from tandem.certificates import CertificateFiles
+
+_BACKLOG = 2048
+_LAST_WORDS_SECONDS = 2
+"""After draining, time that the last bytes have to leave."""
+
+
+class HttpServer(uvicorn.Server):
+    """Serves one ASGI application on one socket, until `should_exit` is set."""
+
+    def __init__(
+        self,
+        app: ASGI3Application,
+        *,
+        bounds: ConnectionBounds,
+        draining: Draining,
+        keep_alive_seconds: int,
+        https: CertificateFiles | None,
+    ) -> None:
+        """`https`: None serves plain HTTP."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=functools.partial(Connection, bounds=bounds, draining=draining),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=keep_alive_seconds,
+                timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+                ssl_context_factory=None if https is None else lambda *_: https.server_context(),
+            )
+        )
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Those that are open now; it changes with them."""
+        return cast("set[Connection]", self.server_state.connections)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to tandem.process."""
+        yield
+
+
+def listen(address: str) -> socket.socket:
+    """Raises ConfigError where `address` cannot be listened on."""
+    listener = sockets.listen(address, setting="listen", backlog=_BACKLOG)
+    # Inherited by each accepted socket. Else a small chunk waits for the previous one's ACK: 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
