@@ -20,13 +20,13 @@ from pathlib import Path
 
 import machine
 
+from tandem.guardrails.banned_phrases import BannedPhrases
+from tandem.guardrails.json_only import JsonOnly
+from tandem.guardrails.max_output import MaxOutput
+from tandem.guardrails.patterns import Patterns
+from tandem.guardrails.pii import Pii
+from tandem.guardrails.secrets import Secrets
 from tandem.hooks.contract import Chunk, Verdict
-from tandem.hooks.ready.json_only import JsonOnly
-from tandem.hooks.ready.max_output import MaxOutput
-from tandem.hooks.ready.patterns import Patterns
-from tandem.hooks.ready.phrases import BannedPhrases
-from tandem.hooks.ready.pii import Pii
-from tandem.hooks.ready.secrets import Secrets
 from tandem.hooks.window import Window, WindowHook
 
 WORDS = re.findall(

@@ -9,12 +9,12 @@ from tandem.errors import LoadError
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import SequenceInfo
-from tandem.hooks.interrupt import WATCH
 from tandem.hooks.loader import load_hook
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.sequence_hook import SequenceHook
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.usercode.deadline import WATCH
 
 log = logging.getLogger(__name__)
 

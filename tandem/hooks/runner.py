@@ -7,14 +7,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from tandem.hooks import life
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.contract import Chunk, Hook, Phase
-from tandem.hooks.interrupt import WATCH
 from tandem.hooks.loader import is_async
 from tandem.hooks.settings import HookEntry
 from tandem.hooks.tally import Counted, HookTally
 from tandem.hooks.verdicts import counted_failure
+from tandem.usercode import lifecycle
+from tandem.usercode.deadline import WATCH
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class HookRunner:
 
     async def startup(self) -> None:
         """Raises LoadError."""
-        await life.startup(f"hook {self.name!r}", self.hook)
+        await lifecycle.startup(f"hook {self.name!r}", self.hook)
 
     async def shutdown(self) -> None:
         """Bounded; a failure is logged."""
-        await life.shutdown(f"hook {self.name!r}", self.hook)
+        await lifecycle.shutdown(f"hook {self.name!r}", self.hook)
 
     def close(self, request_id: int) -> None:
         """Tell the hook that nothing more comes of a sequence. A failure is counted and logged."""

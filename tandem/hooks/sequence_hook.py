@@ -15,7 +15,6 @@ from tandem.errors import HookError
 from tandem.hooks.audit.trail import Trail
 from tandem.hooks.contract import Chunk, Verdict
 from tandem.hooks.deferred import SequenceInfo
-from tandem.hooks.interrupt import WATCH, OverdueError
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.tally import Counted
@@ -25,6 +24,7 @@ from tandem.hooks.verdicts import (
     counted_verdict,
     words_of,
 )
+from tandem.usercode.deadline import WATCH, OverdueError
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ class HookEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One hook of the chain."""
 
     path: Name
-    """Import path of the class, or the name of a ready-made hook (tandem.hooks.ready)."""
+    """Import path of the class, or the name of a ready-made hook (tandem.hooks.loader)."""
     name: str = ""
     """In metrics and logs."""
     config: dict[str, Any] = {}

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.hooks.contract import Verdict
-from tandem.hooks.interrupt import OverdueError
 from tandem.hooks.tally import Counted
+from tandem.usercode.deadline import OverdueError
 
 
 class InvalidVerdictError(Exception):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tandem.errors import InvalidRequestError, ProcessorError
-from tandem.logits.guard import Guard
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.logits.spec import PARAM
+from tandem.usercode.deadline import Guard
 
+DEFAULT_SECONDS = 1.0
+"""The limit of one call of a processor."""
 _CALLS = 5
 """Building a processor may take as long as this many calls of one."""
 

@@ -13,9 +13,9 @@ from importlib import metadata
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks.loader import load_object
 from tandem.logits.processor import INTERFACE_VERSION, LogitsProcessor, Need
 from tandem.logits.ready import READY
+from tandem.usercode.loader import load_object
 
 GROUP = "tandem.logits_processors"
 

@@ -20,8 +20,7 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.logits.arguments import Schema
-from tandem.logits.building import build
-from tandem.logits.guard import DEFAULT_SECONDS
+from tandem.logits.building import DEFAULT_SECONDS, build
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, comes_first, needs_of

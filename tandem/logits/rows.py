@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import ProcessorError
 from tandem.logits import arrays
-from tandem.logits.guard import Guard
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import leaves_token
+from tandem.usercode.deadline import Guard
 
 if TYPE_CHECKING:
     from tandem.logits.state import Part, RequestLogits

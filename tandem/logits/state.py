@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tandem.errors import ProcessorError
-from tandem.logits.guard import DEFAULT_SECONDS
+from tandem.logits.building import DEFAULT_SECONDS
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor, Row, comes_first, keeps_state

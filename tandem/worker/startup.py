@@ -11,11 +11,11 @@ from tandem.engine.base import EngineDescription
 from tandem.engine.factory import EngineSettings
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
-from tandem.hooks.interrupt import WATCH
 from tandem.logits import settings as logits_settings
 from tandem.logits.builtin import hello_world
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.usercode.deadline import WATCH
 from tandem.worker.config import WorkerConfig
 from tandem.worker.tokenizer import Tokenizer
 

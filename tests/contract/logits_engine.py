@@ -17,10 +17,10 @@ import logits_probe
 
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineRequest, Role
-from tandem.hooks.interrupt import WATCH
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.usercode.deadline import WATCH
 from tandem.v1 import common_pb2
 
 SETTLE_SECONDS = 20.0

@@ -25,10 +25,10 @@ from tandem.engine.sglang import cpu, late, processor, rows, seeds
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.outcomes import HAND_OVER_KEY
 from tandem.engine.sglang.rows import RowEditor
-from tandem.hooks.interrupt import WATCH
 from tandem.logits import state
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
+from tandem.usercode.deadline import WATCH
 
 _MEASURED = "_tandem_measured"
 

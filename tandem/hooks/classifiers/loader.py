@@ -10,18 +10,18 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks import life
 from tandem.hooks.classifiers.settings import ClassifierEntry
-from tandem.hooks.loader import load_object
+from tandem.usercode import lifecycle
+from tandem.usercode.loader import load_object
 
 PLUGINS = "tandem.classifiers"
 """The entry-point group of packages that register classifiers by code."""
 READY: Mapping[str, str] = {
-    "judge": "tandem.hooks.adapters.judge:JudgeClassifier",
-    "litellm": "tandem.hooks.adapters.litellm:LiteLlmClassifier",
-    "nemo": "tandem.hooks.adapters.nemo:NemoClassifier",
-    "openai_moderations": "tandem.hooks.adapters.openai_moderations:ModerationsClassifier",
-    "webhook": "tandem.hooks.adapters.webhook:WebhookClassifier",
+    "judge": "tandem.guardrails.adapters.judge:JudgeClassifier",
+    "litellm": "tandem.guardrails.adapters.litellm:LiteLlmClassifier",
+    "nemo": "tandem.guardrails.adapters.nemo:NemoClassifier",
+    "openai_moderations": "tandem.guardrails.adapters.openai_moderations:ModerationsClassifier",
+    "webhook": "tandem.guardrails.adapters.webhook:WebhookClassifier",
 }
 """Short names of the ready-made classifiers -> import path."""
 
@@ -36,7 +36,7 @@ def load_classifier(entry: ClassifierEntry) -> Any:
     found = load_object(READY.get(path, path))
     if not isinstance(found, type):
         raise LoadError(f"classifier {path!r} is a {type(found).__name__}, not a class")
-    instance = life.build(f"classifier {path!r}", found, entry.config)
+    instance = lifecycle.build(f"classifier {path!r}", found, entry.config)
     given = {"name": entry.name, "blocking": entry.blocking, "timeout_ms": entry.timeout_ms}
     if entry.name is None and not hasattr(instance, "name"):
         given["name"] = path
@@ -73,7 +73,9 @@ def load_plugin(name: str) -> Callable[[Any], object]:
         except LoadError as error:
             raise LoadError(f"classifier plugin {name!r}: {error}") from error
         except Exception as error:
-            raise LoadError(f"classifier plugin {name!r} raised {life.words(error)}") from error
+            raise LoadError(
+                f"classifier plugin {name!r} raised {lifecycle.words(error)}"
+            ) from error
 
     return call
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from tandem.hooks import life
 from tandem.hooks.classifiers.contract import (
     ExternalClassifierHook,
     ScoringContext,
@@ -18,6 +17,7 @@ from tandem.hooks.classifiers.contract import (
 )
 from tandem.hooks.classifiers.scores import Answer, InvalidAnswerError, read
 from tandem.hooks.classifiers.tally import ClassifierTally, Counted
+from tandem.usercode import lifecycle
 
 log = logging.getLogger(__name__)
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -137,15 +137,15 @@ class ClassifierRunner:
 
     async def startup(self) -> None:
         """Raises LoadError."""
-        await life.startup(f"classifier {self.name!r}", self.hook)
+        await lifecycle.startup(f"classifier {self.name!r}", self.hook)
 
     async def shutdown(self) -> None:
         """End what does not end, then the classifier's own. Bounded; a failure is logged."""
         if self._given_up:
             for call in self._given_up:
                 call.cancel()
-            await asyncio.wait(self._given_up, timeout=life.SHUTDOWN_SECONDS)
-        await life.shutdown(f"classifier {self.name!r}", self.hook)
+            await asyncio.wait(self._given_up, timeout=lifecycle.SHUTDOWN_SECONDS)
+        await lifecycle.shutdown(f"classifier {self.name!r}", self.hook)
 
 
 def _reason(error: BaseException) -> str:

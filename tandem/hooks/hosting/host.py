@@ -17,7 +17,7 @@ from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.hosting.hosted import Hosted, over, patience
 from tandem.hooks.hosting.lanes import Lanes
 from tandem.hooks.hosting.late import Late
-from tandem.hooks.life import SHUTDOWN_SECONDS
+from tandem.usercode.lifecycle import SHUTDOWN_SECONDS
 
 log = logging.getLogger(__name__)
 MAX_WAITING: Final = 1000

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tandem.hooks.adapters.breaker import CircuitBreaker, UnavailableError
+from tandem.guardrails.adapters.breaker import CircuitBreaker, UnavailableError
 from tandem.hooks.classifiers.contract import ScoringError
 
 

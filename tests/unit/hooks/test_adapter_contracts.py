@@ -17,8 +17,8 @@ import pytest
 from guardrail_server import GuardrailServer, Reply, Request, free_port, serving
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.judge import CATEGORIES, JudgeClassifier
-from tandem.hooks.adapters.webhook import WebhookClassifier
+from tandem.guardrails.adapters.judge import CATEGORIES, JudgeClassifier
+from tandem.guardrails.adapters.webhook import WebhookClassifier
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.settings import parse

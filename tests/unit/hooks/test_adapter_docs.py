@@ -14,7 +14,7 @@ import pytest
 import yaml
 from guardrail_server import Reply, serving
 
-from tandem.hooks.adapters.webhook import WebhookClassifier
+from tandem.guardrails.adapters.webhook import WebhookClassifier
 from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.loader import READY

@@ -18,8 +18,8 @@ import pytest
 from guardrail_server import GuardrailServer, Reply, free_port, serving
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.credentials import ApiKey
-from tandem.hooks.adapters.http import GuardrailClient, HttpOptions
+from tandem.guardrails.adapters.credentials import ApiKey
+from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringError
 
 BOUND = 5.0

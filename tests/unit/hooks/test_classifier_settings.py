@@ -13,7 +13,7 @@ from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.loader import READY, load_classifier
 from tandem.hooks.classifiers.settings import ClassifierEntry, RegenerateSettings, parse
-from tandem.hooks.loader import load_object
+from tandem.usercode.loader import load_object
 
 HERE = "classifier_settings_sample"
 

@@ -16,10 +16,10 @@ from tandem.errors import HookError, LoadError
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.deferred import SequenceInfo
-from tandem.hooks.interrupt import WATCH
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.usercode.deadline import WATCH
 
 INFO = SequenceInfo(request_id=7, group=1, output_index=0, streaming=True, trace_id="t")
 

@@ -10,7 +10,8 @@ import pytest
 
 from tandem.errors import LoadError
 from tandem.hooks.contract import Chunk, emit
-from tandem.hooks.loader import load_hook, load_object
+from tandem.hooks.loader import load_hook
+from tandem.usercode.loader import load_object
 
 MODULE = """
 from tandem.hooks.contract import emit

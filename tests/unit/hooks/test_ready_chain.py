@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tandem.errors import LoadError
 from tandem.hooks.chain import Chain
-from tandem.hooks.loader import load_hook
+from tandem.hooks.loader import READY, load_hook
 from tandem.hooks.piece import Piece
-from tandem.hooks.ready import READY
 from tandem.hooks.settings import parse
 from tandem.hooks.trial import Brought, TrialRequest
 

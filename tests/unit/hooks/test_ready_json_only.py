@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import LoadError
-from tandem.hooks.ready.json_only import JsonOnly
-from tandem.hooks.ready.json_reader import JsonReader
+from tandem.guardrails.json_only import JsonOnly
+from tandem.guardrails.json_reader import JsonReader
 
 VALUES = st.recursive(
     st.none()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import LoadError
-from tandem.hooks.ready.max_output import MaxOutput
+from tandem.guardrails.max_output import MaxOutput
 
 TEXT = st.text("ab é😀 .\n", max_size=40)
 

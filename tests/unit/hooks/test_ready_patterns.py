@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import LoadError
-from tandem.hooks.ready.beginnings import NotUnderstoodError, beginnings
-from tandem.hooks.ready.patterns import Patterns
+from tandem.guardrails.beginnings import NotUnderstoodError, beginnings
+from tandem.guardrails.patterns import Patterns
 
 # --- the beginnings of a pattern -----------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import LoadError
+from tandem.guardrails.automaton import MAX_SKIPPED
+from tandem.guardrails.banned_phrases import MAX_SYMBOLS, BannedPhrases
 from tandem.hooks.holdback import MAX_TEXTLESS
-from tandem.hooks.ready.automaton import MAX_SKIPPED
-from tandem.hooks.ready.phrases import MAX_SYMBOLS, BannedPhrases
 
 PHRASES = ["ab", "Abba c", "straße", "é b", "😀!", "ba ab", "İx", "ﬁn"]
 LETTERS = "abc éßsStrteİix😀!\u200b\u0301e \n\tﬁfinＡ"

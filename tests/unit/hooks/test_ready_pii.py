@@ -12,7 +12,7 @@ import pytest
 from hook_driver import equal_parts, feed
 
 from tandem.errors import LoadError
-from tandem.hooks.ready.pii import ENTITIES, Pii
+from tandem.guardrails.pii import ENTITIES, Pii
 
 FOUND = [
     ("email", "ada.l+x@mail.example.co.uk"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import LoadError
-from tandem.hooks.ready.secrets import KINDS, Secrets
+from tandem.guardrails.secrets import KINDS, Secrets
 
 # Put together here, so that no scanner takes this file for a leak.
 X = "x0Y1z2A3b4C5d6E7f8G9h0I1j2K3l4M5n6O7p8Q9"

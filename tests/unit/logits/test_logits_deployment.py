@@ -12,13 +12,13 @@ import pytest
 
 from tandem.engine.base import EngineDescription
 from tandem.errors import ConfigError, InvalidRequestError, LoadError, UnsupportedError
-from tandem.hooks.interrupt import WATCH, Watch
 from tandem.logits import Model
 from tandem.logits.processor import EVERYTHING
 from tandem.logits.ready import READY
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.usercode.deadline import WATCH, Watch
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
 from tandem.worker.startup import forced_entries, load_registry

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandem.errors import LoadError
+from tandem.guardrails import arguments
+from tandem.guardrails.automaton import Automaton, State
+from tandem.guardrails.folding import phrase_symbols
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.holdback import Holdback
-from tandem.hooks.ready import arguments
-from tandem.hooks.ready.automaton import Automaton, State
-from tandem.hooks.ready.folding import phrase_symbols
 from tandem.hooks.sequences import Sequences
 
 MAX_FILE_BYTES = 16 * 2**20

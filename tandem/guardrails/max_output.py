@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from tandem.errors import LoadError
+from tandem.guardrails import arguments
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
-from tandem.hooks.ready import arguments
 from tandem.hooks.sequences import Sequences
 
 _ENDS = frozenset(".!?…")

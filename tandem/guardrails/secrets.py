@@ -8,10 +8,10 @@ in their manuals match too.
 
 from __future__ import annotations
 
+from tandem.guardrails import arguments
+from tandem.guardrails.pattern_filter import Pattern, PatternFilter
+from tandem.guardrails.patterns import action_of
 from tandem.hooks.contract import Chunk, Verdict
-from tandem.hooks.ready import arguments
-from tandem.hooks.ready.pattern_filter import Pattern, PatternFilter
-from tandem.hooks.ready.patterns import action_of
 
 MAX_MATCH = 8192
 """Characters of the longest: a PEM block of a 4096-bit RSA key has 3300."""

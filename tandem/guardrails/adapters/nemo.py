@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.common import connect, conversation, encode, of_type, rewritten
+from tandem.guardrails.adapters.common import connect, conversation, encode, of_type, rewritten
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 CHECKS = "/v1/checks"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tandem.errors import LoadError
+from tandem.guardrails import arguments, checksums
+from tandem.guardrails.pattern_filter import Pattern, PatternFilter
+from tandem.guardrails.patterns import action_of
+from tandem.guardrails.presidio import PresidioFilter
 from tandem.hooks.contract import Chunk, Verdict
-from tandem.hooks.ready import arguments, checksums
-from tandem.hooks.ready.pattern_filter import Pattern, PatternFilter
-from tandem.hooks.ready.patterns import action_of
-from tandem.hooks.ready.presidio import PresidioFilter
 
 MAX_MATCH = 400
 """Characters of the longest: an e-mail address of 320, and room."""
@@ -58,7 +58,7 @@ class Pii:
         presidio: dict[str, Any] | None = None,
     ) -> None:
         """Without `entities` all that the engine knows; without `replacement` the entity's name in
-        brackets. `presidio` is for that engine alone (tandem.hooks.ready.presidio). Raises
+        brackets. `presidio` is for that engine alone (tandem.guardrails.presidio). Raises
         LoadError.
         """
         arguments.one_of("engine", engine, ("patterns", "presidio"))

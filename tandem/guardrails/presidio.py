@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tandem.errors import LoadError
-from tandem.hooks.ready import arguments
-from tandem.hooks.ready.pattern_filter import Action
+from tandem.guardrails import arguments
+from tandem.guardrails.pattern_filter import Action
 from tandem.hooks.window import Block, Flush, Window, WindowHook
 
 _PROBE = "first@example.com"

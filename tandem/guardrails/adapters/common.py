@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from tandem.hooks.adapters.credentials import ApiKey
-from tandem.hooks.adapters.http import GuardrailClient, HttpOptions
+from tandem.guardrails.adapters.credentials import ApiKey
+from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 T = TypeVar("T")

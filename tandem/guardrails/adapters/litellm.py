@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tandem.hooks.adapters.common import MAX_REASON_CHARS, connect, encode, of_type, rewritten
+from tandem.guardrails.adapters.common import MAX_REASON_CHARS, connect, encode, of_type, rewritten
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 PATH = "/beta/litellm_basic_guardrail_api"

@@ -1,7 +1,7 @@
 """Acts on what regular expressions find in text that comes in pieces.
 
 What is held back is what may be the beginning of a match, or a match that may go on; where a
-pattern cannot be taken apart (tandem.hooks.ready.beginnings), the last `max_match` characters. What
+pattern cannot be taken apart (tandem.guardrails.beginnings), the last `max_match` characters. What
 is found is what one search of the whole text finds: the leftmost match, of several there the one
 whose pattern comes first, and from its end on the next.
 """
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tandem.errors import LoadError
+from tandem.guardrails.beginnings import NotUnderstoodError, beginnings
+from tandem.guardrails.regex import compiled, compiled_without_empty_matches
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.holdback import Holdback
-from tandem.hooks.ready.beginnings import NotUnderstoodError, beginnings
-from tandem.hooks.ready.regex import compiled, compiled_without_empty_matches
 from tandem.hooks.sequences import Sequences
 
 Action = Literal["redact", "terminate"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tandem.errors import LoadError
+from tandem.guardrails import arguments
+from tandem.guardrails.pattern_filter import Action, Pattern, PatternFilter
 from tandem.hooks.contract import Chunk, Verdict
-from tandem.hooks.ready import arguments
-from tandem.hooks.ready.pattern_filter import Action, Pattern, PatternFilter
 
 ACTIONS: tuple[Action, ...] = ("redact", "terminate")
 _KEYS = ("pattern", "name", "action", "replacement")

@@ -2,7 +2,7 @@
 
 Source: A. Aho, M. Corasick, "Efficient string matching: an aid to bibliographic search", 1975. A
 node is the longest end of the text so far that begins a phrase; that is just what must be held
-back. The automaton reads symbols (tandem.hooks.ready.folding); a State reads characters, and is
+back. The automaton reads symbols (tandem.guardrails.folding); a State reads characters, and is
 made when a text first needs it, so that one character costs one dictionary look-up.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tandem.hooks.ready.folding import BORDER, SPACE, is_word, symbols_of
+from tandem.guardrails.folding import BORDER, SPACE, is_word, symbols_of
 
 MAX_SKIPPED = 64
 """A phrase drawn out by more characters without symbols of their own is not the phrase any more."""

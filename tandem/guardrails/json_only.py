@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tandem.guardrails import arguments
+from tandem.guardrails.json_reader import JsonReader
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
-from tandem.hooks.ready import arguments
-from tandem.hooks.ready.json_reader import JsonReader
 from tandem.hooks.sequences import Sequences
 
 REASON = "json_only"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.common import connect, encode, number, of_type
+from tandem.guardrails.adapters.common import connect, encode, number, of_type
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 

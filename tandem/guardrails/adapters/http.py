@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.breaker import CircuitBreaker, UnavailableError
-from tandem.hooks.adapters.credentials import ApiKey
+from tandem.guardrails.adapters.breaker import CircuitBreaker, UnavailableError
+from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.hooks.classifiers.contract import ScoringError
 
 if TYPE_CHECKING:

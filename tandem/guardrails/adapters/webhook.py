@@ -20,9 +20,9 @@ from typing import Any
 from uuid import uuid4
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.common import encode, of_type
-from tandem.hooks.adapters.credentials import ApiKey
-from tandem.hooks.adapters.http import GuardrailClient, HttpOptions
+from tandem.guardrails.adapters.common import encode, of_type
+from tandem.guardrails.adapters.credentials import ApiKey
+from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringContext
 
 SECRET_PREFIX = "whsec_"

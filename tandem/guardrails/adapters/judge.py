@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks.adapters.common import connect, conversation, encode, of_type
+from tandem.guardrails.adapters.common import connect, conversation, encode, of_type
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 LLAMA_GUARD_3 = """\

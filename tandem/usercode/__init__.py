@@ -1,0 +1,1 @@
+"""The operator's code: how it is found, built, called, bounded in time and ended."""
