@@ -12,11 +12,11 @@ from prometheus_client import Metric
 
 from frontend.metrics import Metrics as FrontendMetrics
 from frontend.slo import Slo
+from router import metrics as router_metrics
 from router.config import RouterConfig
 from router.core import events
 from router.core.values import Fingerprint, Phase, Profile
 from router.discovery.static import StaticDiscovery
-from router.metrics import new_registry as router_registry
 from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
@@ -61,7 +61,7 @@ def _router() -> Iterator[Metric]:
     )
     # Straight to the core: the relay would want a link to carry out what comes of it.
     relay.core.handle(0.0, [_worker_up()])
-    yield from router_registry(relay, workers).collect()
+    yield from router_metrics.new_registry(lambda: router_metrics.read(relay, workers)).collect()
 
 
 def _worker_up() -> events.WorkerUp:

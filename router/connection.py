@@ -176,7 +176,4 @@ class WorkerConnection:
 
     def _is_over(self) -> bool:
         """Asked at each load report, so within a second."""
-        if self.is_listed:
-            return False
-        worker = self._relay.core.state.fleet.workers.get(self.listed.address)
-        return worker is None or worker.settled
+        return not self.is_listed and self._relay.core.settled(self.listed.address)

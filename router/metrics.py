@@ -1,12 +1,13 @@
-"""The router's metrics, read from the core's own counts when Prometheus asks.
+"""The router's metrics: what its core, its relay and its discovery have counted by themselves.
 
-Nothing is counted twice and the path of a frame pays two additions. Reading happens in the metrics
-server's thread: it copies each collection before it walks it.
+Nothing is counted twice, and the path of a frame pays two additions. A scrape comes from a thread
+of its own, so it asks for one `Reading`, which is taken on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -17,8 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from router.core.fleet import Worker
+from router.core.snapshot import Snapshot, WorkerSnapshot
 from router.core.values import Counts, Fingerprint, Outcome, Phase
+from router.discovery.base import Trouble
 from router.relay import Relay
 from router.workers import Workers
 from tandem import errors, metrics
@@ -35,105 +37,99 @@ OUTCOMES = (*_ENDS, *sorted(_error_codes()))
 """How a request can end: finished, terminated by a hook, or an error's code."""
 
 
-def new_registry(relay: Relay, workers: Workers) -> CollectorRegistry:
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Reading:
+    """All that one scrape tells."""
+
+    core: Snapshot
+    relayed_bytes: int
+    relayed_frames: int
+    listed: Mapping[Phase, int]
+    """Workers that discovery lists."""
+    discovery_age_seconds: float
+    discovery_errors: Mapping[Trouble, int]
+
+
+def read(relay: Relay, workers: Workers) -> Reading:
+    """What is so now. Call it on the event loop, where nothing changes meanwhile."""
+    return Reading(
+        core=relay.core.snapshot(),
+        relayed_bytes=relay.relayed_bytes,
+        relayed_frames=relay.relayed_frames,
+        listed=workers.discovered(),
+        discovery_age_seconds=workers.keeper.age_seconds(),
+        discovery_errors=dict(workers.keeper.errors),
+    )
+
+
+def new_registry(reading: Callable[[], Reading]) -> CollectorRegistry:
     """The router's registry, every series of it present from the start."""
     registry = metrics.new_registry("router")
-    registry.register(RouterCollector(relay))
-    registry.register(DiscoveryCollector(workers))
+    registry.register(RouterCollector(reading))
     return registry
 
 
-class DiscoveryCollector(Collector):
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-
-    def collect(self) -> Iterator[Metric]:
-        keeper = self._workers.keeper
-        listed = GaugeMetricFamily(
-            "tandem_router_discovered_workers",
-            "Workers that discovery lists, connected or not.",
-            labels=["phase"],
-        )
-        for phase, number in self._workers.discovered().items():
-            listed.add_metric([phase.value], number)
-        yield listed
-        yield _gauge(
-            "discovery_age_seconds",
-            "Since discovery last heard from its source; 0 where it has none.",
-            keeper.age_seconds(),
-        )
-        failed = CounterMetricFamily(
-            "tandem_router_discovery_errors", "Failed look-ups of workers.", labels=["reason"]
-        )
-        for trouble, number in keeper.errors.items():
-            failed.add_metric([trouble.value], number)
-        yield failed
-
-
 class RouterCollector(Collector):
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
+    """Asks for one reading a scrape, so that its figures agree with each other."""
+
+    def __init__(self, reading: Callable[[], Reading]) -> None:
+        self._reading = reading
 
     def collect(self) -> Iterator[Metric]:
-        state = self._relay.core.state
-        yield from _counters(state.counts)
-        yield _histogram(state.counts)
-        yield _gauge("queue_length", "Sequences that wait for a pair.", len(state.waiting))
-        yield _gauge("queue_limit", "Sequences that may wait.", state.bounds.max_queue)
-        yield _gauge("open_sequences", "Admitted and not ended.", state.open_sequences)
-        yield _gauge("frontends", "Connected frontends.", len(state.frontends))
-        yield _gauge("draining", "1 while the router shuts down.", int(state.draining))
-        pairs = sum(model.ready_pairs for model in self._relay.fleet.models)
-        yield _gauge("ready_pairs", "Matching pairs that take work.", pairs)
-        yield from self._relayed()
-        yield from self._workers(list(state.fleet.workers.values()))
-
-    def _relayed(self) -> Iterator[Metric]:
-        relay = self._relay
-        yield CounterMetricFamily(
-            "tandem_router_relayed_bytes", "Payload passed on.", value=relay.relayed_bytes
-        )
-        yield CounterMetricFamily(
-            "tandem_router_relayed_frames", "Frames of workers.", value=relay.relayed_frames
-        )
-
-    def _workers(self, workers: list[Worker]) -> Iterator[Metric]:
-        routable = GaugeMetricFamily(
-            "tandem_router_routable_workers", "Workers that some pair uses.", labels=["phase"]
-        )
-        fleet = self._relay.core.state.fleet
-        used = [worker for worker in workers if fleet.uses(worker)]
-        for phase in Phase:
-            routable.add_metric([phase.value], sum(each.phase is phase for each in used))
-        yield routable
-        for name, text, value in (
-            ("open_legs", "This router's legs on the worker: slots it has taken.", _open_legs),
-            ("other_legs", "Legs of other routers, as the worker last reported.", _other_legs),
-            ("slots", "Legs that the worker takes at once.", _slots),
-            ("overdue_legs", "Cancelled legs that it has not closed in time.", _overdue),
-        ):
-            family = GaugeMetricFamily(
-                f"tandem_router_worker_{name}", text, labels=["worker", "phase"]
-            )
-            for worker in workers:
-                family.add_metric([worker.key, worker.phase.value], value(worker))
-            yield family
+        reading = self._reading()
+        core = reading.core
+        yield from _counters(core.counts)
+        yield _histogram(core.counts)
+        yield _gauge("queue_length", "Sequences that wait for a pair.", core.queue_length)
+        yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
+        yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
+        yield _gauge("frontends", "Connected frontends.", core.frontends)
+        yield _gauge("draining", "1 while the router shuts down.", core.draining)
+        yield _gauge("ready_pairs", "Matching pairs that take work.", core.ready_pairs)
+        yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
+        yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
+        yield from _workers(core.workers)
+        yield from _discovery(reading)
 
 
-def _open_legs(worker: Worker) -> int:
-    return len(worker.legs)
+def _discovery(reading: Reading) -> Iterator[Metric]:
+    listed = GaugeMetricFamily(
+        "tandem_router_discovered_workers",
+        "Workers that discovery lists, connected or not.",
+        labels=["phase"],
+    )
+    for phase, number in reading.listed.items():
+        listed.add_metric([phase.value], number)
+    yield listed
+    yield _gauge(
+        "discovery_age_seconds",
+        "Since discovery last heard from its source; 0 where it has none.",
+        reading.discovery_age_seconds,
+    )
+    errors_by_reason = {each.value: number for each, number in reading.discovery_errors.items()}
+    yield _labelled(
+        "discovery_errors", "Failed look-ups of workers.", "reason", errors_by_reason, Trouble
+    )
 
 
-def _other_legs(worker: Worker) -> int:
-    return worker.other_legs
-
-
-def _slots(worker: Worker) -> int:
-    return worker.capacity
-
-
-def _overdue(worker: Worker) -> int:
-    return worker.overdue
+def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
+    routable = GaugeMetricFamily(
+        "tandem_router_routable_workers", "Workers that some pair uses.", labels=["phase"]
+    )
+    for phase in Phase:
+        number = sum(each.routable and each.phase is phase for each in workers)
+        routable.add_metric([phase.value], number)
+    yield routable
+    for name, text in (
+        ("open_legs", "This router's legs on the worker: slots it has taken."),
+        ("other_legs", "Legs of other routers, as the worker last reported."),
+        ("slots", "Legs that the worker takes at once."),
+        ("overdue_legs", "Cancelled legs that it has not closed in time."),
+    ):
+        family = GaugeMetricFamily(f"tandem_router_worker_{name}", text, labels=["worker", "phase"])
+        for worker in workers:
+            family.add_metric([worker.address, worker.phase.value], getattr(worker, name))
+        yield family
 
 
 def _counters(counts: Counts) -> Iterator[Metric]:
@@ -149,25 +145,21 @@ def _counters(counts: Counts) -> Iterator[Metric]:
     legs = CounterMetricFamily("tandem_router_legs", "Closed legs.", labels=["phase", "outcome"])
     for phase in Phase:
         for outcome in Outcome:
-            legs.add_metric([phase.value, outcome.value], counts.legs.get((phase, outcome), 0))
+            legs.add_metric([phase.value, outcome.value], counts.legs[phase, outcome])
     yield legs
-    yield CounterMetricFamily(
-        "tandem_router_retries", "Further attempts on another pair.", value=counts.retries
-    )
-    yield CounterMetricFamily(
-        "tandem_router_requeued",
+    yield _counter("retries", "Further attempts on another pair.", counts.retries)
+    yield _counter(
+        "requeued",
         "Sequences queued again because a worker was full, or shut down, before it began.",
-        value=counts.requeued,
+        counts.requeued,
     )
-    yield CounterMetricFamily(
-        "tandem_router_settle_overdue",
-        "Cancelled legs that were not closed in time.",
-        value=counts.settle_overdue,
+    yield _counter(
+        "settle_overdue", "Cancelled legs that were not closed in time.", counts.settle_overdue
     )
 
 
 def _labelled(
-    name: str, text: str, label: str, values: dict[str, int], known: Iterable[str]
+    name: str, text: str, label: str, values: Mapping[str, int], known: Iterable[str]
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(f"tandem_router_{name}", text, labels=[label])
     for value in known:
@@ -186,3 +178,7 @@ def _histogram(counts: Counts) -> HistogramMetricFamily:
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"tandem_router_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"tandem_router_{name}", text, value=value)

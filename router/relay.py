@@ -70,13 +70,12 @@ class Relay:
     def ready(self) -> bool:
         """A request for some model would find a pair now."""
         pairs = any(model.ready_pairs for model in self.fleet.models)
-        return pairs and not self.core.state.draining
+        return pairs and not self.core.draining
 
     def handle(self, *batch: events.Event) -> None:
         for action in self.core.handle(self._clock(), batch):
             self._carry_out[type(action)](action)
-        state = self.core.state
-        if state.draining and state.idle:
+        if self.core.draining and self.core.idle:
             self.idle.set()
 
     async def keep_time(self) -> None:
@@ -96,7 +95,7 @@ class Relay:
         self._frontends[number] = sink
         self.handle(events.FrontendUp(number))
         sink.set_fleet(self.fleet)
-        if self.core.state.draining:
+        if self.core.draining:
             sink.set_draining()
         return number
 

@@ -20,7 +20,7 @@ from router.relay import Relay
 from router.servicer import RouterServicer
 from router.workers import Workers
 from tandem import ids
-from tandem.admin import Admin
+from tandem.admin import Admin, from_loop
 from tandem.certificates import ExpiryCollector
 from tandem.errors import StartError
 from tandem.metrics import Drain
@@ -51,7 +51,7 @@ class RunningRouter:
         """It listens, has tried each worker of its first list, and does not drain. Whether a pair
         takes work is another question: health and metrics answer it.
         """
-        return self.workers.known and not self.relay.core.state.draining
+        return self.workers.known and not self.relay.core.draining
 
     async def drain(self, seconds: float) -> None:
         """Refuse what is new, let what is open finish for so long, then end it with an error."""
@@ -61,9 +61,8 @@ class RunningRouter:
         with suppress(TimeoutError):
             await asyncio.wait_for(relay.idle.wait(), seconds)
         if not relay.idle.is_set():
-            open_sequences = relay.core.state.open_sequences
-            self.drained.aborted = open_sequences
-            log.warning("drain ran out of time", extra={"count": open_sequences})
+            self.drained.aborted = relay.core.open_sequences
+            log.warning("drain ran out of time", extra={"count": self.drained.aborted})
             relay.handle(events.Abandon())
             with suppress(TimeoutError):
                 await asyncio.wait_for(relay.idle.wait(), LAST_WORDS_SECONDS)
@@ -146,7 +145,9 @@ async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None
 
 
 def _admin(config: RouterConfig, router: RunningRouter) -> Admin:
-    registry = metrics.new_registry(router.relay, router.workers)
+    loop = asyncio.get_running_loop()
+    read = from_loop(loop, lambda: metrics.read(router.relay, router.workers))
+    registry = metrics.new_registry(read)
     registry.register(router.drained)
     registry.register(SpanCollector(router.relay.tracer))
     registry.register(ExpiryCollector(tls.files(config)))

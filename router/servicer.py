@@ -103,12 +103,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             router_pb2.DescribeRouterRequest, router_pb2.RouterDescription
         ],
     ) -> router_pb2.RouterDescription:
-        state = self._relay.core.state
+        core = self._relay.core
         return router_pb2.RouterDescription(
             models=self._relay.fleet.models,
             workers=self._workers.statuses(),
-            queued=len(state.waiting),
-            open_sequences=state.open_sequences,
+            queued=core.queued,
+            open_sequences=core.open_sequences,
         )
 
 

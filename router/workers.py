@@ -101,12 +101,12 @@ class Workers:
         return [self._status(connection) for connection in self._connections.values()]
 
     def _status(self, connection: WorkerConnection) -> router_pb2.WorkerStatus:
-        fleet = self._relay.core.state.fleet
-        worker = fleet.workers.get(connection.listed.address)
-        refused = connection.trouble if worker is None else fleet.refusal(worker)
+        address = connection.listed.address
+        up = connection.connected
+        refused = self._relay.core.refusal(address) if up else connection.trouble
         return router_pb2.WorkerStatus(
-            address=connection.listed.address,
+            address=address,
             description=connection.description,
-            connected=connection.connected,
+            connected=up,
             refused=refused if connection.is_listed else UNLISTED,
         )

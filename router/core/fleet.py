@@ -83,7 +83,7 @@ class Group:
         return pair.prefill in self.prefill and pair.decode in self.decode
 
 
-class Model:
+class ModelFleet:
     def __init__(self, name: str, policy: Policy) -> None:
         self.name = name
         self.policy = policy
@@ -102,7 +102,7 @@ class Fleet:
 
     def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
         self.workers: dict[str, Worker] = {}
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, ModelFleet] = {}
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
 
@@ -216,7 +216,7 @@ class Fleet:
     def _group(self, fingerprint: Fingerprint) -> Group:
         model = self.models.get(fingerprint.model)
         if model is None:
-            model = self.models[fingerprint.model] = Model(
+            model = self.models[fingerprint.model] = ModelFleet(
                 fingerprint.model, self._prefill_policy()
             )
         group = model.groups.get(fingerprint)
@@ -224,7 +224,7 @@ class Fleet:
             group = model.groups[fingerprint] = Group(self._decode_policy())
         return group
 
-    def _describe(self, model: Model) -> ServedModel:
+    def _describe(self, model: ModelFleet) -> ServedModel:
         ready = [group for group in model.groups.values() if group.pairs()]
         workers = [each for group in ready for each in (*group.prefill, *group.decode)]
         if not workers:

@@ -41,8 +41,7 @@ class Lifecycle:
 
     def refuse(self, request: Request, error: TandemError) -> None:
         """End a request that is not admitted."""
-        counts = self._state.counts.requests
-        counts[error.code] = counts.get(error.code, 0) + 1
+        self._state.counts.requests[error.code] += 1
         sequences, request.sequences = request.sequences, []  # see _request_ended
         for sequence in sequences:
             ended = EndSequence(request.submit.frontend, sequence.number, error)
@@ -231,8 +230,7 @@ class Lifecycle:
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if requests := self._state.frontends.get(submit.frontend):
             requests.pop(submit.first_sequence, None)
-        counts = self._state.counts.requests
-        counts[request.outcome] = counts.get(request.outcome, 0) + 1
+        self._state.counts.requests[request.outcome] += 1
         self.actions.append(
             RequestEnded(submit.trace_id, request.outcome, self.now - request.arrived)
         )
@@ -273,8 +271,7 @@ class Lifecycle:
                 continue
             leg.settle_by = self.now + self._state.bounds.settle_seconds
             self._state.settling.set(leg, leg.settle_by)
-            cancels = self._state.counts.cancels
-            cancels[reason] = cancels.get(reason, 0) + 1
+            self._state.counts.cancels[reason] += 1
             self.actions.append(CancelLeg(leg.worker.key, leg.number, reason))
 
     def _forget(self, leg: Leg, outcome: Outcome) -> None:
@@ -293,8 +290,7 @@ class Lifecycle:
         if sequence.prefill is None and sequence.decode is None:
             self._state.rooms.discard(sequence.room)
             sequence.room = 0
-        kind = leg.phase, outcome
-        self._state.counts.legs[kind] = self._state.counts.legs.get(kind, 0) + 1
+        self._state.counts.legs[leg.phase, outcome] += 1
 
     def _fresh_room(self) -> int:
         for _ in range(_ROOM_DRAWS):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from router.core import admission, events
+from router.core import admission, events, snapshot
 from router.core.actions import (
     Action,
     FleetChanged,
@@ -86,6 +86,40 @@ class Core:
                 self._start_waiting()
         return life.actions
 
+    # --- what the shell may ask ------------------------------------------------------------------
+
+    def snapshot(self) -> snapshot.Snapshot:
+        """All that may be known of it now. Costs a pass over the workers."""
+        return snapshot.take(self.state)
+
+    @property
+    def draining(self) -> bool:
+        """It admits nothing new."""
+        return self.state.draining
+
+    @property
+    def idle(self) -> bool:
+        """No sequence is open, no leg is left."""
+        return not self.state.open_sequences and not self.state.legs
+
+    @property
+    def open_sequences(self) -> int:
+        return self.state.open_sequences
+
+    @property
+    def queued(self) -> int:
+        """Sequences that wait for a pair."""
+        return len(self.state.waiting)
+
+    def settled(self, worker: str) -> bool:
+        """Nothing is open on the worker but legs that nobody waits for any longer."""
+        found = self.state.fleet.workers.get(worker)
+        return found is None or found.settled
+
+    def refusal(self, worker: str) -> str:
+        """Why no pair uses a connected worker now, for people; empty: one does."""
+        return self.state.fleet.refusal(self.state.fleet.workers[worker])
+
     # --- frontends -------------------------------------------------------------------------------
 
     def _frontend_up(self, event: events.FrontendUp) -> None:
@@ -148,8 +182,7 @@ class Core:
         self._fleet_changed()
 
     def _reject(self, worker: Worker, reason: str) -> None:
-        counts = self.state.counts.pairs_rejected
-        counts[reason] = counts.get(reason, 0) + 1
+        self.state.counts.pairs_rejected[reason] += 1
         self._lifecycle.actions.append(PairRejected(worker.key, self.state.fleet.refusal(worker)))
 
     def _worker_down(self, event: events.WorkerDown) -> None:

@@ -27,8 +27,3 @@ class State:
     counts: Counts = field(default_factory=Counts)
     open_sequences: int = 0
     draining: bool = False
-
-    @property
-    def idle(self) -> bool:
-        """No sequence is open, no leg is left."""
-        return not self.open_sequences and not self.legs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -121,12 +122,12 @@ QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 class Counts:
     """What the core has done since its start, for metrics."""
 
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
     """By outcome: finished, terminated, or an error's code."""
-    legs: dict[tuple[Phase, Outcome], int] = field(default_factory=dict)
-    cancels: dict[str, int] = field(default_factory=dict)
+    legs: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
+    cancels: Counter[str] = field(default_factory=Counter)
     """Cancelled legs by reason: an outcome or an error's code."""
-    pairs_rejected: dict[str, int] = field(default_factory=dict)
+    pairs_rejected: Counter[str] = field(default_factory=Counter)
     """By the first fingerprint field that differs, or "phase" or "limits"."""
     retries: int = 0
     requeued: int = 0

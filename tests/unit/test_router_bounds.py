@@ -242,7 +242,7 @@ def _series(relay: Relay) -> dict[str, float]:
     workers = Workers(
         StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1.0, max_backlog_bytes=1
     )
-    text = generate_latest(metrics.new_registry(relay, workers)).decode()
+    text = generate_latest(metrics.new_registry(lambda: metrics.read(relay, workers))).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tandem_router")]
     return {name: float(value) for name, value in lines}
 

@@ -97,7 +97,7 @@ class Bench:
 
     def at_rest(self) -> bool:
         state = self.core.state
-        return state.idle and not (state.rooms or len(state.waiting) or list(state.deadlines))
+        return self.core.idle and not (state.rooms or len(state.waiting) or list(state.deadlines))
 
 
 def test_the_fingerprint_has_every_field_of_the_wire_s() -> None:
@@ -666,7 +666,7 @@ def test_an_ended_request_leaves_nothing_to_the_garbage_collector() -> None:
         bench.submit(n=2)
         for leg in bench.of(actions.StartLeg):
             bench.close(leg)
-        assert bench.core.state.idle
+        assert bench.core.idle
         bench.done.clear()
         assert kept_objects() == before
     finally:

@@ -161,7 +161,7 @@ class Stack:
 
     async def settled(self) -> None:
         """Until the core holds nothing any longer."""
-        await until(lambda: self.router.relay.core.state.idle)
+        await until(lambda: self.router.relay.core.idle)
 
 
 @asynccontextmanager

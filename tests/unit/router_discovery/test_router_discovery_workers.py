@@ -327,7 +327,7 @@ async def test_metrics_tell_what_is_discovered_and_how_fresh_it_is() -> None:
     async with fleet() as f:
         f.discovery.say(f.prefill, f.decode, Listed("127.0.0.1:1", Phase.DECODE))
         await until(lambda: f.router.workers.discovered()[Phase.DECODE] == 2)
-        registry = metrics.new_registry(f.router.relay, f.router.workers)
+        registry = metrics.new_registry(lambda: metrics.read(f.router.relay, f.router.workers))
         text = generate_latest(registry).decode()
         assert 'tandem_router_discovered_workers{phase="prefill"} 1.0' in text
         assert 'tandem_router_discovered_workers{phase="decode"} 2.0' in text

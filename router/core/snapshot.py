@@ -1,0 +1,67 @@
+"""What metrics and people read of the core: plain values of one moment, which nothing changes.
+
+Whoever reads from another thread has it taken on the event loop, between two events.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from router.core.state import State
+from router.core.values import Counts, Phase
+
+
+class WorkerSnapshot(NamedTuple):
+    """A connected worker."""
+
+    address: str
+    phase: Phase
+    routable: bool
+    """Some pair uses it."""
+    open_legs: int
+    """Legs of this router, which take a slot each."""
+    other_legs: int
+    """Legs of other routers, by its last report."""
+    slots: int
+    overdue_legs: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Snapshot:
+    counts: Counts
+    """A copy, made for this snapshot."""
+    queue_length: int
+    queue_limit: int
+    open_sequences: int
+    frontends: int
+    draining: bool
+    ready_pairs: int
+    """Matching pairs that take work, over all models."""
+    workers: tuple[WorkerSnapshot, ...]
+
+
+def take(state: State) -> Snapshot:
+    fleet = state.fleet
+    return Snapshot(
+        counts=copy.deepcopy(state.counts),
+        queue_length=len(state.waiting),
+        queue_limit=state.bounds.max_queue,
+        open_sequences=state.open_sequences,
+        frontends=len(state.frontends),
+        draining=state.draining,
+        ready_pairs=sum(model.pairs() for model in fleet.models.values()),
+        workers=tuple(
+            WorkerSnapshot(
+                address=worker.key,
+                phase=worker.phase,
+                routable=fleet.uses(worker),
+                open_legs=len(worker.legs),
+                other_legs=worker.other_legs,
+                slots=worker.capacity,
+                overdue_legs=worker.overdue,
+            )
+            for worker in fleet.workers.values()
+        ),
+    )
