@@ -32,6 +32,7 @@ from tandem.cli.stack import Stack
 from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, Role, Step
 from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.hooks.deferred import Ruling
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
 from tandem.worker.hooks import WorkerHooks
@@ -42,7 +43,6 @@ from tandem.worker.link import RouterLink
 from tandem.worker.phases import DecodeRules
 from tandem.worker.pipeline import Pipeline
 from tandem.worker.tally import WorkerTally
-from tandem.worker.tokenizer import Tokenizer
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 STREAMS = (1, 64, 256)

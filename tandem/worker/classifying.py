@@ -15,9 +15,9 @@ from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.sequence_guard import Question, SequenceGuard
 from tandem.hooks.classifiers.settings import parse
 from tandem.hooks.classifiers.tally import ClassifierTally
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 from tandem.worker.config import WorkerConfig
-from tandem.worker.tokenizer import Tokenizer
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 """What a regeneration may set otherwise."""

@@ -13,12 +13,12 @@ from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
 from tandem.ids import TRACE_ID, counter
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
+from tandem.text.stop_strings import StopStrings
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.classifying import SAMPLING
 from tandem.worker.output import Output
 from tandem.worker.sampling import check as check_sampling
-from tandem.worker.stop_strings import StopStrings
-from tandem.worker.tokenizer import Tokenizer
 
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003

@@ -9,12 +9,12 @@ from typing import Literal
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.piece import Piece
+from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
 from tandem.worker.classifying import Guarded
 from tandem.worker.link import ROW_BYTES, RouterLink
 from tandem.worker.output import Output
-from tandem.worker.stop_strings import TokenLogprob
 
 Outcome = Literal["finished", "terminated", "cancelled", "failed", "regenerate"]
 Group = tuple[RouterLink, int, int]

@@ -13,8 +13,8 @@ from typing import Literal
 from tandem.engine.base import Delta, Ending
 from tandem.hooks.chain import SequenceChain
 from tandem.hooks.piece import Piece
-from tandem.worker.detokenizer import Detokenizer
-from tandem.worker.stop_strings import StopStrings, Token, TokenLogprob
+from tandem.text.detokenizer import Detokenizer
+from tandem.text.stop_strings import StopStrings, Token, TokenLogprob
 
 
 @dataclass(slots=True, frozen=True)

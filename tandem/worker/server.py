@@ -17,6 +17,7 @@ from tandem.engine import factory
 from tandem.engine.base import Engine, EngineDescription, Role
 from tandem.errors import ConfigError, EngineError, StartError
 from tandem.hooks.contract import Phase
+from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2, worker_pb2_grpc
@@ -40,7 +41,6 @@ from tandem.worker.readiness import Readiness
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.spans import LegSpans
 from tandem.worker.tally import WorkerTally
-from tandem.worker.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0

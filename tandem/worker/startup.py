@@ -15,9 +15,9 @@ from tandem.logits import settings as logits_settings
 from tandem.logits.builtin import hello_world
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
 from tandem.worker.config import WorkerConfig
-from tandem.worker.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 10.0

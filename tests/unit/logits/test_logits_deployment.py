@@ -18,11 +18,11 @@ from tandem.logits.ready import READY
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH, Watch
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
 from tandem.worker.startup import forced_entries, load_registry
-from tandem.worker.tokenizer import Tokenizer
 
 MODEL = Model(vocabulary=50, eos_token_ids=[2])
 MODULE = """

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from tandem.worker.tokenizer import Tokenizer
+from tandem.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

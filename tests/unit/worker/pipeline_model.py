@@ -19,10 +19,10 @@ from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
-from tandem.worker.detokenizer import ByteTable
+from tandem.text.byte_table import ByteTable
+from tandem.text.stop_strings import StopStrings
+from tandem.text.tokenizer import Tokenizer
 from tandem.worker.output import Output
-from tandem.worker.stop_strings import StopStrings
-from tandem.worker.tokenizer import Tokenizer
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Outcome:
 
 @cache
 def _tokens(tokenizer: Tokenizer) -> dict[int, int]:
-    table = tokenizer._table
+    table = tokenizer._bytes
     assert isinstance(table, ByteTable)
     return {piece[0]: i for i, piece in enumerate(table.pieces) if len(piece) == 1}
 

@@ -8,9 +8,9 @@ from worker_harness import KV, TRACE, Bench, delta
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError
 from tandem.hooks.contract import Phase
+from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.spans import Span
 from tandem.worker.spans import LegSpans
-from tandem.worker.tokenizer import Tokenizer
 
 PARENT = 0xABCDEF
 

@@ -10,8 +10,8 @@ from worker_harness import Bench, delta
 
 from tandem.engine.base import Ending
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
-from tandem.worker.tokenizer import Tokenizer
 
 REQUESTS = 10_000
 AT_ONCE = LIMITS.max_sequences

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline_model import bytes_of, reference, run
 
 from tandem.hooks.contract import Verdict, emit, suppress, terminate
-from tandem.worker.tokenizer import Tokenizer
+from tandem.text.tokenizer import Tokenizer
 
 TEXT = st.text("ab END é☃😀", max_size=30)
 VERDICTS = st.lists(

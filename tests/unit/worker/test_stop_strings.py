@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_model import bytes_of, held_from, reference, run
 
-from tandem.worker.tokenizer import Tokenizer
+from tandem.text.tokenizer import Tokenizer
 
 LETTERS = st.text("abc é☃", max_size=24)
 STOPS = st.lists(st.text("abc é☃", min_size=1, max_size=4), min_size=1, max_size=3)

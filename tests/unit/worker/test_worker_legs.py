@@ -15,10 +15,10 @@ from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.logits.spec import forced_token_sequence
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.legs import DuplicateLegError
 from tandem.worker.pipeline import MAX_HELD_ROWS
-from tandem.worker.tokenizer import Tokenizer
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED

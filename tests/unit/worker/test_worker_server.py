@@ -24,12 +24,12 @@ from tandem.engine import factory
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, StartError
 from tandem.logits.registry import Registry
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.worker import link
 from tandem.worker.config import WorkerConfig
 from tandem.worker.server import Worker
-from tandem.worker.tokenizer import Tokenizer
 
 PATIENCE = 20.0
 

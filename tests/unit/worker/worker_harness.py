@@ -16,6 +16,7 @@ from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 from tandem.worker.intake import Intake
@@ -26,7 +27,6 @@ from tandem.worker.phases import DecodeRules, PrefillRules
 from tandem.worker.pipeline import Pipeline
 from tandem.worker.spans import LegSpans
 from tandem.worker.tally import WorkerTally
-from tandem.worker.tokenizer import Tokenizer
 
 MODEL = "tandem-tiny"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import tokenizers
+
+from tandem.text.byte_table import ByteTable, special_ids
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -29,25 +31,11 @@ class Detokenizer(Protocol):
         ...
 
 
-class ByteTable:
-    """The bytes of every token of a byte-level BPE tokenizer.
-
-    Decoding is then a look-up: 0.1 µs a token, where the tokenizer's own stream takes 0.5.
-    """
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        special = _special_ids(tokenizer)
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        self.pieces: list[bytes] = [b""] * (max(vocabulary.values(), default=-1) + 1)
-        for token, token_id in vocabulary.items():
-            if token_id not in special:
-                self.pieces[token_id] = _bytes_of(token)
-        self.texts: list[str | None] = [_text_or_none(piece) for piece in self.pieces]
-        """None: the token is no whole number of characters."""
-
-
 class ByteDetokenizer:
-    """For byte-level BPE tokenizers."""
+    """For byte-level BPE tokenizers.
+
+    Decoding is a look-up: 0.1 µs a token, where the tokenizer's own stream takes 0.5.
+    """
 
     __slots__ = ("_decoder", "_table", "incomplete")
 
@@ -72,7 +60,7 @@ class ByteDetokenizer:
         return self._decoder.decode(b"", final=True)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        pieces = self._table.pieces
+        pieces = self._table.shown
         known = len(pieces)
         if self._decoder is None:
             self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -86,7 +74,7 @@ class StreamTable:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self.tokenizer = tokenizer
-        special = _special_ids(tokenizer)
+        special = special_ids(tokenizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.shown = frozenset(vocabulary.values()) - special
         self.single_bytes = frozenset(
@@ -137,43 +125,3 @@ class StreamDetokenizer:
         self.incomplete = False
         whole: str = self._table.tokenizer.decode(self._ids, skip_special_tokens=True)
         return whole[self._sent :]
-
-
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: every byte has a printable character."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
-    }
-
-
-_BYTE_OF = _byte_of_character()
-
-
-def _bytes_of(token: str) -> bytes:
-    """As the ByteLevel decoder reads it: a token with a character outside the alphabet is plain
-    text.
-    """
-    try:
-        return bytes([_BYTE_OF[character] for character in token])
-    except KeyError:
-        return token.encode()
-
-
-def _special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
-    added = tokenizer.get_added_tokens_decoder()
-    return frozenset(token_id for token_id, token in added.items() if token.special)
-
-
-def _text_or_none(piece: bytes) -> str | None:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def is_byte_level(tokenizer_json: dict[str, Any]) -> bool:
-    """Whether each token stands for fixed bytes, whatever its neighbours."""
-    decoder = tokenizer_json.get("decoder") or {}
-    return decoder.get("type") == "ByteLevel"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from tandem.errors import StartError
-from tandem.worker.detokenizer import ByteDetokenizer, ByteTable, StreamDetokenizer
-from tandem.worker.tokenizer import Tokenizer
+from tandem.text.byte_table import ByteTable, is_byte_level
+from tandem.text.detokenizer import ByteDetokenizer, StreamDetokenizer
+from tandem.text.tokenizer import Tokenizer
 
 BROKEN = b"\xe2\x98\x83\xf0\x9f\x98\x80\xc3\xa9\xff\x80 a"
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,6 +103,43 @@ def test_an_unfinished_character_is_a_replacement_character_at_the_end() -> None
 def test_byte_level_models_get_the_table_and_others_the_stream() -> None:
     assert isinstance(LOADED["byte level"].detokenizer(), ByteDetokenizer)
     assert isinstance(LOADED["byte fallback"].detokenizer(), StreamDetokenizer)
+
+
+@pytest.mark.parametrize("text", ["é", "ñ", "Ġx", "<|tool|>"])
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_is_shown_as_it_is_found_in_a_text(text: str, special: bool) -> None:
+    """Though all characters of "é" and "Ġx" are letters of the byte alphabet too."""
+    encoder = _byte_level()
+    encoder.add_tokens([tokenizers.AddedToken(text, special=special, normalized=False)])
+    tokenizer = Tokenizer(encoder)
+    (token_id,) = tokenizer.encode(text, special_tokens=False)
+    assert tokenizer.token_bytes(token_id) == text.encode()
+    assert tokenizer.decode([token_id]) == text
+    assert tokenizer.detokenizer().push([token_id]) == ("" if special else text)
+
+
+def test_only_a_decoder_that_leaves_bytes_alone_is_byte_level() -> None:
+    byte_level, fuse, strip = decoders.ByteLevel(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    assert _is_byte_level(byte_level)
+    assert _is_byte_level(decoders.Sequence([byte_level, fuse]))
+    assert not _is_byte_level(decoders.Sequence([byte_level, strip]))
+    assert not _is_byte_level(decoders.Sequence([decoders.Replace("▁", " "), byte_level]))
+    assert not _is_byte_level(None)
+
+
+def _is_byte_level(decoder: object) -> bool:
+    encoder = _byte_level()
+    encoder.decoder = decoder
+    return is_byte_level(json.loads(encoder.to_str()))
+
+
+def test_what_the_file_says_of_padding_and_truncation_does_not_touch_a_prompt() -> None:
+    encoder = _byte_level()
+    encoder.enable_truncation(2)
+    encoder.enable_padding(length=64)
+    tokenizer = Tokenizer(encoder)
+    text = "one two three four"
+    assert tokenizer.decode(tokenizer.encode(text, special_tokens=False)) == text
 
 
 @pytest.mark.promise("S0-025")

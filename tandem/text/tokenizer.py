@@ -1,0 +1,64 @@
+"""A model's tokenizer: text to token ids and back, and a detokeniser for each sequence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from tandem.errors import ConfigError
+from tandem.text.byte_table import ByteTable, is_byte_level
+from tandem.text.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, StreamTable
+
+
+class Tokenizer:
+    """Load it once: the table it makes is shared by all sequences."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        byte_level = is_byte_level(json.loads(tokenizer.to_str()))
+        self._bytes = ByteTable(tokenizer) if byte_level else None
+        self._stream = None if byte_level else StreamTable(tokenizer)
+
+    @staticmethod
+    def load(model_path: Path) -> Tokenizer:
+        """Read the folder's tokenizer.json. Raises ConfigError with the mend."""
+        path = model_path / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"there is no {path}: Tandem needs the model's tokenizer")
+        try:
+            return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises nothing narrower
+            raise ConfigError(f"cannot read {path} ({error}): download the model again") from error
+
+    def encode(self, text: str, *, special_tokens: bool) -> list[int]:
+        """`special_tokens`: with those that the tokenizer puts around a text, such as a beginning
+        of sequence.
+        """
+        # encode_batch_fast lets go of the interpreter lock, which encode does not.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+        token_ids: list[int] = encoding.ids
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text, special tokens included, so that it encodes back to the same ids."""
+        if self._bytes is not None:
+            return self._bytes.decode(token_ids)
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for. Exact for byte-level vocabularies, even inside a character."""
+        if self._bytes is not None:
+            return self._bytes.bytes_of(token_id)
+        return self.decode([token_id]).encode()
+
+    def detokenizer(self) -> Detokenizer:
+        """A detokeniser for one sequence."""
+        if self._bytes is not None:
+            return ByteDetokenizer(self._bytes)
+        assert self._stream is not None
+        return StreamDetokenizer(self._stream)
