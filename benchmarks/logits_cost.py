@@ -29,7 +29,7 @@ import torch
 from sglang.srt.layers.sampler import apply_custom_logit_processor
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import late
+from tandem.engine.sglang import delayed_sampling
 from tandem.engine.sglang.processors import Steering
 from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
 from tandem.engine.sglang.rows import RowEditor
@@ -185,7 +185,7 @@ def inactive() -> float:
 
     TpModelWorker.forward_batch_generation = forward
     bare = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
-    late.sample_late_where_history_is_read()
+    delayed_sampling.delay_where_history_is_read()
     wrapped = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
     return wrapped - bare + _per_call(state.alive)
 

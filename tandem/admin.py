@@ -8,7 +8,7 @@ nothing can be changed by it.
 - `/ready`: 200 while it takes work. Send it nothing otherwise.
 - `/metrics`: Prometheus text, or OpenMetrics, which carries exemplars, for those who accept that.
 
-Every exchange is bounded in time, bytes and number, so a slow or hostile client costs nobody else.
+Every request is bounded in time, bytes and number, so a slow or hostile client costs nobody else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBE_SECONDS = 2.0
 """For the event loop to answer a probe."""
 SCRAPE_SECONDS = 5.0
 """For the event loop to answer a scrape; past it the scrape fails, and that is the news."""
-EXCHANGE_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
 """From a client's connection to its end."""
 MAX_HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
@@ -97,13 +97,13 @@ class Admin:
             yield port
         finally:
             self._loop.call_soon_threadsafe(self._stop.set)
-            await asyncio.to_thread(thread.join, EXCHANGE_SECONDS)
+            await asyncio.to_thread(thread.join, REQUEST_SECONDS)
 
     # --- in the thread ---------------------------------------------------------------------------
 
     def _run(self, listener: socket.socket) -> None:
         with self._renderer, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve(listener))  # and cancels the exchanges that are left
+            runner.run(self._serve(listener))  # and cancels the requests that are left
 
     async def _serve(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(self._connected, sock=listener, limit=MAX_HEAD_BYTES)
@@ -119,15 +119,15 @@ class Admin:
             oldest.cancel()
         self._open[task] = None
         try:
-            async with asyncio.timeout(EXCHANGE_SECONDS):
-                await self._exchange(reader, writer)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await self._serve_one(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # the client is too slow, or gone: nobody is left to be told
         finally:
             self._open.pop(task, None)
             writer.transport.abort()
 
-    async def _exchange(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _serve_one(self, reader: StreamReader, writer: StreamWriter) -> None:
         """One request, one answer, and the end of the connection."""
         try:
             method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))

@@ -29,7 +29,7 @@ _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
 @dataclass(slots=True, frozen=True)
-class Loaded:
+class LoadedCertificate:
     """What the files held at one moment, as PEM; `ca` is empty where none is used."""
 
     cert: bytes
@@ -48,7 +48,7 @@ class CertificateFiles:
         self._stamp = self._look()
         self._loaded = self._read()
 
-    def current(self) -> Loaded:
+    def current(self) -> LoadedCertificate:
         """As the files are now; while they cannot be used, as they last could be. Any thread may
         ask; the same object is answered until the files change.
         """
@@ -75,7 +75,7 @@ class CertificateFiles:
     def _look(self) -> Stamp:
         return tuple(_look(path) for path in (self._cert, self._key, self._ca) if path)
 
-    def _read(self) -> Loaded:
+    def _read(self) -> LoadedCertificate:
         """Raises ConfigError where they cannot be used, or are replaced meanwhile."""
         cert, key = _bytes(self._cert), _bytes(self._key)
         ca = _bytes(self._ca) if self._ca else b""
@@ -94,7 +94,7 @@ class CertificateFiles:
                 raise ConfigError(f"{self._ca} holds no usable CA: {error}") from error
         if self._look() != self._stamp:
             raise ConfigError(f"{self._cert} was replaced while it was read")
-        return Loaded(cert, key, ca, context)
+        return LoadedCertificate(cert, key, ca, context)
 
 
 class ExpiryCollector(Collector):

@@ -51,7 +51,7 @@ def setting(default: Any, help: str, *, secret: bool = False) -> Any:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """Raw settings with the source of each, before they become a component's class."""
 
     values: Mapping[str, Any]
@@ -92,7 +92,7 @@ def variable_name(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def describe(model: type[Any], loaded: Loaded) -> str:
+def describe(model: type[Any], loaded: LoadedSettings) -> str:
     """The settings as YAML, each with the source of its value."""
     lines = []
     for field in dataclasses.fields(model):
@@ -187,7 +187,7 @@ def _merge(
     options: Mapping[str, Any],
     environ: Mapping[str, str],
     content: Mapping[str, Any],
-) -> Loaded:
+) -> LoadedSettings:
     fields = {field.name: field for field in dataclasses.fields(model)}
     if unknown := sorted(map(str, content.keys() - fields.keys())):
         raise ConfigError(f"unknown settings in the file: {', '.join(unknown)}")
@@ -206,7 +206,7 @@ def _merge(
                 break
         else:
             values[name], sources[name] = _default(field), "default"
-    return Loaded(values, sources)
+    return LoadedSettings(values, sources)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -18,7 +18,7 @@ class AnswerError(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedAnswer:
     """What came. `chunks` counts those that brought text."""
 
     text: str = ""
@@ -63,13 +63,13 @@ class Answer:
             raise AnswerError(f"the usage does not add up: {dict(self.usage)}")
 
 
-def stream(client: Client, body: Mapping[str, Any], *, ends_at: float) -> Answer:
+def stream(client: Client, body: Mapping[str, Any], *, ends_at: float) -> StreamedAnswer:
     """Ask for a chat completion and read its stream to [DONE].
 
     `ends_at`, in time.monotonic's seconds, holds for the whole stream. Raises ApiError where the
     frontend refuses or the stream breaks, AnswerError where what came is wrong.
     """
-    answer = Answer()
+    answer = StreamedAnswer()
     try:
         for event in client.stream(CHAT, {**body, "stream_options": {"include_usage": True}}):
             answer.add(event)

@@ -82,13 +82,13 @@ def end(leaders: Collection[Identity], *, grace_seconds: float) -> list[Identity
     for leader in leaders:
         send(leader, signal.SIGTERM)
     wait_gone(leaders, grace_seconds)
-    late = [leader for leader in leaders if alive(leader)]
+    overdue = [leader for leader in leaders if alive(leader)]
     for leader, known in members.items():
         left = session(leader) if any(map(alive, known)) else []
         for member in left:
             send(member, signal.SIGKILL)
         wait_gone(left, KILL_SECONDS)
-    return late
+    return overdue
 
 
 def wait_gone(processes: Collection[Identity], seconds: float) -> bool:

@@ -190,8 +190,8 @@ def stop_in_order(
     ]
     killed = []
     for group in groups:
-        late = processes.end([components[name] for name in group], grace_seconds=grace_seconds)
-        killed += [name for name in group if components[name] in late]
+        overdue = processes.end([components[name] for name in group], grace_seconds=grace_seconds)
+        killed += [name for name in group if components[name] in overdue]
     return killed
 
 

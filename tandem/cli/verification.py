@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tandem.cli import worker_counts
-from tandem.cli.answer import Answer, AnswerError, stream
+from tandem.cli.answer import AnswerError, StreamedAnswer, stream
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.worker_counts import Counts, Reading, Target
@@ -125,12 +125,12 @@ class Verification:
                 self._pause(str(error))
         return {}
 
-    def _force(self, text: str) -> Answer:
+    def _force(self, text: str) -> StreamedAnswer:
         processor = {"name": FORCED_SEQUENCE, "args": {"text": text}}
         fields = {"max_tokens": FORCED_TOKENS, "logits_processors": [processor]}
         return self._ask("Say what you must.", fields)
 
-    def _ask(self, question: str, fields: Mapping[str, object]) -> Answer:
+    def _ask(self, question: str, fields: Mapping[str, object]) -> StreamedAnswer:
         messages = [{"role": "user", "content": question}]
         body = {"model": self._model, "messages": messages, "temperature": 0, **fields}
         try:

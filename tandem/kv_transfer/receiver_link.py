@@ -40,7 +40,7 @@ class Expected:
             settle(result)
 
 
-class Rooms(Protocol):
+class ReceiverSide(Protocol):
     """What a link tells of: the receiver."""
 
     hello: kv_pb2.KvMemory
@@ -56,7 +56,7 @@ class Rooms(Protocol):
 class ReceiverLink:
     """The stream to one prefill engine."""
 
-    def __init__(self, receiver: Rooms, peer: str) -> None:
+    def __init__(self, receiver: ReceiverSide, peer: str) -> None:
         self._receiver = receiver
         self._peer = peer
         self._outbox = Outbox(self._take)

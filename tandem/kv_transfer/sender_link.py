@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _HELLO_SECONDS = 10.0
 
 
-class Rooms(Protocol):
+class SenderSide(Protocol):
     """What a link tells of: the sender."""
 
     memory: Memory
@@ -34,7 +34,7 @@ class Rooms(Protocol):
 class SenderLink:
     """Answers of one stream, collected into one message a write, and the way into its memory."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: SenderSide) -> None:
         self._rooms = rooms
         self._outbox = Outbox(self._take)
         self._hello: kv_pb2.KvMemory | None = rooms.hello
@@ -145,7 +145,7 @@ class SenderLink:
 class Servicer(kv_pb2_grpc.KvTransferServicer):
     """Each stream is a link of its own."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: SenderSide) -> None:
         self._rooms = rooms
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not say.

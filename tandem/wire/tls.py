@@ -12,7 +12,7 @@ from typing import Protocol
 
 import grpc
 
-from tandem.certificates import CertificateFiles, Loaded
+from tandem.certificates import CertificateFiles, LoadedCertificate
 from tandem.errors import ConfigError
 
 CERT_HELP = (
@@ -89,5 +89,5 @@ class PeerTls:
         return _server_configuration(loaded)
 
 
-def _server_configuration(loaded: Loaded) -> grpc.ServerCertificateConfiguration:
+def _server_configuration(loaded: LoadedCertificate) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], loaded.ca)

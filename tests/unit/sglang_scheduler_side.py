@@ -18,7 +18,7 @@ from sglang.srt.environ import envs
 from sglang.srt.layers import sampler
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import cpu, late, processor, requests, seeds
+from tandem.engine.sglang import cpu, delayed_sampling, processor, requests, seeds
 from tandem.engine.sglang.rows import RowEditor
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
@@ -182,7 +182,7 @@ def late_sampling() -> Any:
         seen.append(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
 
     TpModelWorker.forward_batch_generation = forward
-    late.sample_late_where_history_is_read()
+    delayed_sampling.delay_where_history_is_read()
     worker = SimpleNamespace()
     for given in (
         batch(None, None),

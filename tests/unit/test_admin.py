@@ -156,7 +156,7 @@ async def test_what_is_no_request_is_refused(sent: bytes) -> None:
 async def test_clients_that_send_or_read_too_slowly_are_closed_and_delay_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admin, "EXCHANGE_SECONDS", 1.0)
+    monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
     registry = CollectorRegistry()
     size = 30_000_000
     Gauge("large", "x" * size, registry=registry)
@@ -184,7 +184,7 @@ async def test_a_probe_is_answered_while_others_hold_every_connection(
         ]
         for _, writer in held:
             writer.write(b"G")
-        async with asyncio.timeout(admin.EXCHANGE_SECONDS / 2):
+        async with asyncio.timeout(admin.REQUEST_SECONDS / 2):
             assert (await get(port, "/live"))[0] == 200
             assert await oldest.read() == b""
         assert not newer.at_eof()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Ending, EngineRequest, Role
-from tandem.engine.sglang import admission, outcomes, requests
-from tandem.engine.sglang.admission import Bounds
+from tandem.engine.sglang import chunks, requests, validation
 from tandem.engine.sglang.processors import Steering
 from tandem.engine.sglang.rows import decode_spec
+from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import (
     ContextLengthError,
     DeadlineError,
@@ -25,7 +25,9 @@ from tandem.errors import (
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 
-BOUNDS = Bounds(role=Role.DECODE, context_length=100, prompt_length=94, vocabulary=50, seeded=False)
+BOUNDS = EngineBounds(
+    role=Role.DECODE, context_length=100, prompt_length=94, vocabulary=50, seeded=False
+)
 
 
 def sampling(**fields: Any) -> common_pb2.SamplingParams:
@@ -98,12 +100,12 @@ def test_what_can_never_run_is_refused_at_submit_naming_the_field(
     changes: dict[str, Any], error: type[RequestError], param: str
 ) -> None:
     with pytest.raises(error) as refusal:
-        admission.check(request(**changes), BOUNDS)
+        validation.check(request(**changes), BOUNDS)
     assert refusal.value.param == param
 
 
 def test_a_request_that_just_fits_is_admitted() -> None:
-    admission.check(request(token_ids=[49] * 94, sampling=sampling(max_tokens=6)), BOUNDS)
+    validation.check(request(token_ids=[49] * 94, sampling=sampling(max_tokens=6)), BOUNDS)
 
 
 # --- into SGLang
@@ -214,13 +216,13 @@ def test_a_grammar_goes_to_sglangs_own_and_no_processor_is_called_for_it() -> No
     ],
 )
 def test_good_endings_are_told_apart(reason: dict[str, Any], ending: Ending) -> None:
-    end = outcomes.end_of({"finish_reason": reason})
+    end = chunks.end_of({"finish_reason": reason})
     assert end is not None
     assert (end.ending, end.error) == (ending, None)
 
 
 def test_a_running_request_has_no_end() -> None:
-    assert outcomes.end_of({"finish_reason": None}) is None
+    assert chunks.end_of({"finish_reason": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -233,14 +235,14 @@ def test_a_running_request_has_no_end() -> None:
         ({"message": "too long", "status_code": 400}, InvalidRequestError, False),
         ({"message": "Aborted", "status_code": None}, EngineError, True),
         ({"message": "Abort in waiting queue"}, EngineError, True),
-        ({"message": "x", "err_type": outcomes.PROCESSOR_ERROR_TYPE}, ProcessorError, False),
+        ({"message": "x", "err_type": chunks.PROCESSOR_ERROR_TYPE}, ProcessorError, False),
         ({}, EngineError, True),
     ],
 )
 def test_every_shape_of_abort_becomes_a_typed_error(
     reason: dict[str, Any], error: type[Exception], retryable: bool
 ) -> None:
-    end = outcomes.end_of(finished(type="abort", **reason))
+    end = chunks.end_of(finished(type="abort", **reason))
     assert end is not None
     assert end.ending is Ending.FAILED
     assert type(end.error) is error
@@ -248,7 +250,7 @@ def test_every_shape_of_abort_becomes_a_typed_error(
 
 
 def test_a_hand_over_failure_says_why_without_names_of_sglang() -> None:
-    end = outcomes.end_of(
+    end = chunks.end_of(
         finished(
             type="abort",
             message="Decode transfer failed for request rank=0 decode_req.req.rid='tandem-7' "
@@ -261,7 +263,7 @@ def test_a_hand_over_failure_says_why_without_names_of_sglang() -> None:
 
 
 def test_logprobs_are_those_of_the_chunk_best_alternative_first() -> None:
-    logprobs = outcomes.logprobs_of(
+    logprobs = chunks.logprobs_of(
         {
             "output_token_logprobs": [(-0.5, 4, None), (-1.0, 5, None)],
             "output_top_logprobs": [[(-0.5, 4, None), (-2.0, 6, None)], [(-1.0, 5, None)]],
@@ -274,20 +276,20 @@ def test_logprobs_are_those_of_the_chunk_best_alternative_first() -> None:
 
 
 def test_alternatives_are_empty_where_none_were_asked_for() -> None:
-    logprobs = outcomes.logprobs_of({"output_token_logprobs": [(-0.5, 4, None)]}, 1)
+    logprobs = chunks.logprobs_of({"output_token_logprobs": [(-0.5, 4, None)]}, 1)
     assert logprobs is not None
     assert logprobs.top == [[]]
 
 
 def test_no_logprobs_without_asking() -> None:
-    assert outcomes.logprobs_of({}, 1) is None
+    assert chunks.logprobs_of({}, 1) is None
 
 
 def test_a_measured_hand_over_is_reported_once() -> None:
-    measured = outcomes.hand_over_of({outcomes.HAND_OVER_KEY: [(4096, 0.5)]}, "nixl/ucx")
+    measured = chunks.hand_over_of({chunks.HAND_OVER_KEY: [(4096, 0.5)]}, "nixl/ucx")
     assert measured is not None
     assert (measured.bytes, measured.seconds, measured.transport) == (4096, 0.5, "nixl/ucx")
-    assert outcomes.hand_over_of({outcomes.HAND_OVER_KEY: []}, "nixl/ucx") is None
+    assert chunks.hand_over_of({chunks.HAND_OVER_KEY: []}, "nixl/ucx") is None
 
 
 @pytest.mark.parametrize(
@@ -302,4 +304,4 @@ def test_a_measured_hand_over_is_reported_once() -> None:
 def test_time_running_out_names_the_hand_over_only_before_the_first_token(
     role: Role, started: bool, error: type[Exception]
 ) -> None:
-    assert type(outcomes.deadline(role, started=started, seconds=1.0)) is error
+    assert type(chunks.deadline(role, started=started, seconds=1.0)) is error

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from tandem.cli.check_hook import samples
 from tandem.cli.check_hook.findings import Check
 from tandem.cli.check_hook.subject import TOOK_LONGER, Subject
-from tandem.cli.check_hook.trials import Outcome, answer, contrast, together
+from tandem.cli.check_hook.trials import TrialAnswer, answer, contrast, together
 from tandem.hooks.contract import Phase
 from tandem.hooks.piece import Piece
 from tandem.hooks.trial import Brought, TrialRequest
@@ -23,11 +23,11 @@ async def calls(subject: Subject, texts: Sequence[str]) -> Check:
     number = 0
     for phase, steps, aborted, streaming in samples.in_time(_situations(texts)):
         async with subject.fresh(phase) as (chain, probe):
-            outcome = await answer(
+            result = await answer(
                 chain, steps, ending="aborted" if aborted else "final", streaming=streaming
             )
-        if outcome.failed is not None and not probe.problems:
-            probe.problems[outcome.failed.removeprefix("the output hook failed: ")] = ""
+        if result.failed is not None and not probe.problems:
+            probe.problems[result.failed.removeprefix("the output hook failed: ")] = ""
         for what, where in probe.problems.items():
             problems.setdefault(what, where)
         verdicts.update(probe.verdicts)
@@ -67,16 +67,16 @@ def _situations(
 async def borders(subject: Subject, texts: Sequence[str]) -> Check:
     """The same text gives the same answer, wherever the chunks begin and end."""
     check = Check("chunk borders")
-    first: dict[str, tuple[str, Outcome]] = {}
+    first: dict[str, tuple[str, TrialAnswer]] = {}
     cuts = [(text, *split) for text in texts for split in samples.splits(text)]
     number = 0
     for text, name, chunks in samples.in_time(cuts):
         async with subject.fresh() as (chain, _):
-            outcome = await answer(chain, samples.steps(chunks))
+            result = await answer(chain, samples.steps(chunks))
         number += 1
-        known, expected = first.setdefault(text, (name, outcome))
-        if _differ(expected, outcome):
-            one, other = contrast(expected, outcome)
+        known, expected = first.setdefault(text, (name, result))
+        if _differ(expected, result):
+            one, other = contrast(expected, result)
             check.warnings.append(
                 "what is shown depends on where the chunks begin and end\n"
                 f"{known}: {one}\n{name}: {other}"
@@ -90,7 +90,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 
-def _differ(one: Outcome, other: Outcome) -> bool:
+def _differ(one: TrialAnswer, other: TrialAnswer) -> bool:
     return (one.text, one.stop_reason) != (other.text, other.stop_reason)
 
 
@@ -151,10 +151,10 @@ async def _tokens_of(subject: Subject, text: str) -> str | None:
             "emit(…, hold_tokens=n) holds them too"
         )
     async with subject.fresh() as (chain, _):
-        outcome = await answer(chain, samples.steps(chunks))
-    if outcome.stop_reason is not None:
+        result = await answer(chain, samples.steps(chunks))
+    if result.stop_reason is not None:
         return None
-    whole, all_tokens = _within(text, outcome.text), len(outcome.token_ids) == len(chunks)
+    whole, all_tokens = _within(text, result.text), len(result.token_ids) == len(chunks)
     if all_tokens and not whole:
         return (
             "text is taken out, but its token ids are shown, and a client that asks for them "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tandem.cli.check_hook import duration, samples
 from tandem.cli.check_hook.findings import Check
 from tandem.cli.check_hook.subject import Subject
-from tandem.cli.check_hook.trials import Outcome, answer, contrast, outcome
+from tandem.cli.check_hook.trials import TrialAnswer, answer, contrast, trial_answer
 from tandem.cli.check_hook.weight import Weight, growth
 from tandem.hooks.chain import Chain
 from tandem.hooks.trial import Brought, TrialRequest
@@ -28,7 +28,7 @@ class Scenario:
     """A request, and what comes of it when it is alone. Without a final step: it is aborted."""
 
     steps: Sequence[Brought]
-    alone: Outcome
+    alone: TrialAnswer
 
 
 async def checks(subject: Subject, texts: Sequence[str]) -> AsyncIterator[Check]:
@@ -59,7 +59,7 @@ def _endings(text: str) -> list[list[Brought]]:
     ]
 
 
-async def _alone(subject: Subject, steps: Sequence[Brought]) -> Outcome:
+async def _alone(subject: Subject, steps: Sequence[Brought]) -> TrialAnswer:
     async with subject.fresh() as (chain, _):
         return await answer(chain, steps)
 
@@ -96,7 +96,7 @@ class _Crowd:
 
     def __init__(self, chain: Chain, scenarios: Sequence[Scenario]) -> None:
         self.over = 0
-        self.differs: tuple[Outcome, Outcome] | None = None
+        self.differs: tuple[TrialAnswer, TrialAnswer] | None = None
         """The first one: alone, and among others."""
         self._chain = chain
         self._scenarios = scenarios
@@ -132,7 +132,7 @@ class _Crowd:
 
     def _compare(self, run: _Run) -> None:
         self.over += 1
-        got = outcome(run.request.outputs[0])
+        got = trial_answer(run.request.outputs[0])
         if got != run.scenario.alone and self.differs is None:
             self.differs = run.scenario.alone, got
 

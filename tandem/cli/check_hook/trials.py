@@ -14,7 +14,7 @@ Ending = Literal["final", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialAnswer:
     """What a client gets of an answer."""
 
     text: str
@@ -23,7 +23,7 @@ class Outcome:
     failed: str | None
 
 
-def contrast(one: Outcome, other: Outcome) -> tuple[str, str]:
+def contrast(one: TrialAnswer, other: TrialAnswer) -> tuple[str, str]:
     """Both in words, with their texts from shortly before they differ."""
     pairs = enumerate(zip(one.text, other.text, strict=False))
     shorter = min(len(one.text), len(other.text))
@@ -32,17 +32,17 @@ def contrast(one: Outcome, other: Outcome) -> tuple[str, str]:
     return _words(one, begin, same + 32), _words(other, begin, same + 32)
 
 
-def _words(outcome: Outcome, begin: int, end: int) -> str:
-    if outcome.failed is not None:
-        return f"failed: {outcome.failed}"
-    before, after = "…" * (begin > 0), "…" * (len(outcome.text) > end)
-    shown = f"shows {before + outcome.text[begin:end] + after!r}"
-    return shown if outcome.stop_reason is None else f"{shown}, then stops ({outcome.stop_reason})"
+def _words(result: TrialAnswer, begin: int, end: int) -> str:
+    if result.failed is not None:
+        return f"failed: {result.failed}"
+    before, after = "…" * (begin > 0), "…" * (len(result.text) > end)
+    shown = f"shows {before + result.text[begin:end] + after!r}"
+    return shown if result.stop_reason is None else f"{shown}, then stops ({result.stop_reason})"
 
 
-def outcome(shown: Shown) -> Outcome:
+def trial_answer(shown: Shown) -> TrialAnswer:
     failed = None if shown.error is None else shown.error.message
-    return Outcome(shown.text, tuple(shown.token_ids), shown.stop_reason, failed)
+    return TrialAnswer(shown.text, tuple(shown.token_ids), shown.stop_reason, failed)
 
 
 async def answer(
@@ -52,7 +52,7 @@ async def answer(
     ending: Ending = "final",
     request_id: int = 1,
     streaming: bool = True,
-) -> Outcome:
+) -> TrialAnswer:
     """One request from its first chunk to its end."""
     request = TrialRequest(chain, request_id=request_id, streaming=streaming)
     for step in steps:
@@ -60,7 +60,7 @@ async def answer(
             await request.step([step])
     if ending == "aborted":
         await request.abort()
-    return outcome(request.outputs[0])
+    return trial_answer(request.outputs[0])
 
 
 async def together(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, Role
-from tandem.engine.sglang.admission import Bounds
 from tandem.engine.sglang.launch import Launched
+from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
 
@@ -20,7 +20,7 @@ _SCHEDULER_MARGIN = 6
 """Of its context SGLang's scheduler keeps this for itself; longer prompts it would refuse."""
 
 
-def bounds(launched: Launched, *, role: Role, seeded: bool) -> Bounds:
+def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
     """What requests may ask. Raises StartError where the KV cache is too small for any."""
     manager = launched.manager
     reserved = launched.arguments["num_reserved_decode_tokens"] if role is Role.DECODE else 0
@@ -31,7 +31,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> Bounds:
             f"a KV cache of {launched.capacity} tokens holds no request (decode keeps {reserved} "
             "free): raise engine option max_total_tokens or mem_fraction_static"
         )
-    return Bounds(
+    return EngineBounds(
         role=role,
         context_length=context,
         prompt_length=prompt,
@@ -42,7 +42,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> Bounds:
 
 def description(
     launched: Launched,
-    limits: Bounds,
+    limits: EngineBounds,
     *,
     model_path: Path,
     model_name: str,

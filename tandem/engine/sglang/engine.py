@@ -22,11 +22,11 @@ from tandem.engine.base import (
     Role,
     Step,
 )
-from tandem.engine.sglang import admission, describe, requests
-from tandem.engine.sglang.admission import Bounds
+from tandem.engine.sglang import describe, requests, validation
 from tandem.engine.sglang.launch import EngineThread, Launched
-from tandem.engine.sglang.leg import Leg
+from tandem.engine.sglang.request_stream import RequestStream
 from tandem.engine.sglang.setup import Setup
+from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError, StartError
 from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
@@ -72,7 +72,7 @@ class SglangEngine:
         )
         self._has_followers = nodes.count > 1
         self._endpoint: tuple[str, int] | None = None
-        self._legs: dict[int, Leg] = {}
+        self._streams: dict[int, RequestStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: list[Delta] = []
         self._arrived = asyncio.Event()
@@ -80,7 +80,7 @@ class SglangEngine:
         self._closed = False
         self._thread: EngineThread | None = None
         self._launched: Launched | None = None
-        self._bounds: Bounds | None = None
+        self._bounds: EngineBounds | None = None
         self._states: Any = None
 
     async def start(self) -> EngineDescription:
@@ -112,7 +112,7 @@ class SglangEngine:
     def submit(self, request: EngineRequest) -> None:
         assert self._launched is not None, "submit before start"
         assert self._bounds is not None
-        admission.check(request, self._bounds)
+        validation.check(request, self._bounds)
         steering = self._setup.processors.steering(request.logits)
         fields = requests.fields(
             request,
@@ -121,20 +121,20 @@ class SglangEngine:
             processor=self._launched.processor,
             steering=steering,
         )
-        leg = Leg(
+        stream = RequestStream(
             request,
             role=self._role,
             manager=self._launched.manager,
             sglang_request=self._launched.new_request(**fields),
             emit=self._emit,
         )
-        self._legs[request.request_id] = leg
-        self._own(leg.run())
+        self._streams[request.request_id] = stream
+        self._own(stream.run())
 
     def cancel(self, request_id: int) -> None:
-        leg = self._legs.get(request_id)
-        if leg is not None:
-            leg.cancel()
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.cancel()
 
     async def steps(self) -> AsyncIterator[Step]:
         while True:
@@ -151,11 +151,11 @@ class SglangEngine:
 
     def load(self) -> worker_pb2.Load:
         """From what was submitted and what came back: a request waits until its first token."""
-        legs = self._legs.values()
+        streams = self._streams.values()
         return worker_pb2.Load(
-            open_legs=len(legs),
-            waiting_legs=sum(leg.generated == 0 for leg in legs),
-            kv_tokens_used=sum(leg.prompt_length + leg.generated for leg in legs),
+            open_legs=len(streams),
+            waiting_legs=sum(stream.generated == 0 for stream in streams),
+            kv_tokens_used=sum(stream.prompt_length + stream.generated for stream in streams),
             kv_tokens_total=self._launched.capacity if self._launched else 0,
         )
 
@@ -200,7 +200,7 @@ class SglangEngine:
 
     def _emit(self, delta: Delta) -> None:
         if delta.end is not None:
-            del self._legs[delta.request_id]
+            del self._streams[delta.request_id]
         self._pending.append(delta)
         self._arrived.set()
 

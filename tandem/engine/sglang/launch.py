@@ -48,7 +48,7 @@ class Launched:
     """ServerArgs as SGLang resolved them."""
     capacity: int
     """Tokens the KV cache holds."""
-    farewell: Callable[[], Any]
+    shutdown_request: Callable[[], Any]
     """ShutdownReq."""
 
     async def dismiss_schedulers(self) -> None:
@@ -57,7 +57,7 @@ class Launched:
         """
         if self.manager._subprocess_watchdog is not None:
             self.manager._subprocess_watchdog.stop()  # it would report their end as a crash
-        self.manager._dispatch_to_scheduler(self.farewell())
+        self.manager._dispatch_to_scheduler(self.shutdown_request())
         deadline = asyncio.get_running_loop().time() + _DISMISS_SECONDS
         while any(each.is_alive() for each in self.schedulers):
             if asyncio.get_running_loop().time() >= deadline:
@@ -173,7 +173,7 @@ class EngineThread:
             version=__version__,
             arguments=engine.server_args.resolved_dict(),
             capacity=started.scheduler_infos[0]["max_total_num_tokens"],
-            farewell=ShutdownReq,
+            shutdown_request=ShutdownReq,
         )
 
     def _kill_children(self) -> None:

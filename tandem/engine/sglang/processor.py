@@ -13,7 +13,7 @@ from typing import Any
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from tandem.engine.sglang.outcomes import PROCESSOR_ERROR_TYPE
+from tandem.engine.sglang.chunks import PROCESSOR_ERROR_TYPE
 from tandem.engine.sglang.rows import RowEditor
 from tandem.errors import ProcessorError
 

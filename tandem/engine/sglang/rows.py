@@ -110,7 +110,7 @@ def history_of(request: Any) -> TokenHistory | None:
 
     The position is not len(output_ids): under overlap scheduling that is one token behind. The
     tokens are there where they are exact: always, but for a step whose sampling did not wait for
-    the result of the one before (late.py).
+    the result of the one before (delayed_sampling.py).
     """
     if request.to_finish is not None or request.finished():
         return None

@@ -21,9 +21,9 @@ from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
-from tandem.engine.sglang import cpu, late, processor, rows, seeds
+from tandem.engine.sglang import cpu, delayed_sampling, processor, rows, seeds
 from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.outcomes import HAND_OVER_KEY
+from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.rows import RowEditor
 from tandem.logits import state
 from tandem.logits.model import Model
@@ -57,7 +57,7 @@ def run_detokenizer(*args: Any, **kwargs: Any) -> None:
 def _apply_processors(additions: Additions) -> None:
     registry = Registry.from_portable(additions.registry)
     processor.use(RowEditor(registry, Model(**additions.model)))
-    late.sample_late_where_history_is_read()
+    delayed_sampling.delay_where_history_is_read()
     WATCH.install()
     states = additions.states
     state.report_alive(lambda count: setattr(states, "value", count))

@@ -10,7 +10,7 @@ from typing import Any
 from tandem import ids
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, EngineRequest, Role, Step
-from tandem.engine.sim import admission
+from tandem.engine.sim import validation
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
@@ -83,7 +83,7 @@ class SimEngine:
         started = self._running
         if started.scheduler.is_open(request.request_id, request.room):
             raise InvalidRequestError("the request or its room is open already", param="room")
-        sequence = admission.admit(
+        sequence = validation.checked(
             request,
             role=self._role,
             language=started.language,

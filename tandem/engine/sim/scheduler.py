@@ -76,7 +76,9 @@ class Scheduler:
         if sequence.request.room:
             self._rooms[sequence.request.room] = sequence
         loop = asyncio.get_running_loop()
-        sequence.deadline = loop.call_later(sequence.request.timeout_seconds, self._late, sequence)
+        sequence.deadline = loop.call_later(
+            sequence.request.timeout_seconds, self._expire, sequence
+        )
         self._queue.append(sequence)
         self.admit()
 
@@ -176,7 +178,7 @@ class Scheduler:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def _late(self, sequence: Sequence) -> None:
+    def _expire(self, sequence: Sequence) -> None:
         self._give_up(sequence, DeadlineError("the request's time ran out", phase=self._phase))
 
     def _lose_patience(self, sequence: Sequence, seconds: float) -> None:

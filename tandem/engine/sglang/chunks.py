@@ -36,7 +36,7 @@ _HAND_OVER_FAILURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Ended:
     """How a request ended."""
 
     ending: Ending
@@ -44,29 +44,29 @@ class End:
     retryable: bool = False
 
 
-def end_of(meta_info: Mapping[str, Any]) -> End | None:
+def end_of(meta_info: Mapping[str, Any]) -> Ended | None:
     """The end that a chunk brings, or None while the request runs."""
     reason = meta_info.get("finish_reason")
     if reason is None:
         return None
     match reason["type"]:
         case "stop":
-            return End(Ending.STOP)
+            return Ended(Ending.STOP)
         case "length":
-            return End(Ending.LENGTH)
+            return Ended(Ending.LENGTH)
         case _:
             return _failure(reason)
 
 
-def _failure(reason: Mapping[str, Any]) -> End:
+def _failure(reason: Mapping[str, Any]) -> Ended:
     message = str(reason.get("message") or "aborted")
     if reason.get("err_type") == PROCESSOR_ERROR_TYPE:
-        return End(Ending.FAILED, ProcessorError(message))
+        return Ended(Ending.FAILED, ProcessorError(message))
     if message.startswith(_HAND_OVER_FAILURES):
-        return End(Ending.FAILED, KvTransferError(_without_names(message)), retryable=True)
+        return Ended(Ending.FAILED, KvTransferError(_without_names(message)), retryable=True)
     if reason.get("status_code") == HTTPStatus.BAD_REQUEST:
-        return End(Ending.FAILED, InvalidRequestError(message))
-    return End(Ending.FAILED, EngineError(f"SGLang ended the request: {message}"), retryable=True)
+        return Ended(Ending.FAILED, InvalidRequestError(message))
+    return Ended(Ending.FAILED, EngineError(f"SGLang ended the request: {message}"), retryable=True)
 
 
 def _without_names(message: str) -> str:

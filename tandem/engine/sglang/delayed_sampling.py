@@ -18,7 +18,7 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from tandem.engine.sglang.requests import HISTORY_KEY
 
 
-def sample_late_where_history_is_read() -> None:
+def delay_where_history_is_read() -> None:
     """For this process. What the operator set by SGLANG_ENABLE_DELAY_SAMPLE stays on."""
     always = bool(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
     original = TpModelWorker.forward_batch_generation

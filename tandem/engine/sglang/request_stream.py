@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import Any
 
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import outcomes
+from tandem.engine.sglang import chunks
 from tandem.engine.sglang.arguments import TRANSPORT
-from tandem.engine.sglang.outcomes import End
+from tandem.engine.sglang.chunks import Ended
 from tandem.errors import EngineError
 
 ABORT_AGAIN_SECONDS = 0.25
@@ -19,7 +19,7 @@ ABANDON_SECONDS = 5.0
 """When SGLang does not answer aborts for so long, the request ends without it."""
 
 
-class Leg:
+class RequestStream:
     """A submitted request. `run` is its task; all of it happens in the worker's loop."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Leg:
         self._emit = emit
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._cause: End | None = None  # we asked for the end, and this is it
+        self._cause: Ended | None = None  # we asked for the end, and this is it
         self._abandon_at = 0.0
         self.prompt_length = len(request.token_ids)
         self.generated = 0
@@ -56,7 +56,7 @@ class Leg:
                 raise
             ended = False
         except Exception as error:  # noqa: BLE001 - whatever SGLang raises ends this request alone
-            self._cause = self._cause or End(
+            self._cause = self._cause or Ended(
                 Ending.FAILED, EngineError(f"SGLang raised {type(error).__name__}: {error}"), True
             )
             ended = False
@@ -65,25 +65,27 @@ class Leg:
             if self._timer is not None:
                 self._timer.cancel()
         if not ended:
-            lost = End(Ending.FAILED, EngineError("SGLang ended the stream without a reason"), True)
+            lost = Ended(
+                Ending.FAILED, EngineError("SGLang ended the stream without a reason"), True
+            )
             self._finish(self._cause or lost)
 
     def cancel(self) -> None:
         """Ends it with CANCELLED: within a fraction of a second, or one step of the scheduler where
         that takes longer, in whatever state it is."""
-        self._stop(End(Ending.CANCELLED))
+        self._stop(Ended(Ending.CANCELLED))
 
     async def _read(self) -> bool:
         """True when a delta with an end was emitted."""
-        chunks = self._manager.generate_request(self._sglang_request, None)
-        async with aclosing(chunks):  # a generator left open keeps its request running
-            async for chunk in chunks:
+        stream = self._manager.generate_request(self._sglang_request, None)
+        async with aclosing(stream):  # a generator left open keeps its request running
+            async for chunk in stream:
                 if self._take(chunk["output_ids"], chunk["meta_info"]):
                     return True
         return False
 
     def _take(self, token_ids: list[int], meta_info: Mapping[str, Any]) -> bool:
-        end = outcomes.end_of(meta_info)
+        end = chunks.end_of(meta_info)
         if self._cause is not None:
             if end is not None:
                 self._finish(self._cause)
@@ -97,23 +99,23 @@ class Leg:
                 self._id,
                 token_ids,
                 end=None if end is None else end.ending,
-                logprobs=outcomes.logprobs_of(meta_info, len(token_ids)),
-                kv=outcomes.hand_over_of(meta_info, TRANSPORT),
+                logprobs=chunks.logprobs_of(meta_info, len(token_ids)),
+                kv=chunks.hand_over_of(meta_info, TRANSPORT),
                 cached_tokens=meta_info.get("cached_tokens", 0),
             )
         )
         return end is not None
 
-    def _finish(self, end: End) -> None:
+    def _finish(self, end: Ended) -> None:
         retryable = end.retryable and self.generated == 0
         self._emit(Delta(self._id, (), end=end.ending, error=end.error, retryable=retryable))
 
     def _expire(self) -> None:
         started = self.generated > 0
-        error = outcomes.deadline(self._role, started=started, seconds=self._seconds)
-        self._stop(End(Ending.FAILED, error, retryable=not started))
+        error = chunks.deadline(self._role, started=started, seconds=self._seconds)
+        self._stop(Ended(Ending.FAILED, error, retryable=not started))
 
-    def _stop(self, cause: End) -> None:
+    def _stop(self, cause: Ended) -> None:
         if self._cause is not None:
             return
         self._cause = cause

@@ -18,7 +18,7 @@ MAX_TOP_LOGPROBS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class EngineBounds:
     """What a started engine can take."""
 
     role: Role
@@ -29,7 +29,7 @@ class Bounds:
     seeded: bool
 
 
-def check(request: EngineRequest, bounds: Bounds) -> None:
+def check(request: EngineRequest, bounds: EngineBounds) -> None:
     """Raises RequestError where the request can never run, naming the field."""
     _check_tokens(request, bounds)
     _check_hand_over(request, bounds.role)
@@ -50,7 +50,7 @@ def check(request: EngineRequest, bounds: Bounds) -> None:
         raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
 
 
-def _check_tokens(request: EngineRequest, bounds: Bounds) -> None:
+def _check_tokens(request: EngineRequest, bounds: EngineBounds) -> None:
     prompt, completion = len(request.token_ids), request.sampling.max_tokens
     if prompt == 0:
         raise InvalidRequestError("the prompt is empty", param="prompt")

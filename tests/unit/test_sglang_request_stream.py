@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import leg as leg_module
-from tandem.engine.sglang.leg import Leg
-from tandem.engine.sglang.outcomes import HAND_OVER_KEY
+from tandem.engine.sglang import request_stream
+from tandem.engine.sglang.chunks import HAND_OVER_KEY
+from tandem.engine.sglang.request_stream import RequestStream
 from tandem.errors import EngineError, KvTransferError
 from tandem.v1 import common_pb2
 
@@ -67,23 +67,23 @@ class SglangRequest:
 
 @dataclass
 class Run:
-    """A leg, its task and what it emitted."""
+    """A stream, its task and what it emitted."""
 
     manager: Manager
-    leg: Leg
+    stream: RequestStream
     deltas: list[Delta]
 
     async def end(self) -> Delta:
         """The last delta; there is exactly one with an end."""
         async with asyncio.timeout(WAIT):
-            await self.leg.run()
+            await self.stream.run()
         assert [delta.end is not None for delta in self.deltas].count(True) == 1
         return self.deltas[-1]
 
     async def end_after(self, action: Any) -> Delta:
         """As `end`; `action` is called once the stream is being read."""
         async with asyncio.timeout(WAIT), asyncio.TaskGroup() as group:
-            group.create_task(self.leg.run())
+            group.create_task(self.stream.run())
             await self.manager.reading.wait()
             action()
         assert [delta.end is not None for delta in self.deltas].count(True) == 1
@@ -103,10 +103,10 @@ def start(manager: Manager, *, role: Role = Role.DECODE, seconds: float = WAIT) 
         room=1,
         timeout_seconds=seconds,
     )
-    leg = Leg(
+    stream = RequestStream(
         request, role=role, manager=manager, sglang_request=SglangRequest(), emit=deltas.append
     )
-    return Run(manager, leg, deltas)
+    return Run(manager, stream, deltas)
 
 
 async def test_tokens_arrive_as_they_are_streamed_and_the_last_delta_has_the_end() -> None:
@@ -135,14 +135,14 @@ async def test_the_measured_hand_over_rides_on_the_first_delta() -> None:
 async def test_cancel_ends_a_running_request_once_sglang_has_let_go() -> None:
     run = start(Manager())
     run.manager.chunks.put_nowait(chunk([4]))
-    last = await run.end_after(run.leg.cancel)
+    last = await run.end_after(run.stream.cancel)
     assert last.end is Ending.CANCELLED
     assert run.manager.aborts == 1
 
 
 async def test_cancel_before_the_task_ran_never_reaches_sglang() -> None:
     run = start(Manager())
-    run.leg.cancel()
+    run.stream.cancel()
     last = await run.end()
     assert last.end is Ending.CANCELLED
     assert not run.manager.reading.is_set()
@@ -150,7 +150,7 @@ async def test_cancel_before_the_task_ran_never_reaches_sglang() -> None:
 
 async def test_cancel_before_the_scheduler_has_the_request_ends_at_once() -> None:
     run = start(Manager(dispatched=False))
-    last = await run.end_after(run.leg.cancel)
+    last = await run.end_after(run.stream.cancel)
     assert last.end is Ending.CANCELLED
     assert (run.manager.aborts, run.manager.closed) == (0, 1)
 
@@ -158,12 +158,12 @@ async def test_cancel_before_the_scheduler_has_the_request_ends_at_once() -> Non
 async def test_an_abort_that_missed_the_request_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leg_module, "ABORT_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(request_stream, "ABORT_AGAIN_SECONDS", 0.01)
     manager = Manager(answers_aborts=False)
     run = start(manager)
 
     def cancel_then_answer_the_third() -> None:
-        run.leg.cancel()
+        run.stream.cancel()
         original = manager.abort_request
 
         def abort_request(rid: str) -> None:
@@ -179,10 +179,10 @@ async def test_an_abort_that_missed_the_request_is_sent_again(
 async def test_an_engine_that_never_answers_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leg_module, "ABORT_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(leg_module, "ABANDON_SECONDS", 0.05)
+    monkeypatch.setattr(request_stream, "ABORT_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(request_stream, "ABANDON_SECONDS", 0.05)
     run = start(Manager(answers_aborts=False))
-    last = await run.end_after(run.leg.cancel)
+    last = await run.end_after(run.stream.cancel)
     assert last.end is Ending.CANCELLED
     assert run.manager.closed == 1
 
@@ -191,7 +191,7 @@ async def test_tokens_that_come_after_a_cancel_are_nobodys() -> None:
     run = start(Manager(answers_aborts=False))
 
     def cancel_then_go_on() -> None:
-        run.leg.cancel()
+        run.stream.cancel()
         run.manager.chunks.put_nowait(chunk([4]))
         run.manager.chunks.put_nowait(chunk([5], type="length", length=2))
 
@@ -236,7 +236,7 @@ async def test_a_stream_that_stops_without_a_reason_is_a_failure() -> None:
 
 async def test_a_closing_engine_ends_the_task_and_emits_nothing() -> None:
     run = start(Manager())
-    task = asyncio.get_running_loop().create_task(run.leg.run())
+    task = asyncio.get_running_loop().create_task(run.stream.run())
     await asyncio.wait_for(run.manager.reading.wait(), WAIT)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

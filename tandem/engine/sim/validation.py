@@ -13,7 +13,7 @@ from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
 
 
-def admit(
+def checked(
     request: EngineRequest,
     *,
     role: Role,

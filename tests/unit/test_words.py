@@ -1,0 +1,142 @@
+"""docs/words.md is kept: retired words are in no name and on no page, and a name has one class."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "monitoring")
+COMPONENTS = (("tandem", "prefill_worker", "decode_worker"), ("frontend",), ("router",))
+GENERATED = "tandem/v1/"
+WORDS = ROOT / "docs" / "words.md"
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_CODE = re.compile(r"^ *```.*?^ *```$|`[^`]+`|^    .*?$", re.MULTILINE | re.DOTALL)
+
+
+class Retired(NamedTuple):
+    word: str
+    on_pages: bool
+    allowed: tuple[str, ...]
+    """Beginnings of the paths where the word stays."""
+
+
+def table(title: str) -> list[list[str]]:
+    """The rows of the table under a heading of docs/words.md."""
+    section = WORDS.read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+RETIRED = [
+    Retired(word, "pages" in held, tuple(re.findall(r"`([a-z_/.]+)`", allowed)))
+    for word, _, held, allowed in table("Retired words")
+]
+NOT_YET = {"life", "mend", "tally", "late", "trail", "Outcome", "Bounds", "Model", "End"}
+"""Words whose last places are about to be renamed."""
+UNIQUE = {name.strip("`") for name, _, _ in table("One class of each name")}
+
+
+def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(GENERATED):
+                yield name, _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def names(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """What a module names itself: classes, functions, arguments, variables, attributes."""
+    for node in ast.walk(module):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+
+
+def parts(name: str) -> set[str]:
+    """The words of a name: hook_tally and HookTally both are hook and tally."""
+    return {part.lower() for part in _PART.findall(name)}
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Pages without their code. The list itself names what it retires; the past stays as it was."""
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+        if page != WORDS and page.name != "CHANGELOG.md":
+            yield (
+                str(page.relative_to(ROOT)),
+                _CODE.sub(
+                    lambda code: "\n" * code[0].count("\n"), page.read_text(encoding="utf-8")
+                ),
+            )
+
+
+def test_the_list_is_read() -> None:
+    assert {"switchboard", "tally"} <= {each.word for each in RETIRED}
+    assert {"Outcome", "Model"} <= UNIQUE
+    assert parts("_HookTallyHTTP2") == {"hook", "tally", "http"}
+
+
+@pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
+def test_no_name_has_a_retired_word(retired: Retired) -> None:
+    if retired.word in NOT_YET:
+        return
+    found = [
+        f"{path}:{line} {name}"
+        for path, module in modules(*PRODUCT)
+        if not path.startswith(retired.allowed)
+        for name, line in [(path.removesuffix(".py"), 1), *names(module)]
+        if retired.word in parts(name)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
+def test_no_page_has_a_retired_word(retired: Retired) -> None:
+    if not retired.on_pages or retired.word in NOT_YET:
+        return
+    word = re.compile(rf"\b{retired.word}(?:s|es)?\b", re.IGNORECASE)
+    found = [
+        f"{path}:{number} {line}"
+        for path, text in pages()
+        for number, line in enumerate(text.splitlines(), 1)
+        if word.search(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda packages: packages[0])
+def test_a_component_has_one_class_of_a_name(component: tuple[str, ...]) -> None:
+    places = [(name, path) for path, name in _classes(*component) if not name.startswith("_")]
+    several = {
+        name for name, count in Counter(name for name, _ in places).items() if count > 1
+    } - NOT_YET
+    assert not sorted(place for place in places if place[0] in several)
+
+
+def test_some_classes_are_unique_in_the_whole_product() -> None:
+    places = sorted((name, path) for path, name in _classes(*PRODUCT) if name in UNIQUE - NOT_YET)
+    assert [name for name, _ in places] == sorted(UNIQUE - NOT_YET), places
+
+
+def _classes(*packages: str) -> Iterator[tuple[str, str]]:
+    """Path and name of each class at the top of a module."""
+    for path, module in modules(*packages):
+        yield from ((path, node.name) for node in module.body if isinstance(node, ast.ClassDef))
