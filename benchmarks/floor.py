@@ -32,7 +32,7 @@ METHOD = "/floor/stream"
 
 @dataclass(frozen=True)
 class Floor:
-    """CPU microseconds."""
+    """What the cheapest possible message and write cost here, in CPU microseconds."""
 
     message: float
     """One message a step on one stream: both processes, all threads."""
@@ -40,12 +40,12 @@ class Floor:
     """One event of 250 bytes written to one of 64 sockets that are read elsewhere."""
 
     def per_token(self, streams: int) -> float:
-        """Of a token's cost at so many streams: two hops, shared, and its own write."""
+        """A token's share at so many streams: its part of two hops, and its own write."""
         return 2 * self.message / streams + self.write
 
 
 def measure() -> Floor:
-    """Takes about eight seconds."""
+    """The floor of this machine, now. It takes about eight seconds."""
     return Floor(message=_message(), write=_write())
 
 

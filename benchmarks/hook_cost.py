@@ -48,7 +48,7 @@ MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 STREAMS = (1, 64, 256)
 ROUNDS = 7
 TOKENS = 20_000
-"""Of one round, over all streams."""
+"""How many tokens one round makes, over all streams."""
 PASS = "benchmarks.hook_cost:PassThrough"
 COUNT = "examples.hooks:CountingHook"
 PHRASES = [f"the forbidden phrase number {number}" for number in range(50)]
@@ -70,7 +70,7 @@ FIRST_TOKENS = 60
 
 
 class PassThrough:
-    """Changes nothing."""
+    """A hook that lets every chunk pass unchanged."""
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return emit(chunk.text_diff)
@@ -210,7 +210,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one kind of hooks at one number of streams: CPU microseconds a token."""
+    """What one kind of hooks costs at one number of streams, in CPU microseconds a token."""
 
     hooks: str
     streams: int

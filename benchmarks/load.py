@@ -37,8 +37,8 @@ class Result:
 
 
 @dataclass
-class Tally:
-    """What all connections saw."""
+class Seen:
+    """What all connections of a load saw together."""
 
     ttft: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -49,11 +49,11 @@ class Tally:
 class Connection:
     """One client: sends its next request as soon as the answer to the last one has ended."""
 
-    def __init__(self, address: tuple[str, int], tally: Tally) -> None:
+    def __init__(self, address: tuple[str, int], seen: Seen) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
-        self.tally = tally
+        self.seen = seen
         self.busy = False
         self._sent_at = 0.0
         self._last = 0.0
@@ -72,18 +72,18 @@ class Connection:
         if not data:
             raise ConnectionError("the server closed a keep-alive connection")
         events = data.count(EVENT)
-        tally = self.tally
+        seen = self.seen
         if not self._tail and not data.startswith(b"HTTP/1.1 200"):
-            tally.failed += 1
+            seen.failed += 1
         if events and self._waiting:
-            tally.ttft.append(now - self._sent_at)
+            seen.ttft.append(now - self._sent_at)
         elif events:
-            tally.gaps.append(now - self._last)
+            seen.gaps.append(now - self._last)
         if events:
             self._waiting, self._last = False, now
         self._tail = (self._tail + data)[-len(END_OF_BODY) :]
         if self._tail == END_OF_BODY:
-            tally.finished += 1
+            seen.finished += 1
             self.busy = False
 
 
@@ -112,8 +112,8 @@ def run(
 ) -> Result:
     """`requests` completions of `tokens` tokens each, `streams` at a time."""
     host, _, port = address.rpartition(":")
-    tally = Tally()
-    connections = [Connection((host, int(port)), tally) for _ in range(min(streams, requests))]
+    seen = Seen()
+    connections = [Connection((host, int(port)), seen) for _ in range(min(streams, requests))]
     by_fd = {connection.socket.fileno(): connection for connection in connections}
     poll = select.epoll()
     for fd in by_fd:
@@ -122,7 +122,7 @@ def run(
     started = time.perf_counter()
     for connection in connections:
         connection.send(next(pending))
-    while tally.finished < requests:
+    while seen.finished < requests:
         for fd, _ in poll.poll(120) or _fail("no answer for 120 seconds"):
             connection = by_fd[fd]
             connection.read()
@@ -132,14 +132,14 @@ def run(
     for connection in connections:
         connection.socket.close()
     return Result(
-        tokens=tokens * (requests - tally.failed),
+        tokens=tokens * (requests - seen.failed),
         requests=requests,
         seconds=seconds,
-        ttft_ms_p50=_percentile(tally.ttft, 50) * 1e3,
-        ttft_ms_p99=_percentile(tally.ttft, 99) * 1e3,
-        itl_ms_p50=_percentile(tally.gaps, 50) * 1e3,
-        itl_ms_p99=_percentile(tally.gaps, 99) * 1e3,
-        failed=tally.failed,
+        ttft_ms_p50=_percentile(seen.ttft, 50) * 1e3,
+        ttft_ms_p99=_percentile(seen.ttft, 99) * 1e3,
+        itl_ms_p50=_percentile(seen.gaps, 50) * 1e3,
+        itl_ms_p99=_percentile(seen.gaps, 99) * 1e3,
+        failed=seen.failed,
     )
 
 

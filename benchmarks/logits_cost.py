@@ -160,9 +160,10 @@ class Side:
 def microseconds(
     name: str, args: Mapping[str, Any], active: int, logits: Any
 ) -> tuple[float, float, float]:
-    """Of a step: with Tandem, bare, and their ratio. The two take turns, because the machine's own
-    speed changes, and the figures are those that nine steps in ten exceed: whatever else runs only
-    adds.
+    """What a step costs with Tandem and bare, and the ratio of the two.
+
+    The two take turns, because the machine's own speed changes. The figures are those that nine
+    steps in ten exceed, because whatever else runs on the machine can only add.
     """
     sides = [Side.of(name, args, active, logits.shape[1], bare) for bare in (False, True)]
     took: list[list[float]] = [[], []]

@@ -39,7 +39,7 @@ SEQUENCES = 32
 TTFT_SECONDS = 2.0
 ITL_SECONDS = 0.07
 SHARES = (0.7, 0.85, 1.0, 1.15)
-"""Of what the arithmetic says: how much is offered."""
+"""Offered load, as a share of what the arithmetic says the workers can serve."""
 QUIET_SECONDS = 60.0
 
 
@@ -58,9 +58,9 @@ RATIOS = (Ratio(1, 1), Ratio(1, 2), Ratio(2, 1), Ratio(1, 3))
 class Workload:
     name: str
     words: int
-    """Of a prompt: about as many tokens."""
+    """Words in a prompt, which are about as many tokens."""
     tokens: int
-    """Of an answer."""
+    """Tokens in an answer."""
 
 
 WORKLOADS = (
@@ -74,7 +74,7 @@ class Rates:
     """Requests a second that one worker of a phase serves, measured in tokens."""
 
     prompt_tokens: float
-    """Of a request."""
+    """Tokens in the prompt of one request."""
     output_tokens: int
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
@@ -111,7 +111,7 @@ def serving(ratio: Ratio) -> Iterator[Stack]:
 
 
 def rates(stack: Stack, workload: Workload) -> Rates:
-    """Of one pair: each worker is kept busy while the other has next to nothing to do."""
+    """The rates of one pair, each worker kept busy while the other has next to nothing to do."""
     before = counted(stack, "tandem_frontend_prompt_tokens_total")
     reading = closed_loop(stack, streams=4, requests=16, tokens=2, words=workload.words)
     prompts = sum(counted(stack, "tandem_frontend_prompt_tokens_total").values())
@@ -166,11 +166,11 @@ def play(times: Sequence[tuple[float, Stack]], workload: Workload) -> None:
     """Send each request at its time, whatever has become of those before; wait for all answers."""
     queue = sorted(times, key=lambda each: each[0], reverse=True)
     running: dict[int, load.Connection] = {}
-    poll, tally, began = select.epoll(), load.Tally(), time.monotonic()
+    poll, seen, began = select.epoll(), load.Seen(), time.monotonic()
     while queue or running:
         due = began + queue[-1][0] - time.monotonic() if queue else QUIET_SECONDS
         if due <= 0:
-            connection = send(queue.pop()[1], workload, tally, seed=len(queue))
+            connection = send(queue.pop()[1], workload, seen, seed=len(queue))
             running[connection.socket.fileno()] = connection
             poll.register(connection.socket, select.EPOLLIN)
             continue
@@ -184,11 +184,11 @@ def play(times: Sequence[tuple[float, Stack]], workload: Workload) -> None:
                 running.pop(fd).socket.close()
 
 
-def send(stack: Stack, workload: Workload, tally: load.Tally, *, seed: int) -> load.Connection:
+def send(stack: Stack, workload: Workload, seen: load.Seen, *, seed: int) -> load.Connection:
     """One request, on a connection of its own."""
     address = stack.url.removeprefix("http://")
     host, _, port = address.rpartition(":")
-    connection = load.Connection((host, int(port)), tally)
+    connection = load.Connection((host, int(port)), seen)
     connection.send(load.request(address, MODEL.name, workload.tokens, workload.words, seed))
     return connection
 

@@ -13,7 +13,7 @@ from monitoring.panels import DATASOURCE, Panel
 
 SCOPE = {label: f'{label}=~"${label}"' for label in ("namespace", "job", "pod")}
 SCHEMA_VERSION = 41
-"""Of Grafana 12; older ones read it too."""
+"""The schema of Grafana 12, which older ones read too."""
 _COLUMNS = 24
 
 

@@ -44,7 +44,9 @@ class Expressions:
         self._scope = scope
 
     def scoped(self, expression: str, *, legend: str = "") -> Scoped:
-        """Raises UnknownMetricError and UnknownLabelError."""
+        """An expression with the scope's matchers added to each of its metrics.
+
+        Raises UnknownMetricError and UnknownLabelError."""
         series: dict[str, None] = {}
         labels: set[str] = set()
 

@@ -19,7 +19,9 @@ def total(series: str, *, by: str = "") -> str:
 
 
 def quantile(share: float, histogram: str, *, by: str = "", over: str = INTERVAL) -> str:
-    """Of a histogram named without `_bucket`; matchers may follow its name."""
+    """The expression for a quantile of a histogram.
+
+    The histogram is named without `_bucket`; matchers may follow its name."""
     name, brace, matchers = histogram.partition("{")
     labels = f"{by}, le" if by else "le"
     inner = rate(f"{name}_bucket{brace}{matchers}", by=labels, over=over)

@@ -35,7 +35,7 @@ from tandem.worker.tally import WorkerTally
 
 
 def families() -> Iterator[Metric]:
-    """Of all components; those that several components have come several times."""
+    """The metric families of all components. A family of several components comes several times."""
     yield from _frontend()
     yield from _router()
     yield from _worker()

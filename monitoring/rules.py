@@ -82,7 +82,7 @@ def write(groups: Iterable[Group], catalogue: Catalogue) -> str:
 
 
 def fill(text: str, values: Mapping[str, str] = DEFAULTS) -> str:
-    """As the chart does."""
+    """Fill in the placeholders of a rule as the chart does."""
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text

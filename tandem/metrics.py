@@ -27,7 +27,7 @@ HOOK_SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.025, 0.1, 0.5, 2.5)
 
 
 def tandem_version() -> str:
-    """The installed distribution's version."""
+    """The version of the installed distribution, or "unknown"."""
     try:
         return version("tandem-serving")
     except PackageNotFoundError:

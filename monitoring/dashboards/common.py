@@ -18,7 +18,7 @@ _SHARES = (0.5, 0.9, 0.99)
 
 
 def stat(title: str, expression: str, *, legend: str = "", **how: Any) -> Panel:
-    """A figure of now."""
+    """A panel that shows the present value as one figure."""
     defaults: dict[str, Any] = {"kind": "stat", "width": 4, "height": 4}
     return Panel(title=title, queries=[Query(expression, legend)], **(defaults | how))
 
@@ -35,7 +35,7 @@ GOODPUT_NOW = stat(
 
 
 def lines(title: str, *queries: tuple[str, str], **how: Any) -> Panel:
-    """Of (expression, legend)."""
+    """A panel of lines, one for each (expression, legend)."""
     return Panel(title=title, queries=[Query(*each) for each in queries], **how)
 
 

@@ -1,4 +1,4 @@
-"""What users wait for."""
+"""The dashboard of what users wait for: first tokens, and the time between tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restarts, drains and upgrades."""
+"""The dashboard of restarts, drains and upgrades."""
 
 from __future__ import annotations
 

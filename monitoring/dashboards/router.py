@@ -1,4 +1,4 @@
-"""Admission, pairing and relay."""
+"""The dashboard of the router: admission, pairing and relay."""
 
 from __future__ import annotations
 

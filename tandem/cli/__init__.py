@@ -1,4 +1,4 @@
-"""The `tandem` command."""
+"""The `tandem` command: its subcommands, their options, and how errors are shown."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Journey:
         return found
 
     def show(self, console: Console) -> None:
-        """The closing table."""
+        """Print the table that closes the report: a row for each phase."""
         prefill, decode = self.phase("prefill"), self.phase("decode")
         if not (prefill and decode and self.arrivals):
             return

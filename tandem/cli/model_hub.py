@@ -109,4 +109,4 @@ class Hub:
 
 
 class _PassingError(Exception):
-    """It may succeed later."""
+    """A download that broke off and may succeed when it is tried again."""

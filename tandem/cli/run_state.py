@@ -19,7 +19,7 @@ FILE = "stack.json"
 
 @dataclass(slots=True, frozen=True)
 class RunState:
-    """A started stack."""
+    """What `tandem up` writes down about a started stack, for `down` and `status`."""
 
     url: str
     engine: str

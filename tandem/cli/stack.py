@@ -29,7 +29,7 @@ PROBE_SECONDS = 1.0
 STOP_SECONDS = 40.0
 """Given to each group of components to drain; a little more than their own bound."""
 UNREADY_STOP_SECONDS = 5.0
-"""Of a stack that never was ready: there is nothing to drain."""
+"""Time to stop a stack that never was ready, and so has nothing to drain."""
 TAIL_LINES = 25
 
 
@@ -96,7 +96,7 @@ class Stack:
 
     @property
     def model(self) -> str:
-        """What requests call it."""
+        """The model's name, as requests give it."""
         return config.inherited("served_model_name") or self.options.model_path.resolve().name
 
     def start(self) -> None:

@@ -19,7 +19,7 @@ _COMPLETED = ("finished", "terminated")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one phase: bytes of KV cache it handed over or took, and sequences that it completed."""
+    """What one phase did: bytes of KV cache that it sent or took, and sequences completed."""
 
     kv_bytes: float = 0.0
     legs: float = 0.0

@@ -151,7 +151,7 @@ class Engine(Protocol):
         ...
 
     def load(self) -> worker_pb2.Load:
-        """A snapshot; cheap."""
+        """How busy the engine is now. Cheap."""
         ...
 
     async def close(self) -> None:

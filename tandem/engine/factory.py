@@ -18,7 +18,7 @@ _ENGINES: dict[EngineName, tuple[str, str, str]] = {
     "sglang": ("tandem.engine.sglang", "SglangEngine", "worker,sglang"),
 }
 _FOLLOWERS: dict[EngineName, str] = {"sglang": "SglangFollower"}
-"""Of the engines that can compute on several nodes."""
+"""The follower classes of the engines that can compute on several nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class Peer:
 
 
 class Write:
-    """One transfer under way."""
+    """One transfer under way, and whether it has finished."""
 
     __slots__ = ("_agent", "_errors", "_handle", "_state")
 

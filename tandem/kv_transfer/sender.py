@@ -44,7 +44,7 @@ class Export:
 
 @dataclass(slots=True, eq=False)
 class _Moving:
-    """A write under way."""
+    """A write under way, and what it belongs to."""
 
     export: Export
     link: SenderLink

@@ -72,7 +72,7 @@ class SenderLink:
             self._rooms.drop_link(self)
 
     def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> Write:
-        """Raises KvTransferError."""
+        """Begin to write pages into the peer's memory. Raises KvTransferError."""
         if self._peer is None:
             raise KvTransferError("the decode engine is gone")
         return self._peer.write(pages, remote_pages)
@@ -90,7 +90,7 @@ class SenderLink:
         self._outbox.notify()
 
     def notify(self) -> None:
-        """`moving` has changed."""
+        """Wake the stream, because `moving` has changed."""
         self._outbox.notify()
 
     def cut(self) -> None:

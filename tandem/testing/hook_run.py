@@ -33,7 +33,7 @@ class HookRun:
     shown: tuple[str | None, ...]
     """What each chunk let through, up to the one that ended it; None: nothing, in any channel."""
     stop_reason: str | None
-    """Of a terminate of this output."""
+    """The reason that a hook gave when it terminated this output."""
     error: HookError | None
     """The hook failed closed; its `__cause__` is what the hook raised."""
 
@@ -83,7 +83,7 @@ async def run_hook_async(
     model: str = "test",
     timeout_ms: float = 1000.0,
 ) -> HookRun:
-    """`run_hook` for async tests."""
+    """Do what `run_hook` does, in a test that is a coroutine."""
     chain = _chain(hooks, phase=phase, model=model, timeout_ms=timeout_ms)
     request = TrialRequest(chain, request_id=request_id, streaming=streaming, trace_id=trace_id)
     await _pass(chain, request, [_steps(chunks, ending)], aborted=ending == "abort")

@@ -27,7 +27,7 @@ READY_SECONDS = 60.0
 
 
 class SimStack:
-    """A running stack."""
+    """A running stack of frontend, router and sim workers, for a test."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

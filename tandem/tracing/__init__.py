@@ -24,12 +24,12 @@ ENDPOINT_HELP = (
     "Base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as"
     " http://collector:4318; empty: no tracing. See docs/tracing.md."
 )
-"""Of the setting `otlp_endpoint`, which every component has."""
+"""Help of the setting `otlp_endpoint`, which every component has."""
 RATIO_HELP = (
     "Share of the requests that are traced, 0 to 1, where the client's `traceparent` does not say."
     " The frontend alone decides; the other components trace what it traces."
 )
-"""Of the setting `trace_sample_ratio`."""
+"""Help of the setting `trace_sample_ratio`."""
 
 
 def check(endpoint: str, ratio: float) -> None:

@@ -36,5 +36,5 @@ class Exemplars:
 
 
 def labels(trace_id: str) -> dict[str, str]:
-    """Of an exemplar."""
+    """The labels that an exemplar carries."""
     return {"trace_id": trace_id}

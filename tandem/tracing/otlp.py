@@ -47,7 +47,7 @@ _SERVER_ERROR = 500
 
 
 class OtlpTracer:
-    """A tandem.tracing.spans.Tracer."""
+    """A tracer that exports spans to a collector, by OTLP over HTTP."""
 
     def __init__(self, url: str, *, service: str, instance: str) -> None:
         """`url`: with its path. `service` and `instance` name this process in the traces."""
@@ -143,7 +143,7 @@ class _Complaints(logging.Filter):
     def __init__(self, *loggers: str) -> None:
         super().__init__()
         self.first = ""
-        """Of an export: it has the cause, where the last one tells that there was no more time."""
+        """The first complaint of an export has the cause; the last one only says time ran out."""
         for name in loggers:
             logging.getLogger(name).addFilter(self)
 
@@ -170,7 +170,7 @@ class _Exporter(SpanExporter):
         """The last export failed."""
         self._closed = False
         self.taken = 0
-        """Of the queue; then each is either exported or failed."""
+        """Spans taken off the queue; each is then either exported or failed."""
         self.exported = 0
         self.failed = 0
 

@@ -25,7 +25,7 @@ class Event:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Span:
-    """Something that is over."""
+    """One piece of work that is over, with its times and attributes."""
 
     name: str
     trace_id: str
@@ -38,14 +38,14 @@ class Span:
     attributes: Attributes
     events: Sequence[Event] = ()
     error: TandemError | None = None
-    """Of a fault of ours (status 500 and above) it makes the span an error; of a client's mistake,
-    or its going away, it is noted, as OpenTelemetry's rules for HTTP servers want."""
+    """A fault of ours (status 500 and above) makes the span an error. A client's mistake, or its
+    going away, is only noted, as OpenTelemetry's rules for HTTP servers want."""
     inside: bool = False
     """Its parent is a span of this process."""
 
 
 class Tracer(Protocol):
-    """Where spans go."""
+    """Where finished spans go: to a collector, or nowhere."""
 
     @property
     def exported(self) -> int:

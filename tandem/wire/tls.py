@@ -47,7 +47,7 @@ def check(settings: TlsSettings) -> None:
 
 
 def files(settings: TlsSettings) -> Mapping[str, str]:
-    """For tandem.certificates.ExpiryCollector."""
+    """Setting and path of each certificate whose expiry is to be shown as a metric."""
     return {"tls_cert": settings.tls_cert, "tls_ca": settings.tls_ca}
 
 

@@ -23,7 +23,7 @@ GROWS_SECONDS = 2e-5
 
 
 def of_calls(probe: Probe) -> Check:
-    """Of all calls that a probe saw, against the budget."""
+    """Compare the time of all calls that a probe saw with the budget."""
     check = Check("time a call")
     half, high = _percentiles(probe.blocked)
     spoken = f"p50 {spell(half)}, p99 {spell(high)} ({len(probe.blocked):,} calls)"

@@ -28,7 +28,7 @@ def show(check: Check, console: Console) -> None:
 
 
 def conclude(path: str, checks: Sequence[Check], console: Console) -> None:
-    """The last line."""
+    """Print the last line, which says what all checks came to."""
     failed = sum(check.status == "failed" for check in checks)
     warned = sum(check.status == "warning" for check in checks)
     console.line()

@@ -56,9 +56,9 @@ class Probe:
         self.problems: dict[str, str] = {}
         """What went wrong, and where it first did."""
         self.seconds = array("d")
-        """Of each call, from its begin to its verdict."""
+        """Seconds that each call took, from its begin to its verdict."""
         self.blocked = array("d")
-        """Of each call: for how long nothing else could run in the process."""
+        """Seconds of each call in which nothing else could run in the process."""
         self._timeout = runner.timeout
         self._call, self._close = runner.call, runner.forget
         runner.call = self._call_async if runner.is_async else self._call_sync

@@ -16,7 +16,7 @@ _SIZED = (str, bytes, bytearray)
 
 
 class Weight:
-    """Of a hook's state. Keys are where it lies, such as "_held" or "_users[*].seen"."""
+    """How much state a hook holds. Keys say where it lies, such as "_held" or "_users[*].seen"."""
 
     def __init__(self, hook: object) -> None:
         gc.collect()

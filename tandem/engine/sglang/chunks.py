@@ -23,7 +23,7 @@ from tandem.errors import (
 )
 
 HAND_OVER_KEY = "tandem_hand_over"
-"""Of meta_info: [bytes, seconds], once a request, from the scheduler."""
+"""Key in meta_info under which the scheduler sends [bytes, seconds], once a request."""
 PROCESSOR_ERROR_TYPE = "TandemProcessorError"
 """`err_type` of an abort that a logits processor caused."""
 
@@ -37,7 +37,7 @@ _HAND_OVER_FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a request ended."""
+    """How SGLang ended a request, and whether another pair may do better."""
 
     ending: Ending
     error: TandemError | None = None

@@ -13,11 +13,11 @@ from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
 
 PROTOCOL_VERSION = 1
-"""Of proto/tandem/v1."""
+"""The version of proto/tandem/v1 that this worker speaks."""
 _KV_LAYOUT = "layer-token-head"
 """A buffer for each layer, in it a row for each token: SGLang's pools for MHA and MLA."""
 _SCHEDULER_MARGIN = 6
-"""Of its context SGLang's scheduler keeps this for itself; longer prompts it would refuse."""
+"""Tokens of its context that SGLang's scheduler keeps for itself: it refuses longer prompts."""
 
 
 def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:

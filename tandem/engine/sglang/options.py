@@ -43,7 +43,7 @@ class Options:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" is cuda where this process sees an NVIDIA device, and cpu otherwise."""
     dtype: str = "auto"
-    """Of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
     context_length: int = 0
     """Tokens that prompt and completion may have together; 0: the model's."""
     max_total_tokens: int = 0
@@ -61,7 +61,7 @@ class Options:
     tensor_parallel: int = 1
     """Accelerators that share the model, on all its nodes together; equal in both phases."""
     random_seed: int = 0
-    """Of requests without a seed of their own; 0: another one at each start."""
+    """The seed of requests that name none; 0 takes another one at each start."""
     bootstrap_port: int = 0
     """PREFILL: port on which decode engines begin a hand-over; 0: any free one."""
     handover_timeout_seconds: int = 60

@@ -13,9 +13,9 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 
 SPEC_KEY = "tandem_logits"
-"""Of custom_params: JSON text, since only scalars survive the way to the scheduler."""
+"""Key in custom_params for JSON text: only scalars survive the way to the scheduler."""
 HISTORY_KEY = "tandem_reads_history"
-"""Of custom_params: true where a processor reads the tokens so far."""
+"""Key in custom_params that is true where a processor reads the tokens so far."""
 
 
 def rid(request_id: int) -> str:
@@ -111,6 +111,6 @@ def format_endpoint(host: str, port: int) -> str:
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """The inverse of `format_endpoint`."""
+    """Host and port of what `format_endpoint` wrote."""
     host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port)

@@ -97,7 +97,7 @@ def forget(request: Any) -> None:
 
 
 def decode_spec(encoded: str) -> LogitsProcessorSpec:
-    """The inverse of `requests.encode_spec`."""
+    """The processors that `requests.encode_spec` wrote into a request."""
     return LogitsProcessorSpec(
         tuple(LogitsProcessorEntry(name, args) for name, args in json.loads(encoded))
     )

@@ -49,7 +49,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
 
 
 def run_detokenizer(*args: Any, **kwargs: Any) -> None:
-    """SGLang's detokenizer process."""
+    """What SGLang's detokenizer process runs. It leaves interrupts to its parent."""
     _leave_interrupts_to_parent()
     run_detokenizer_process(*args, **kwargs)
 

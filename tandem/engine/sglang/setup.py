@@ -19,7 +19,7 @@ from tandem.logits.registry import Registry
 
 
 class Setup:
-    """Settings, read and checked."""
+    """An engine's settings, read and checked before SGLang is imported."""
 
     def __init__(
         self,

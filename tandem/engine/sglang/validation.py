@@ -23,7 +23,7 @@ class EngineBounds:
 
     role: Role
     context_length: int
-    """Of prompt and completion together. SGLang may end a request up to two tokens before it."""
+    """Tokens of prompt and completion together. SGLang may end up to two tokens before it."""
     prompt_length: int
     vocabulary: int
     seeded: bool

@@ -31,7 +31,7 @@ class Selector(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Selector:
-        """Raises ValueError."""
+        """Raises ValueError for a text that is none of these forms."""
         kind, _, number = text.partition(":")
         if kind in ("nth", "every"):
             good = number.isdecimal() and int(number) >= 1

@@ -125,7 +125,7 @@ class SimModel:
             sequence.natural_end = NEVER
 
     def _first(self, sequence: Sequence) -> Chosen:
-        """Raises ProcessorError."""
+        """Sample a sequence's first token. Raises ProcessorError."""
         if sequence.sampler is None:
             return self._favoured(sequence), None
         chosen = next(self._sampled([sequence]))

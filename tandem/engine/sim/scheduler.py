@@ -218,7 +218,7 @@ class Scheduler:
             self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        """Free all it holds."""
+        """Free all that a sequence holds: queue place, pages, room and timers."""
         if sequence.stage is Stage.QUEUED:
             self._queue.remove(sequence)
         else:

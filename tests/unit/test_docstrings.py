@@ -1,0 +1,60 @@
+"""Docstrings are sentences that say what a reader needs, not fragments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FEWEST_WORDS = 5
+ROOMS = (
+    "tandem/cli", "tandem/engine", "tandem/kv_transfer", "tandem/testing", "tandem/tracing",
+    "tandem/wire", "tandem/*.py", "monitoring", "scripts", "benchmarks",
+)  # fmt: skip
+
+
+def modules() -> list[str]:
+    found = (
+        path
+        for room in ROOMS
+        for path in (ROOT.glob(room) if room.endswith(".py") else (ROOT / room).rglob("*.py"))
+    )
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Those of modules, classes and functions."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno, text
+
+
+def notes(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Strings below the assignment that they explain. They name no subject, so they may be short:
+    a unit is enough."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            for before, after in pairwise(node.body):
+                if isinstance(before, ast.Assign | ast.AnnAssign):
+                    match after:
+                        case ast.Expr(value=ast.Constant(value=str(text))):
+                            yield after.lineno, text
+
+
+@pytest.mark.parametrize("path", modules())
+def test_docstrings_are_no_fragments(path: str) -> None:
+    module = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    found = list(docstrings(module))
+    short = [f"{path}:{line} {text}" for line, text in found if len(text.split()) < FEWEST_WORDS]
+    begun = [
+        f"{path}:{line} {text}"
+        for line, text in [*found, *notes(module)]
+        if text.split()[:1] == ["Of"]
+    ]
+    assert not short + begun
