@@ -26,23 +26,30 @@ from typing import Any
 import machine
 import uvloop
 
+from decode_worker.rules import DecodeRules
 from tandem.cli.client import Client
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, Role, Step
+from tandem.engine.base import (
+    Delta,
+    Ending,
+    EngineDescription,
+    EngineFigures,
+    EngineRequest,
+    Role,
+    Step,
+)
 from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.hooks.deferred import Ruling
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
+from tandem.worker.core.machine import Core
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
-from tandem.worker.judges import Judges
-from tandem.worker.legs import Legs
-from tandem.worker.link import RouterLink
-from tandem.worker.phases import DecodeRules
-from tandem.worker.pipeline import Pipeline
-from tandem.worker.tally import WorkerTally
+from tandem.worker.records import Records
+from tandem.worker.shell import Shell
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 STREAMS = (1, 64, 256)
@@ -94,6 +101,9 @@ class NoEngine:
     def load(self) -> worker_pb2.Load:
         return worker_pb2.Load()
 
+    def figures(self) -> EngineFigures:
+        return EngineFigures()
+
     async def close(self) -> None:
         pass
 
@@ -106,11 +116,13 @@ class Bench:
         self._hooks = WorkerHooks.load("decode", config)
         self._text = tokenizer.encode("Once upon a time there was a phrase. ", special_tokens=False)
         limits = worker_pb2.Limits(max_sequences=1024, context_length=10**6, vocabulary=10**6)
-        tally, engine = WorkerTally(), NoEngine()
-        judges = Judges(None if self._hooks is None else self._hooks.runs)
-        self._legs = Legs(
-            phase=common_pb2.PHASE_DECODE,
-            worker="bench",
+        self._shell = Shell(
+            Core(
+                rules=DecodeRules(),
+                worker="bench",
+                max_legs=1024,
+                hooked=self._hooks is not None,
+            ),
             intake=Intake(
                 role=Role.DECODE,
                 model=config.model_name(),
@@ -119,24 +131,23 @@ class Bench:
                 reads_text=self._hooks is not None,
                 forced=(),
             ),
-            engine=engine,
-            max_legs=1024,
-            tally=tally,
-            judges=judges,
+            engine=NoEngine(),
+            hooks=None if self._hooks is None else self._hooks.runs,
+            classifiers=None,
+            records=Records(WorkerCounters()),
         )
-        self._pipeline = Pipeline(self._legs, rules=DecodeRules(), judges=judges, tally=tally)
-        self._link = RouterLink(peer="bench", load=engine.load)
+        self._link = self._shell.connect("bench")
         self._ruled = asyncio.Event()
         self._waiting = 0
         self._leg = 0
 
     async def start(self) -> None:
         if self._hooks is not None:
-            await self._hooks.start(self._rulings)
+            await self._hooks.runs.start(self._rulings)
 
     async def close(self) -> None:
         if self._hooks is not None:
-            await self._hooks.close()
+            await self._hooks.runs.close()
 
     async def round(self, streams: int) -> float:
         """CPU microseconds a token, the pool's processes included. Steps follow one another as
@@ -149,18 +160,17 @@ class Bench:
             token = self._text[number % len(self._text)]
             await self._step([Delta(request, (token,)) for request in requests])
         spent = self._cpu_seconds() - began
-        self._legs.drop(self._link)
-        self._pipeline.on_step([Delta(request, (), Ending.CANCELLED) for request in requests])
-        self._send()
-        assert not len(self._legs)
+        self._shell.disconnect(self._link)
+        self._shell.on_step([Delta(request, (), Ending.CANCELLED) for request in requests])
+        assert not len(self._shell)
+        self._link = self._shell.connect("bench")
         return spent / (steps * streams) * 1e6
 
     async def _step(self, step: Step) -> None:
         self._ruled.clear()
         self._waiting = len(step)
-        self._pipeline.on_step(step)
-        deferred = self._hooks is not None and self._hooks.deferred
-        while deferred and self._waiting:
+        self._shell.on_step(step)
+        while self._hooks is not None and self._waiting:
             await self._ruled.wait()
             self._ruled.clear()
             self._send()
@@ -172,7 +182,7 @@ class Bench:
             frame.SerializeToString()
 
     def _rulings(self, rulings: Sequence[Ruling]) -> None:
-        self._pipeline.on_rulings(rulings)
+        self._shell.on_rulings(rulings)
         self._waiting -= len(rulings)
         self._ruled.set()
 
@@ -188,18 +198,16 @@ class Bench:
             want_text=True,
             streaming=True,
         )
-        self._legs.start(
-            self._link,
-            worker_pb2.StartLeg(
-                leg=self._leg,
-                destination=1,
-                sequence=self._leg,
-                room=1,
-                kv_peer="x:1",
-                timeout_ms=600_000,
-                task=task.SerializeToString(),
-            ),
+        command = worker_pb2.StartLeg(
+            leg=self._leg,
+            destination=1,
+            sequence=self._leg,
+            room=1,
+            kv_peer="x:1",
+            timeout_ms=600_000,
+            task=task.SerializeToString(),
         )
+        self._shell.command(self._link, worker_pb2.WorkerCommand(start=[command]))
         return self._leg
 
     def _cpu_seconds(self) -> float:

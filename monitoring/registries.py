@@ -22,16 +22,17 @@ from router.server import build_core
 from router.workers import Workers
 from tandem import metrics
 from tandem.certificates import ExpiryCollector
+from tandem.engine.base import EngineFigures
 from tandem.hooks.classifiers.tally import ClassifierTally
 from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.metrics import Drain
 from tandem.tracing.metrics import SpanCollector
 from tandem.v1 import worker_pb2
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.hook_metrics import classifier_metrics
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.metrics import WorkerCollector
-from tandem.worker.tally import WorkerTally
 
 
 def families() -> Iterator[Metric]:
@@ -82,13 +83,11 @@ def _worker() -> Iterator[Metric]:
     yield from metrics.new_registry("decode_worker").collect()
     yield from WorkerCollector(
         phase="decode",
-        tally=WorkerTally(),
+        counters=WorkerCounters(),
         hooks=WorkerHooks(pool, pool.hooks),
-        classifying=None,
+        classifiers=None,
         load=worker_pb2.Load,
         ready=lambda: False,
-        engine_cpu_seconds=lambda: 0.0,
-        logits_states=lambda: 0,
-        open_handovers=lambda: 0,
+        figures=lambda: EngineFigures(open_handovers=0),
     ).collect()
     yield from classifier_metrics("decode", {"any": ClassifierTally()})

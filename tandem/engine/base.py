@@ -125,6 +125,18 @@ class EngineDescription:
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class EngineFigures:
+    """What metrics tell of an engine beside its load."""
+
+    cpu_seconds: float = 0.0
+    """CPU this process spent on what a GPU does in a real engine."""
+    logits_states: int = 0
+    """Sequences whose logits processors hold state."""
+    open_handovers: int | None = None
+    """Hand-overs that have begun and are not settled; None: the engine cannot say."""
+
+
 class Engine(Protocol):
     """An inference engine in one role. All methods are called from the worker's event loop."""
 
@@ -152,6 +164,10 @@ class Engine(Protocol):
 
     def load(self) -> worker_pb2.Load:
         """How busy the engine is now. Cheap."""
+        ...
+
+    def figures(self) -> EngineFigures:
+        """A snapshot; cheap."""
         ...
 
     async def close(self) -> None:

@@ -7,7 +7,8 @@ import logging
 
 from tandem.errors import EngineError, WorkerError
 from tandem.metrics import Drain
-from tandem.worker.legs import Legs
+from tandem.worker.core import events
+from tandem.worker.shell import Shell
 
 log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
@@ -15,26 +16,27 @@ SETTLE_SECONDS = 10.0
 
 
 async def drain(
-    legs: Legs, engine: asyncio.Task[EngineError], *, seconds: float, measured: Drain
+    shell: Shell, engine: asyncio.Task[EngineError], *, seconds: float, measured: Drain
 ) -> None:
     """Let open legs finish, fail those that take longer than `seconds`, and return at once where
     the engine dies. The worker takes nothing new by now.
     """
     measured.begin()
-    log.info("draining", extra={"count": len(legs)})
-    await _idle_within(seconds, legs, engine)
-    if len(legs) and not engine.done():
-        measured.aborted = len(legs)
+    log.info("draining", extra={"count": len(shell)})
+    await _idle_within(seconds, shell, engine)
+    if len(shell) and not engine.done():
+        measured.aborted = len(shell)
         log.warning("drain time ran out", extra={"count": measured.aborted})
-        legs.fail_all(WorkerError("the worker shut down before the request had ended"))
-        await _idle_within(SETTLE_SECONDS, legs, engine)
+        error = WorkerError("the worker shut down before the request had ended")
+        shell.tell(events.Abandon(error))
+        await _idle_within(SETTLE_SECONDS, shell, engine)
     measured.end()
     log.info("drained", extra={"seconds": round(measured.seconds, 3)})
 
 
-async def _idle_within(seconds: float, legs: Legs, engine: asyncio.Task[EngineError]) -> None:
+async def _idle_within(seconds: float, shell: Shell, engine: asyncio.Task[EngineError]) -> None:
     """Until no leg is open, the time is over, or the engine has died."""
     async with asyncio.TaskGroup() as tasks:
-        idle = tasks.create_task(legs.idle.wait())
+        idle = tasks.create_task(shell.idle.wait())
         await asyncio.wait({idle, engine}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()

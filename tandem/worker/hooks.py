@@ -10,7 +10,7 @@ from tandem.hooks.audit import AuditLog
 from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Phase
-from tandem.hooks.deferred import DeferredHooks, Deliver
+from tandem.hooks.deferred import DeferredHooks
 from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.settings import parse
@@ -19,9 +19,9 @@ from tandem.worker.config import WorkerConfig
 
 
 class WorkerHooks:
-    """In this process and at once, where no hook is async; else deferred."""
+    """What runs them, and what they count."""
 
-    def __init__(self, runs: Chain | DeferredHooks, tallied: Sequence[Tallied]) -> None:
+    def __init__(self, runs: DeferredHooks, tallied: Sequence[Tallied]) -> None:
         self.runs = runs
         self.tallied = tallied
 
@@ -46,14 +46,7 @@ class WorkerHooks:
             )
             return cls(pool, pool.hooks)
         chain = Chain.build(settings, phase=phase, model=model)
-        if chain.is_async:
-            return cls(ChainHost(chain), chain.hooks)
-        return cls(chain, chain.hooks)
-
-    @property
-    def deferred(self) -> bool:
-        """Verdicts come later."""
-        return not isinstance(self.runs, Chain)
+        return cls(ChainHost(chain), chain.hooks)
 
     @property
     def pool(self) -> HookPool | None:
@@ -63,20 +56,4 @@ class WorkerHooks:
     @property
     def audit(self) -> AuditLog | None:
         """What this process writes; those of a pool write themselves."""
-        if isinstance(self.runs, ChainHost):
-            return self.runs.chain.audit
-        return self.runs.audit if isinstance(self.runs, Chain) else None
-
-    async def start(self, deliver: Deliver) -> None:
-        """`deliver` gets what deferred hooks ruled. Raises LoadError or StartError."""
-        if isinstance(self.runs, Chain):
-            await self.runs.startup()
-        else:
-            await self.runs.start(deliver)
-
-    async def close(self) -> None:
-        """In bounded time."""
-        if isinstance(self.runs, Chain):
-            await self.runs.shutdown()
-        else:
-            await self.runs.close()
+        return self.runs.chain.audit if isinstance(self.runs, ChainHost) else None

@@ -5,7 +5,6 @@ not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -16,22 +15,14 @@ from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_ro
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.classifying import SAMPLING
-from tandem.worker.output import Output
+from tandem.worker.core.events import Accepted
+from tandem.worker.core.output import Output
+from tandem.worker.sampling import REGENERATED
 from tandem.worker.sampling import check as check_sampling
 
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003
 """More than a request has outputs."""
-
-
-@dataclass(slots=True, frozen=True)
-class Accepted:
-    """A leg that may start."""
-
-    task: common_pb2.Task
-    request: EngineRequest
-    output: Output
 
 
 class Intake:
@@ -57,7 +48,7 @@ class Intake:
         self._forced = tuple(forced)
         self._next_request_id = counter()
 
-    def accept(self, command: worker_pb2.StartLeg) -> Accepted:
+    def accept(self, link: int, command: worker_pb2.StartLeg) -> Accepted:
         """Raises RequestError, naming the field."""
         task = _parse(command.task)
         self._check_task(task)
@@ -79,7 +70,8 @@ class Intake:
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
         )
-        return Accepted(task, request, self._output(task))
+        output = self._output(task)
+        return Accepted(link=link, command=command, task=task, request=request, output=output)
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):
@@ -125,6 +117,8 @@ class Intake:
             spec = LogitsProcessorSpec.from_proto(message)
         except ValueError as error:
             raise InvalidRequestError(str(error), param="logits_processors") from error
+        except RecursionError as error:
+            raise InvalidRequestError("nested too deep", param="logits_processors") from error
         gated = for_role(spec, self._role.value)
         if not self._forced:
             return gated
@@ -151,7 +145,7 @@ def _sample_again(
     sampling: common_pb2.SamplingParams, regeneration: common_pb2.Regeneration
 ) -> None:
     """What a regeneration samples otherwise replaces what the client asked for."""
-    for name in SAMPLING:
+    for name in REGENERATED:
         if regeneration.HasField(name):  # type: ignore[arg-type]
             setattr(sampling, name, getattr(regeneration, name))
 

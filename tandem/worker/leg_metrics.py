@@ -8,38 +8,42 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from tandem.hooks.contract import Phase
-from tandem.worker.tally import WorkerTally
+from tandem.worker.counters import WorkerCounters
 
 _PHASE = ("phase",)
 
 
-def leg_metrics(phase: Phase, tally: WorkerTally) -> Iterator[Metric]:
+def leg_metrics(phase: Phase, counters: WorkerCounters) -> Iterator[Metric]:
     """Added up when a leg closes; nothing here is counted by token."""
     legs = CounterMetricFamily(
         "tandem_worker_legs", "Sequences that ended here.", labels=(*_PHASE, "outcome")
     )
-    for outcome, count in tally.legs.items():
+    for outcome, count in counters.legs.items():
         legs.add_metric((phase, outcome), count)
     failures = CounterMetricFamily(
         "tandem_worker_failed_legs",
         "Sequences that failed or were refused here, by the code of their error.",
         labels=(*_PHASE, "code"),
     )
-    for code, count in tally.failures.items():
+    for code, count in counters.failures.items():
         failures.add_metric((phase, code), count)
     seconds = HistogramMetricFamily(
         "tandem_worker_leg_seconds",
         "Time of a sequence on this worker, its wait and the hand-over of its KV cache included.",
         labels=_PHASE,
     )
-    seconds.add_metric((phase,), tally.leg_seconds.buckets(), tally.leg_seconds.total)
+    seconds.add_metric((phase,), counters.leg_seconds.buckets(), counters.leg_seconds.total)
     yield from (legs, failures, seconds)
     for name, help, value in (
-        ("prompt_tokens", "Prompt tokens of the sequences that ended here.", tally.prompt_tokens),
+        (
+            "prompt_tokens",
+            "Prompt tokens of the sequences that ended here.",
+            counters.prompt_tokens,
+        ),
         (
             "cached_tokens",
             "Of those, the ones whose KV cache the engine had already.",
-            tally.cached_tokens,
+            counters.cached_tokens,
         ),
     ):
         family = CounterMetricFamily(f"tandem_worker_{name}", help, labels=_PHASE)

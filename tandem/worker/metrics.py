@@ -10,10 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tandem.engine.base import EngineFigures
 from tandem.histogram import Histogram
 from tandem.hooks.contract import Phase
 from tandem.v1 import worker_pb2
-from tandem.worker.classifying import Classifying
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.hook_metrics import (
     audit_metrics,
     classifier_metrics,
@@ -23,7 +24,7 @@ from tandem.worker.hook_metrics import (
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.network_metrics import network_metrics
-from tandem.worker.tally import WorkerTally
+from tandem.worker.phase import Classifiers
 
 
 class WorkerCollector(Collector):
@@ -33,44 +34,40 @@ class WorkerCollector(Collector):
         self,
         *,
         phase: Phase,
-        tally: WorkerTally,
+        counters: WorkerCounters,
         hooks: WorkerHooks | None,
-        classifying: Classifying | None,
+        classifiers: Classifiers | None,
         load: Callable[[], worker_pb2.Load],
         ready: Callable[[], bool],
-        engine_cpu_seconds: Callable[[], float],
-        logits_states: Callable[[], int],
-        open_handovers: Callable[[], int | None],
+        figures: Callable[[], EngineFigures],
     ) -> None:
-        """`open_handovers` answers None where the engine cannot say."""
         self._phase = phase
-        self._tally = tally
+        self._counted = counters
         self._hooks = hooks
-        self._classifying = classifying
+        self._classifiers = classifiers
         self._load = load
         self._ready = ready
-        self._engine_cpu_seconds = engine_cpu_seconds
-        self._logits_states = logits_states
-        self._open_handovers = open_handovers
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._gauges()
-        yield from self._counters()
-        yield from self._transfers()
+        figures = self._figures()
+        yield from self._gauges(figures)
+        yield from self._counters(figures)
+        yield from self._transfers(figures)
         yield from self._judges()
 
     def _judges(self) -> Iterator[Metric]:
-        hooks, classifying = self._hooks, self._classifying
+        hooks, classifiers = self._hooks, self._classifiers
         yield from hook_metrics(self._phase, () if hooks is None else hooks.tallied)
         yield from classifier_metrics(
-            self._phase, {} if classifying is None else classifying.tallies
+            self._phase, {} if classifiers is None else classifiers.counters
         )
         if hooks is not None and hooks.pool is not None:
             yield from pool_metrics(self._phase, hooks.pool)
-        logs = [each.audit for each in (hooks, classifying) if each is not None]
+        logs = [each.audit for each in (hooks, classifiers) if each is not None]
         yield from audit_metrics(self._phase, [log for log in logs if log is not None])
 
-    def _gauges(self) -> Iterator[Metric]:
+    def _gauges(self, figures: EngineFigures) -> Iterator[Metric]:
         load = self._load()
         yield self._gauge(
             "tandem_worker_open_legs", "Sequences that are open here.", load.open_legs
@@ -97,29 +94,29 @@ class WorkerCollector(Collector):
         yield self._gauge(
             "tandem_logits_states",
             "Sequences whose logits processors hold state.",
-            self._logits_states(),
+            figures.logits_states,
         )
         yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 
-    def _counters(self) -> Iterator[Metric]:
-        yield from leg_metrics(self._phase, self._tally)
+    def _counters(self, figures: EngineFigures) -> Iterator[Metric]:
+        yield from leg_metrics(self._phase, self._counted)
         yield from network_metrics(self._phase)
         yield self._counter(
-            "tandem_worker_tokens", "Tokens the engine delivered.", self._tally.tokens
+            "tandem_worker_tokens", "Tokens the engine delivered.", self._counted.tokens
         )
         yield self._counter(
             "tandem_worker_engine_cpu_seconds",
             "CPU this process spent on what a GPU does in a real engine.",
-            self._engine_cpu_seconds(),
+            figures.cpu_seconds,
         )
         yield _histogram(
             "tandem_worker_step_seconds",
             "Time the worker took to turn one engine step into output.",
             {"phase": self._phase},
-            self._tally.steps,
+            self._counted.steps,
         )
 
-    def _transfers(self) -> Iterator[Metric]:
+    def _transfers(self, figures: EngineFigures) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(
             "tandem_kv_transfer_seconds",
             "Time of one hand-over of KV cache.",
@@ -130,18 +127,18 @@ class WorkerCollector(Collector):
             "KV cache handed over, bytes.",
             labels=("phase", "transport"),
         )
-        for transport, tally in list(self._tally.transfers.items()):
+        for transport, counted in list(self._counted.transfers.items()):
             labels = (self._phase, transport)
-            buckets = tally.exemplars.beside(tally.seconds.buckets())
-            seconds.add_metric(labels, buckets, tally.seconds.total)
-            size.add_metric(labels, tally.bytes)
+            buckets = counted.exemplars.beside(counted.seconds.buckets())
+            seconds.add_metric(labels, buckets, counted.seconds.total)
+            size.add_metric(labels, counted.bytes)
         yield seconds
         yield size
-        if (open_handovers := self._open_handovers()) is not None:
+        if figures.open_handovers is not None:
             yield self._gauge(
                 "tandem_kv_open_handovers",
                 "Hand-overs that have begun and are not settled; each holds KV memory.",
-                open_handovers,
+                figures.open_handovers,
             )
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:

@@ -10,6 +10,15 @@ from collections.abc import Callable
 from tandem.errors import InvalidRequestError
 from tandem.v1 import common_pb2
 
+REGENERATED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""What a regeneration may set otherwise."""
 _RANGES: tuple[tuple[str, Callable[[common_pb2.SamplingParams], bool], str], ...] = (
     ("max_tokens", lambda s: s.max_tokens >= 1, "at least 1"),
     ("temperature", lambda s: 0 <= s.temperature < math.inf, "at least 0"),

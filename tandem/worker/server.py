@@ -25,22 +25,22 @@ from tandem.wire import tls
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
 from tandem.worker import startup
-from tandem.worker.classifying import Classifying
 from tandem.worker.config import WorkerConfig
-from tandem.worker.description import PHASES, describe
+from tandem.worker.core import events
+from tandem.worker.core.machine import Core
+from tandem.worker.counters import WorkerCounters
+from tandem.worker.description import describe
 from tandem.worker.drain import drain
 from tandem.worker.follower import Follower
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
-from tandem.worker.judges import Judges
-from tandem.worker.legs import Legs
 from tandem.worker.metrics import WorkerCollector
-from tandem.worker.phases import DecodeRules, PrefillRules
-from tandem.worker.pipeline import Pipeline
+from tandem.worker.phase import LoadPhase
 from tandem.worker.readiness import Readiness
+from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
+from tandem.worker.shell import Shell
 from tandem.worker.spans import LegSpans
-from tandem.worker.tally import WorkerTally
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -49,8 +49,11 @@ FLUSH_SECONDS = 2.0
 """For last frames to leave."""
 
 
-def main(phase: Phase, argv: list[str] | None = None) -> int:
-    """The whole life of a worker process. Returns its exit status: 1 when the engine died."""
+def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
+    """The whole life of a worker process. `load`: what the phase brings of its own.
+
+    Returns its exit status: 1 when the engine died.
+    """
     component = f"{phase}_worker"
     try:
         config = settings.load(WorkerConfig, prog=f"tandem-{phase}-worker", argv=argv)
@@ -68,7 +71,7 @@ def main(phase: Phase, argv: list[str] | None = None) -> int:
             service=f"tandem-{phase}-worker",
             instance=config.worker_name(phase),
         ) as tracer:
-            worker = Worker(phase, config, tracer)
+            worker = Worker(phase, config, load, tracer)
             try:
                 if await worker.start(stop):
                     await worker.serve(stop)
@@ -85,7 +88,9 @@ def main(phase: Phase, argv: list[str] | None = None) -> int:
 class Worker:
     """One worker. `start`, `serve` and `close` are its life."""
 
-    def __init__(self, phase: Phase, config: WorkerConfig, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self, phase: Phase, config: WorkerConfig, load: LoadPhase, tracer: Tracer | None = None
+    ) -> None:
         """Loads all user code and the model's tokenizer. Raises StartError. `tracer`: where the
         spans of traced requests go.
         """
@@ -95,8 +100,8 @@ class Worker:
         self._registry = startup.load_registry(config)
         self._hooks = WorkerHooks.load(phase, config)
         self._tokenizer = Tokenizer.load(config.model_path)
-        self._classifying = Classifying.load(config, self._tokenizer) if phase == "decode" else None
-        self._tally = WorkerTally()
+        self._parts = load(config, self._tokenizer)
+        self._counters = WorkerCounters()
         self._engine = self._make_engine()
         self._server = Server(PeerTls.of(config))
         self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
@@ -111,10 +116,10 @@ class Worker:
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
         if self._hooks is not None:
-            await self._hooks.start(lambda rulings: self._pipeline.on_rulings(rulings))
-        if self._classifying is not None:
-            await self._classifying.start(
-                lambda request_id, judgement: self._pipeline.on_judgement(request_id, judgement)
+            await self._hooks.runs.start(lambda rulings: self._shell.on_rulings(rulings))
+        if self._parts.classifiers is not None:
+            await self._parts.classifiers.start(
+                lambda request_id, judgement: self._shell.on_judgement(request_id, judgement)
             )
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
         process.own_signals(stop)  # engines put in handlers of their own
@@ -148,20 +153,20 @@ class Worker:
         if not engine.cancelled():
             self._engine_died = True
             error = engine.result()
-            self._legs.fail_all(error, settled=True)
+            self._shell.tell(events.EngineGone(error))
             raise error
 
     async def close(self) -> None:
         """Send what is left and free everything, in bounded time; also after a failed start."""
         if self._listening:
             await self._readiness.shut()
-            self._servicer.close()
+            self._shell.flush()
             await self._server.stop(FLUSH_SECONDS)
         await self._engine.close()
         if self._hooks is not None:
-            await self._hooks.close()
-        if self._classifying is not None:
-            await self._classifying.close()
+            await self._hooks.runs.close()
+        if self._parts.classifiers is not None:
+            await self._parts.classifiers.close()
         await self._admin.aclose()
 
     # --- starting --------------------------------------------------------------------------------
@@ -171,35 +176,31 @@ class Worker:
         return factory.create(self._config.engine, Role(self._phase), settings)
 
     def _make_service(self, engine: EngineDescription) -> None:
-        judges = Judges(None if self._hooks is None else self._hooks.runs, self._classifying)
-        self._legs = Legs(
-            phase=PHASES[self._phase],
-            worker=self._description.name,
+        hooks, classifiers = self._hooks, self._parts.classifiers
+        self._shell = Shell(
+            Core(
+                rules=self._parts.rules,
+                worker=self._description.name,
+                max_legs=engine.limits.max_sequences,
+                hooked=hooks is not None,
+            ),
             intake=Intake(
                 role=Role(self._phase),
                 model=self._config.model_name(),
                 limits=engine.limits,
                 tokenizer=self._tokenizer,
-                reads_text=self._hooks is not None or self._classifying is not None,
+                reads_text=hooks is not None or classifiers is not None,
                 forced=startup.forced_entries(
                     self._config, self._registry, self._tokenizer, engine
                 ),
             ),
             engine=self._engine,
-            max_legs=engine.limits.max_sequences,
-            tally=self._tally,
-            judges=judges,
-            spans=self._spans(),
-        )
-        self._pipeline = Pipeline(
-            self._legs,
-            rules=PrefillRules() if self._phase == "prefill" else DecodeRules(),
-            judges=judges,
-            tally=self._tally,
+            hooks=None if hooks is None else hooks.runs,
+            classifiers=classifiers,
+            records=Records(self._counters, self._spans()),
         )
         self._servicer = WorkerServicer(
-            legs=self._legs,
-            load=self._load,
+            shell=self._shell,
             describe=self._describe_now,
             on_paired=self._readiness.on_paired,
         )
@@ -227,10 +228,10 @@ class Worker:
     # --- serving ---------------------------------------------------------------------------------
 
     async def _follow_engine(self) -> EngineError:
-        """Hand every step to the legs. Returns why there are no more."""
+        """Hand every step to the core. Returns why there are no more."""
         try:
             async for step in self._engine.steps():
-                self._pipeline.on_step(step)
+                self._shell.on_step(step)
         except EngineError as error:
             return error
         return EngineError("the engine stopped by itself")
@@ -238,26 +239,20 @@ class Worker:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._legs.sweep()
-            self._servicer.report_load()
+            self._shell.tell(events.Tick())
+            self._shell.report_load()
 
     async def _drain(self, engine: asyncio.Task[EngineError]) -> None:
-        self._legs.draining = True
+        self._shell.tell(events.Drain())
         await self._readiness.shut()
-        self._servicer.report_load()
+        self._shell.report_load()
         seconds = self._config.drain_seconds
-        await drain(self._legs, engine, seconds=seconds, measured=self._drained)
-
-    def _load(self) -> worker_pb2.Load:
-        load = self._engine.load()
-        load.open_legs = len(self._legs)
-        load.draining = self._legs.draining
-        return load
+        await drain(self._shell, engine, seconds=seconds, measured=self._drained)
 
     def _describe_now(self) -> worker_pb2.WorkerDescription:
         description = worker_pb2.WorkerDescription()
         description.CopyFrom(self._description)
-        description.load.CopyFrom(self._load())
+        description.load.CopyFrom(self._shell.load())
         return description
 
     def _spans(self) -> LegSpans | None:
@@ -270,17 +265,16 @@ class Worker:
         registry.register(self._drained)
         registry.register(SpanCollector(self._tracer))
         registry.register(ExpiryCollector(tls.files(self._config)))
+        loop = asyncio.get_running_loop()
         registry.register(
             WorkerCollector(
                 phase=self._phase,
-                tally=self._tally,
+                counters=self._counters,
                 hooks=self._hooks,
-                classifying=self._classifying,
-                load=from_loop(asyncio.get_running_loop(), self._load),
+                classifiers=self._parts.classifiers,
+                load=from_loop(loop, self._shell.load),
+                figures=from_loop(loop, self._engine.figures),
                 ready=lambda: self._readiness.ready,
-                engine_cpu_seconds=lambda: float(getattr(self._engine, "engine_cpu_seconds", 0.0)),
-                logits_states=lambda: int(getattr(self._engine, "logits_states", 0)),
-                open_handovers=lambda: getattr(self._engine, "open_handovers", None),
             )
         )
         return registry

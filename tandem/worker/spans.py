@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tandem import ids
+from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.contract import Phase
 from tandem.tracing.spans import Event, Span, Tracer, Value
 from tandem.v1 import worker_pb2
-from tandem.worker.leg import Closing, Leg
+from tandem.worker.core.leg import Closing, Leg
 
 KV_TRANSFER = "kv_transfer"
 
@@ -23,7 +24,7 @@ class LegSpans:
     def closed(self, leg: Leg, closing: Closing, now: float) -> None:
         """The span of a leg, named as its phase."""
         span_id = ids.new_span_id()
-        first = [Event("first_token", leg.first_at)] if leg.first_at else []
+        first = [] if leg.first_at is None else [Event("first_token", leg.first_at)]
         self._tracer.record(
             Span(
                 name=self._phase,
@@ -37,8 +38,8 @@ class LegSpans:
                 error=closing.error,
             )
         )
-        if leg.kv is not None and leg.first_at and self._phase == "decode":
-            self._tracer.record(_kv_transfer(leg, span_id))
+        if leg.kv is not None and leg.first_at is not None and self._phase == "decode":
+            self._tracer.record(_kv_transfer(leg, leg.kv, leg.first_at, span_id))
 
     def refused(
         self, command: worker_pb2.StartLeg, trace_id: str, error: TandemError, now: float
@@ -75,7 +76,7 @@ class LegSpans:
             "tandem.hook.terminated": output.terminated,
             "tandem.hook.seconds": output.hook_seconds,
         }
-        if leg.first_at:
+        if leg.first_at is not None:
             attributes["tandem.first_token.seconds"] = leg.first_at - leg.started_at
         if closing.outcome == "cancelled" and closing.reason:
             attributes["tandem.cancelled.reason"] = closing.reason
@@ -83,28 +84,25 @@ class LegSpans:
             attributes["gen_ai.response.finish_reasons"] = (output.end.reason,)
             attributes["tandem.withheld"] = output.end.withheld
         if leg.kv is not None:
-            attributes |= _kv_attributes(leg)
+            attributes |= _kv_attributes(leg.kv)
         return attributes
 
 
-def _kv_transfer(leg: Leg, parent: int) -> Span:
+def _kv_transfer(leg: Leg, kv: KvTransfer, arrived: float, parent: int) -> Span:
     """It ended, as far as this side knows, when the engine brought the first token."""
-    assert leg.kv is not None
     return Span(
         name=KV_TRANSFER,
         trace_id=leg.trace_id,
         span_id=ids.new_span_id(),
         parent_id=parent,
-        began=leg.first_at - leg.kv.seconds,
-        ended=leg.first_at,
-        attributes=_kv_attributes(leg),
+        began=arrived - kv.seconds,
+        ended=arrived,
+        attributes=_kv_attributes(kv),
         inside=True,
     )
 
 
-def _kv_attributes(leg: Leg) -> dict[str, Value]:
-    kv = leg.kv
-    assert kv is not None
+def _kv_attributes(kv: KvTransfer) -> dict[str, Value]:
     return {
         "tandem.kv.bytes": kv.bytes,
         "tandem.kv.seconds": kv.seconds,

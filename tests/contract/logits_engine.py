@@ -47,7 +47,7 @@ async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
         engine.submit(request(number, asked[number]))
     peak = 0
     async for step in engine.steps():
-        peak = max(peak, engine.logits_states)  # type: ignore[attr-defined]
+        peak = max(peak, engine.figures().logits_states)
         for delta in step:
             answer = answers[delta.request_id]
             answer["token_ids"] += delta.token_ids
@@ -72,9 +72,9 @@ async def settled(engine: Any) -> int:
     """Sequences that still have processors when nothing is open, after a moment for the engine."""
     loop = asyncio.get_running_loop()
     until = loop.time() + SETTLE_SECONDS
-    while engine.logits_states and loop.time() < until:  # noqa: ASYNC110 - another process
+    while engine.figures().logits_states and loop.time() < until:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.05)
-    states: int = engine.logits_states
+    states: int = engine.figures().logits_states
     return states
 
 

@@ -419,7 +419,7 @@ def test_each_attempt_is_told_what_is_left_of_the_deadline() -> None:
 
 
 def _refuse(bench: Bench, leg: actions.StartLeg, error: TandemError) -> list[Action]:
-    """As tandem/worker/legs.py closes a leg that it has no room for."""
+    """As tandem/worker/core/machine.py closes a leg that it has no room for."""
     return bench.close(leg, Outcome.FAILED, error=error, retryable=True)
 
 

@@ -17,6 +17,7 @@ from tandem.engine.base import (
     ONE_NODE,
     Delta,
     EngineDescription,
+    EngineFigures,
     EngineRequest,
     Nodes,
     Role,
@@ -159,10 +160,10 @@ class SglangEngine:
             kv_tokens_total=self._launched.capacity if self._launched else 0,
         )
 
-    @property
-    def logits_states(self) -> int:
-        """Sequences whose logits processors are in the scheduler's memory now."""
-        return int(self._states.value) if self._states is not None else 0
+    def figures(self) -> EngineFigures:
+        """The logits states are those in the scheduler's memory."""
+        states = 0 if self._states is None else int(self._states.value)
+        return EngineFigures(logits_states=states)
 
     async def close(self) -> None:
         if self._closed:

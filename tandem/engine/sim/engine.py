@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem import ids
 from tandem.engine import model_files
-from tandem.engine.base import EngineDescription, EngineRequest, Role, Step
+from tandem.engine.base import EngineDescription, EngineFigures, EngineRequest, Role, Step
 from tandem.engine.sim import validation
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.handover import Handover
@@ -114,6 +114,14 @@ class SimEngine:
             kv_tokens_total=started.pool.total_tokens,
         )
 
+    def figures(self) -> EngineFigures:
+        started = self._started
+        return EngineFigures(
+            cpu_seconds=0.0 if started is None else started.model.cpu_seconds,
+            logits_states=state.alive(),
+            open_handovers=self.open_rooms,
+        )
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -123,21 +131,6 @@ class SimEngine:
             await self._started.handover.close()
             self._started.scheduler.close()
         self._mailbox.close()
-
-    @property
-    def open_handovers(self) -> int:
-        """Rooms whose KV is being handed over now; each holds its pages until it is settled."""
-        return len(self._started.handover) if self._started is not None else 0
-
-    @property
-    def engine_cpu_seconds(self) -> float:
-        """CPU this engine spent on what a GPU does in a real one: KV contents and tokens."""
-        return self._started.model.cpu_seconds if self._started is not None else 0.0
-
-    @property
-    def logits_states(self) -> int:
-        """Sequences of this process that have logits processors now."""
-        return state.alive()
 
     @property
     def open_rooms(self) -> int:

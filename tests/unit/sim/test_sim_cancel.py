@@ -162,7 +162,7 @@ async def test_an_engine_that_was_not_started_answers_and_closes(model_path: Any
         registry=Registry.builtin(),
     )
     engine.cancel(1)
-    assert engine.load().open_legs == engine.open_rooms == engine.engine_cpu_seconds == 0
+    assert engine.load().open_legs == engine.open_rooms == engine.figures().cpu_seconds == 0
     await engine.close()
     async with asyncio.timeout(5):
         assert [step async for step in engine.steps()] == []

@@ -194,7 +194,7 @@ async def test_ten_thousand_requests_with_aborts_and_failures_leave_no_state(
     start: Any, registry: Registry
 ) -> None:
     whole = await start(Role.AGGREGATED, registry=registry, step_ms=0)
-    before, highest = whole.engine.logits_states, 0
+    before, highest = whole.engine.figures().logits_states, 0
     for _ in range(100):
         numbers = [
             whole.ask(
@@ -203,11 +203,11 @@ async def test_ten_thousand_requests_with_aborts_and_failures_leave_no_state(
             )
             for index in range(100)
         ]
-        highest = max(highest, whole.engine.logits_states)
+        highest = max(highest, whole.engine.figures().logits_states)
         for number in numbers[::3]:
             whole.engine.cancel(number)
         for number in numbers:
             await whole.end_of(number)
         whole.said.clear()
     assert highest >= before + 100
-    assert whole.engine.logits_states == before
+    assert whole.engine.figures().logits_states == before

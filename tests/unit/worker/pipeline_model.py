@@ -16,13 +16,14 @@ from worker_harness import RecordingHook
 from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Verdict, emit
-from tandem.hooks.deferred import SequenceInfo
+from tandem.hooks.deferred import Ruling, SequenceInfo
+from tandem.hooks.piece import Piece
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.text.byte_table import ByteTable
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
-from tandem.worker.output import Output
+from tandem.worker.core.output import Output
 
 
 @dataclass
@@ -76,14 +77,19 @@ def run(
     output = Output(
         detokenizer=tokenizer.detokenizer(), stops=StopStrings(stops) if stops else None
     )
-    if verdicts is not None:
-        info = SequenceInfo(request_id=1, group=1, output_index=0, streaming=True, trace_id="t")
-        output.hooks = Chain([runner]).sequence(info)
+    info = SequenceInfo(request_id=1, group=1, output_index=0, streaming=True, trace_id="t")
+    hooks = None if verdicts is None else Chain([runner]).sequence(info)
     for place, chunk in enumerate(chunks):
         ids = [to_token[byte] for byte in chunk]
         last = place == len(chunks) - 1
         logprobs = Logprobs([float(i) for i in ids], [[(i, 0.0)] for i in ids])
-        piece = output.push(Delta(1, ids, Ending.LENGTH if last else None, logprobs))
+        cut = output.cut(Delta(1, ids, Ending.LENGTH if last else None, logprobs))
+        piece: Piece | None = cut
+        if hooks is None:
+            output.unruled()
+        else:
+            piece = hooks.judge(cut, output.over)
+            output.ruled(Ruling(1, piece, output.over, hooks.reason))
         outcome.pieces.append("" if piece is None else piece.text)
         shown = [] if piece is None else list(piece.token_ids)
         outcome.ids.append([to_byte[i] for i in shown])

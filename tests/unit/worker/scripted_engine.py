@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, Step
+from tandem.engine.base import (
+    Delta,
+    Ending,
+    EngineDescription,
+    EngineFigures,
+    EngineRequest,
+    Step,
+)
 from tandem.errors import EngineError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
 
@@ -66,6 +73,9 @@ class ScriptedEngine:
 
     def load(self) -> worker_pb2.Load:
         return worker_pb2.Load(open_legs=len(self.open), kv_tokens_total=1000)
+
+    def figures(self) -> EngineFigures:
+        return EngineFigures()
 
     async def close(self) -> None:
         self.closed = True

@@ -10,6 +10,7 @@ from tandem.errors import EngineError
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.spans import Span
+from tandem.worker.core import events
 from tandem.worker.spans import LegSpans
 
 PARENT = 0xABCDEF
@@ -81,7 +82,7 @@ def test_a_cancelled_leg_ends_when_the_engine_lets_go_and_says_who_cancelled(
 ) -> None:
     bench, spans = bench_of(tokenizer)
     bench.start(parent_span=PARENT)
-    bench.legs.cancel(bench.link, 1, "deadline_exceeded")
+    bench.cancel(1, "deadline_exceeded")
     assert spans == []
     bench.now += 1
     bench.settle()
@@ -105,7 +106,7 @@ def test_a_failed_leg_has_its_error(tokenizer: Tokenizer) -> None:
 
 def test_a_refused_leg_is_a_span_too(tokenizer: Tokenizer) -> None:
     bench, spans = bench_of(tokenizer)
-    bench.legs.draining = True
+    bench.shell.tell(events.Drain())
     assert bench.start(parent_span=PARENT) == 0
     (leg,) = spans
     assert (leg.name, leg.trace_id, leg.parent_id) == ("decode", TRACE, PARENT)
@@ -118,11 +119,11 @@ def test_the_transfer_of_a_traced_leg_is_an_exemplar_and_of_others_not(
     tokenizer: Tokenizer,
 ) -> None:
     bench, _ = bench_of(tokenizer)
-    tally = bench.tally.transfers[KV.transport]
-    empty = [("x", 0.0)] * len(tally.seconds.counts)
+    counters = bench.counters.transfers[KV.transport]
+    empty = [("x", 0.0)] * len(counters.seconds.counts)
     bench.step(Delta(bench.start(1), (20,), Ending.STOP, kv=KV))
-    assert not any(len(bucket) == 3 for bucket in tally.exemplars.beside(empty))
+    assert not any(len(bucket) == 3 for bucket in counters.exemplars.beside(empty))
     bench.step(Delta(bench.start(2, parent_span=PARENT), (20,), Ending.STOP, kv=KV))
-    (bucket,) = [bucket for bucket in tally.exemplars.beside(empty) if len(bucket) == 3]
+    (bucket,) = [bucket for bucket in counters.exemplars.beside(empty) if len(bucket) == 3]
     assert bucket[2].labels == {"trace_id": TRACE}
     assert bucket[2].value == KV.seconds

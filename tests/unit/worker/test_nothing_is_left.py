@@ -62,17 +62,17 @@ def test_ten_thousand_requests_leave_nothing(
         steps = []
         for request, leg in running.items():
             if draw.random() < 0.05:
-                bench.legs.cancel(bench.link, leg, "client")
+                bench.cancel(leg, "client")
             if request in bench.engine.open:
                 end = Ending.LENGTH if draw.random() < 0.2 else None
                 steps.append(delta(request, [20 + draw.randint(0, 9)], end))
         bench.step(*steps)
         bench.settle()
         running = {
-            request: leg for request, leg in running.items() if bench.legs.find(request) is not None
+            request: leg for request, leg in running.items() if bench.leg(request) is not None
         }
-    assert len(bench.legs) == 0
-    assert bench.link.legs == {}
+    assert len(bench.shell) == 0
+    assert list(bench.core.legs) == []
     assert hook.state == {}
     assert hook.closed == dict.fromkeys(range(1, REQUESTS + 1), 1)
     assert hook.finals == hook.closed

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import Metric
 
+from tandem.engine.base import EngineFigures
 from tandem.errors import KvTransferError
 from tandem.v1 import worker_pb2
-from tandem.worker.leg import Closing
+from tandem.worker.core.leg import Closing
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.metrics import WorkerCollector
 from tandem.worker.network_metrics import network_metrics
-from tandem.worker.tally import WorkerTally
 
 DEV = """\
 Inter-|   Receive                                                |  Transmit
@@ -34,22 +35,22 @@ def _values(families: list[Metric], series: str) -> dict[str, float]:
 
 
 def test_a_failed_leg_is_counted_by_its_code_and_every_code_is_there_at_zero() -> None:
-    tally = WorkerTally()
-    tally.closed(Closing("failed", error=KvTransferError("it did not come")))
-    tally.closed(Closing("finished"))
-    failed = _values(list(leg_metrics("decode", tally)), "tandem_worker_failed_legs_total")
+    counters = WorkerCounters()
+    counters.closed(Closing("failed", error=KvTransferError("it did not come")))
+    counters.closed(Closing("finished"))
+    failed = _values(list(leg_metrics("decode", counters)), "tandem_worker_failed_legs_total")
     assert failed["kv_transfer_failed"] == 1
     assert failed["hook_failed"] == failed["kv_corrupt"] == failed["draining"] == 0
     assert sum(failed.values()) == 1
-    ended = _values(list(leg_metrics("decode", tally)), "tandem_worker_legs_total")
+    ended = _values(list(leg_metrics("decode", counters)), "tandem_worker_legs_total")
     assert (ended["failed"], ended["finished"]) == (1, 1)
 
 
 def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
-    tally = WorkerTally()
-    tally.ran(seconds=0.3, prompt_tokens=100, cached_tokens=64)
-    tally.ran(seconds=1.7, prompt_tokens=20, cached_tokens=0)
-    families = list(leg_metrics("prefill", tally))
+    counters = WorkerCounters()
+    counters.ran(seconds=0.3, prompt_tokens=100, cached_tokens=64)
+    counters.ran(seconds=1.7, prompt_tokens=20, cached_tokens=0)
+    families = list(leg_metrics("prefill", counters))
     assert _values(families, "tandem_worker_prompt_tokens_total") == {"": 120}
     assert _values(families, "tandem_worker_cached_tokens_total") == {"": 64}
     assert _values(families, "tandem_worker_leg_seconds_count") == {"": 2}
@@ -62,14 +63,12 @@ def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
 ) -> None:
     collector = WorkerCollector(
         phase="decode",
-        tally=WorkerTally(),
+        counters=WorkerCounters(),
         hooks=None,
-        classifying=None,
+        classifiers=None,
         load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
         ready=lambda: True,
-        engine_cpu_seconds=lambda: 0.0,
-        logits_states=lambda: 0,
-        open_handovers=lambda: None,
+        figures=EngineFigures,
     )
     found = _values(list(collector.collect()), "tandem_worker_kv_used_ratio")
     assert found == {"": share}

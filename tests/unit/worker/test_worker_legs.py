@@ -11,14 +11,14 @@ import pytest
 from scripted_engine import LIMITS
 from worker_harness import KV, Bench, LaterHooks, delta, with_logprobs
 
+from decode_worker.rules import DecodeRules
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.logits.spec import forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.legs import DuplicateLegError
-from tandem.worker.pipeline import MAX_HELD_ROWS
+from tandem.worker.core import events
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED
@@ -73,8 +73,8 @@ def test_rows_then_finish_then_closed(tokenizer: Tokenizer) -> None:
     (started,) = said.of(1, "started")
     assert (started.kv_bytes, started.kv_seconds) == (KV.bytes, KV.seconds)
     assert bench.engine.cancelled == []
-    assert len(bench.legs) == 0
-    assert bench.legs.idle.is_set()
+    assert len(bench.shell) == 0
+    assert bench.shell.idle.is_set()
 
 
 def test_the_end_token_has_no_text_even_where_it_is_an_ordinary_word(tokenizer: Tokenizer) -> None:
@@ -197,7 +197,7 @@ def test_terminate_keeps_earlier_chunks_and_cancels_once(tokenizer: Tokenizer) -
     bench.step(delta(request, _ids(tokenizer, " gone")))
     assert bench.engine.cancelled == [request]
     bench.step(delta(request, _ids(tokenizer, " late")))
-    bench.legs.cancel(bench.link, 1, "test")
+    bench.cancel(1, "test")
     said = bench.settle()
     assert said.text(101) == "kept"
     (finish,) = said.finishes(101)
@@ -294,10 +294,10 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     assert said.closed(terminating + 1).outcome == TERMINATED
     assert said.finishes(101 + sibling) == []
     assert said.of(sibling + 1, "closed") == []
-    bench.legs.cancel(bench.link, sibling + 1, "terminated")
+    bench.cancel(sibling + 1, "terminated")
     assert bench.take().closed(sibling + 1).outcome == CANCELLED
     assert [len(bench.hook.finals(request)) for request in requests] == [1, 1]
-    assert len(bench.legs) == 1
+    assert len(bench.shell) == 1
 
 
 @pytest.mark.promise("S0-035")
@@ -325,7 +325,7 @@ def test_held_output_goes_when_it_is_released(tokenizer: Tokenizer) -> None:
     assert said.rows(101) == said.finishes(101) == said.reports(101) == []
     assert said.of(1, "closed") == []
     assert said.order == ["started"]
-    bench.legs.release(bench.link, 1)
+    bench.release(1)
     bench.take()
     assert said.text(101) == "held back"
     assert said.token_ids(101) == ids
@@ -342,7 +342,7 @@ async def test_held_output_leaves_with_its_release_and_waits_for_no_further_step
     frames = bench.link.outbox.messages()
     bench.link.report_load()
     await anext(frames)  # nothing is left that would wake the outbox
-    bench.legs.release(bench.link, 1)
+    bench.release(1)
     bench.said.add(await asyncio.wait_for(anext(frames), 5))
     assert bench.said.text(101) == "first"
 
@@ -351,7 +351,7 @@ def test_a_released_leg_goes_on_without_holding(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(hold=True)
     bench.step(delta(request, _ids(tokenizer, "a")))
-    bench.legs.release(bench.link, 1)
+    bench.release(1)
     assert bench.take().text(101) == "a"
     assert bench.step(delta(request, _ids(tokenizer, "b"))).text(101) == "ab"
 
@@ -364,10 +364,10 @@ def test_what_was_held_is_never_shown_when_the_leg_is_cancelled(
     bench = Bench(tokenizer)
     request = bench.start(hold=True)
     bench.step(delta(request, _ids(tokenizer, "a"), Ending.LENGTH if ended else None))
-    bench.legs.cancel(bench.link, 1, "hook_failed")
+    bench.cancel(1, "hook_failed")
     said = bench.settle()
     assert said.closed(1).outcome == CANCELLED
-    bench.legs.release(bench.link, 1)
+    bench.release(1)
     assert bench.take().rows(101) == []
     assert len(bench.hook.finals(request)) == 1
 
@@ -375,7 +375,7 @@ def test_what_was_held_is_never_shown_when_the_leg_is_cancelled(
 def test_a_hold_that_never_ends_fails_closed(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(hold=True)
-    for _ in range(MAX_HELD_ROWS + 1):
+    for _ in range(DecodeRules.max_held_rows + 1):
         bench.step(delta(request, [20]))
     said = bench.settle()
     assert said.closed(1).error.code == "hook_failed"
@@ -388,7 +388,7 @@ def test_a_terminate_while_held_waits_for_the_release(tokenizer: Tokenizer) -> N
     bench.step(delta(request, _ids(tokenizer, "a")))
     bench.step(delta(request, _ids(tokenizer, "b")))
     assert bench.settle().of(1, "closed") == []
-    bench.legs.release(bench.link, 1)
+    bench.release(1)
     said = bench.take()
     assert said.text(101) == "a"
     assert said.closed(1).outcome == TERMINATED
@@ -445,16 +445,16 @@ def test_a_cancelled_leg_closes_once_the_engine_let_go(tokenizer: Tokenizer, sta
     request = bench.start()
     if started:
         bench.step(delta(request, [20]))
-    bench.legs.cancel(bench.link, 1, "client")
-    bench.legs.cancel(bench.link, 1, "client")
+    bench.cancel(1, "client")
+    bench.cancel(1, "client")
     assert bench.take().of(1, "closed") == []
     assert bench.engine.cancelled == [request]
     said = bench.settle()
     assert said.closed(1).outcome == CANCELLED
     (final,) = bench.hook.finals(request)
     assert final.aborted
-    bench.legs.cancel(bench.link, 1, "client")
-    bench.legs.release(bench.link, 1)
+    bench.cancel(1, "client")
+    bench.release(1)
     assert len(bench.take().of(1, "closed")) == 1
 
 
@@ -462,8 +462,8 @@ def test_an_overdue_leg_fails_with_its_deadline(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     early, late = bench.start(1, timeout_ms=1000), bench.start(2, timeout_ms=5000)
     bench.now += 2
-    bench.legs.sweep()
-    bench.legs.sweep()
+    bench.shell.tell(events.Tick())
+    bench.shell.tell(events.Tick())
     assert bench.engine.cancelled == [early]
     assert bench.settle().closed(1).error.code == "deadline_exceeded"
     assert late in bench.engine.open
@@ -486,19 +486,19 @@ def test_an_engine_failure_may_be_retried_only_before_the_start(
 def test_a_dead_engine_fails_every_leg_at_once(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     requests = [bench.start(leg) for leg in (1, 2, 3)]
-    bench.legs.cancel(bench.link, 3, "client")
-    bench.legs.fail_all(EngineError("died"), settled=True)
+    bench.cancel(3, "client")
+    bench.shell.tell(events.EngineGone(EngineError("died")))
     said = bench.take()
     assert [said.closed(leg).error.code for leg in (1, 2)] == ["engine_error", "engine_error"]
     assert said.closed(3).outcome == CANCELLED
-    assert len(bench.legs) == 0
+    assert len(bench.shell) == 0
     assert [len(bench.hook.finals(request)) for request in requests] == [1, 1, 1]
 
 
 def test_the_end_of_the_drain_fails_what_is_open(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start()
-    bench.legs.fail_all(WorkerError("shut down"))
+    bench.shell.tell(events.Abandon(WorkerError("shut down")))
     assert bench.engine.cancelled == [request]
     closed = bench.settle().closed(1)
     assert (closed.error.code, closed.retryable) == ("worker_error", True)
@@ -509,11 +509,11 @@ def test_a_lost_router_frees_all_its_legs_and_no_others(tokenizer: Tokenizer) ->
     other = bench.connect()
     mine = [bench.start(1), bench.start(2, hold=True)]
     kept = bench.start(1, link=other)
-    bench.legs.drop(bench.link)
+    bench.shell.disconnect(bench.link)
     assert bench.engine.cancelled == mine
     bench.settle()
-    assert len(bench.legs) == 1
-    assert list(other.legs) == [1]
+    assert len(bench.shell) == 1
+    assert [leg.link for leg in bench.core.legs] == [other.number]
     assert kept in bench.engine.open
     assert [len(bench.hook.finals(request)) for request in mine] == [1, 1]
 
@@ -561,12 +561,13 @@ def test_a_bad_task_is_refused_naming_the_field(
     assert (closed.error.code, closed.error.param) == (code, param)
     assert bench.engine.submitted == []
     assert bench.hook.calls == []
-    assert len(bench.legs) == 0
+    assert len(bench.shell) == 0
 
 
 def test_bytes_that_are_no_task_are_refused(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
-    bench.legs.start(bench.link, worker_pb2.StartLeg(leg=1, room=1, task=b"\xff\xff"))
+    command = worker_pb2.StartLeg(leg=1, room=1, task=b"\xff\xff")
+    bench.shell.command(bench.link, worker_pb2.WorkerCommand(start=[command]))
     assert bench.take().closed(1).error.code == "invalid_request"
 
 
@@ -581,7 +582,7 @@ def test_what_the_engine_refuses_is_refused(tokenizer: Tokenizer) -> None:
 def test_a_draining_worker_starts_nothing_and_finishes_the_rest(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(1)
-    bench.legs.draining = True
+    bench.shell.tell(events.Drain())
     bench.start(2)
     closed = bench.take().closed(2)
     assert (closed.error.code, closed.retryable) == ("draining", True)
@@ -599,25 +600,26 @@ def test_one_leg_too_many_is_refused_and_may_go_elsewhere(tokenizer: Tokenizer) 
 def test_a_leg_number_used_twice_is_the_routers_fault(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     bench.start(1)
-    with pytest.raises(DuplicateLegError):
-        bench.start(1)
+    bench.start(1)
+    assert bench.link.broken.is_set()
+    assert bench.link.fault == "leg 1 is open already"
 
 
 def test_what_happened_is_counted(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     bench.step(Delta(bench.start(1), [20, 21], Ending.LENGTH, kv=KV))
-    bench.legs.cancel(bench.link, bench.start(2) and 2, "client")
+    bench.cancel(bench.start(2) and 2, "client")
     bench.settle()
     bench.start(3, max_tokens=0)
-    tally = bench.tally
-    assert {outcome: count for outcome, count in tally.legs.items() if count} == {
+    counters = bench.counters
+    assert {outcome: count for outcome, count in counters.legs.items() if count} == {
         "finished": 1,
         "cancelled": 1,
         "failed": 1,
     }
-    assert tally.tokens == 2
-    assert sum(tally.steps.counts) == 2
-    assert tally.transfers["nixl/ucx"].bytes == KV.bytes
+    assert counters.tokens == 2
+    assert sum(counters.steps.counts) == 2
+    assert counters.transfers["nixl/ucx"].bytes == KV.bytes
 
 
 # --- hooks that judge elsewhere -------------------------------------------------------------------
@@ -636,14 +638,14 @@ def test_the_engine_goes_on_while_verdicts_are_awaited_and_order_is_kept(
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start()
     for word, end in (("a", None), ("b", None), ("c", Ending.LENGTH)):
-        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word), end)]))
+        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word), end)]))
     assert bench.link.take() is None or bench.said.text(101) == ""
-    assert len(bench.legs) == 1
-    bench.pipeline.on_rulings(later.rulings())
+    assert len(bench.shell) == 1
+    bench.shell.on_rulings(later.rulings())
     said = bench.take()
     assert said.text(101) == "abc"
     assert said.closed(1).outcome == FINISHED
-    assert len(bench.legs) == 0
+    assert len(bench.shell) == 0
 
 
 def test_what_comes_after_a_stop_string_is_dropped_while_its_verdict_is_awaited(
@@ -652,11 +654,11 @@ def test_what_comes_after_a_stop_string_is_dropped_while_its_verdict_is_awaited(
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start(stop=["END"])
     for word in ("kept", "END", "gone"):
-        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
     assert bench.engine.cancelled == [request]
-    bench.pipeline.on_step(bench.engine.settle())
-    assert len(bench.legs) == 1
-    bench.pipeline.on_rulings(later.rulings())
+    bench.shell.on_step(bench.engine.settle())
+    assert len(bench.shell) == 1
+    bench.shell.on_rulings(later.rulings())
     said = bench.take()
     assert said.text(101) == "kept"
     assert said.finishes(101)[0].stop_reason == "END"
@@ -669,10 +671,10 @@ def test_a_verdict_that_comes_after_the_end_changes_nothing(
 ) -> None:
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start()
-    bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, "a"))]))
+    bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, "a"))]))
     late = later.rulings()
-    bench.legs.cancel(bench.link, 1, "test")
-    bench.pipeline.on_rulings(late)
+    bench.cancel(1, "test")
+    bench.shell.on_rulings(late)
     said = bench.settle()
     assert said.text(101) == ""
     assert said.closed(1).outcome == CANCELLED
@@ -687,8 +689,8 @@ def test_what_the_engine_brought_after_a_terminate_that_was_not_known_yet_is_dro
     bench.hook.judge = _terminate_at(1)
     request = bench.start()
     for word in ("bad", "worse", "worst"):
-        bench.pipeline.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
-    bench.pipeline.on_rulings(later.rulings())
+        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+    bench.shell.on_rulings(later.rulings())
     said = bench.settle()
     assert said.text(101) == ""
     assert said.closed(1).outcome == TERMINATED

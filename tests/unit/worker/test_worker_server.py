@@ -18,6 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from scripted_engine import ScriptedEngine
 from worker_harness import MODEL, SAMPLING, TRACE, Said
 
+from decode_worker.classifying import load_phase as load_decode
+from prefill_worker.rules import load_phase as load_prefill
 from tandem import process
 from tandem.cli.client import Client
 from tandem.engine import factory
@@ -27,11 +29,13 @@ from tandem.logits.registry import Registry
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
-from tandem.worker import link
 from tandem.worker.config import WorkerConfig
+from tandem.worker.core import machine
+from tandem.worker.phase import LoadPhase
 from tandem.worker.server import Worker
 
 PATIENCE = 20.0
+LOAD: dict[str, LoadPhase] = {"prefill": load_prefill, "decode": load_decode}
 
 
 class Router:
@@ -146,7 +150,9 @@ def serving(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         monkeypatch.setattr(factory, "create", lambda *arguments: engine)
         monkeypatch.setattr(process, "own_signals", lambda stop: None)
         defaults = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
-        worker = Worker(phase, WorkerConfig(model_path=model_path, **defaults | settings))
+        worker = Worker(
+            phase, WorkerConfig(model_path=model_path, **defaults | settings), LOAD[phase]
+        )
         try:
             assert await worker.start(stop)
             served = Served(worker, engine, stop)
@@ -236,7 +242,7 @@ async def test_a_stream_that_ends_frees_its_legs_and_leaves_the_others(
 async def test_a_router_that_does_not_read_is_given_up_alone(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MAX_BACKLOG_BYTES", 100_000)
+    monkeypatch.setattr(machine, "MAX_BACKLOG_BYTES", 100_000)
     async with serving() as served:
         slow, reads = served.connect(), served.connect()
         await slow.start(1)
@@ -417,9 +423,17 @@ def test_a_worker_does_not_start_with_a_hook_it_cannot_run(
     model_path: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(StartError, match=r"'no_such_module\.Hook'"):
-        Worker("decode", WorkerConfig(model_path=model_path, hook="no_such_module.Hook"))
+        Worker(
+            "decode",
+            WorkerConfig(model_path=model_path, hook="no_such_module.Hook"),
+            load_decode,
+        )
     with pytest.raises(StartError, match="needs the model's tokenizer"):
-        Worker("decode", WorkerConfig(model_path=tmp_path, hook="examples.hooks.UpperCase"))
+        Worker(
+            "decode",
+            WorkerConfig(model_path=tmp_path, hook="examples.hooks.UpperCase"),
+            load_decode,
+        )
 
 
 async def test_a_stop_while_the_engine_starts_ends_the_worker_at_once(
@@ -429,7 +443,7 @@ async def test_a_stop_while_the_engine_starts_ends_the_worker_at_once(
     monkeypatch.setattr(engine, "start", asyncio.Event().wait)
     monkeypatch.setattr(factory, "create", lambda *arguments: engine)
     monkeypatch.setattr(process, "own_signals", lambda stop: None)
-    worker = Worker("decode", WorkerConfig(model_path=model_path))
+    worker = Worker("decode", WorkerConfig(model_path=model_path), load_decode)
     stop.set()
     assert not await asyncio.wait_for(worker.start(stop), PATIENCE)
     await worker.close()
@@ -446,7 +460,7 @@ async def test_an_engine_that_cannot_start_says_why(
     monkeypatch.setattr(engine, "start", start)
     monkeypatch.setattr(factory, "create", lambda *arguments: engine)
     monkeypatch.setattr(process, "own_signals", lambda stop: None)
-    worker = Worker("decode", WorkerConfig(model_path=model_path))
+    worker = Worker("decode", WorkerConfig(model_path=model_path), load_decode)
     with pytest.raises(StartError, match="no accelerator"):
         await worker.start(asyncio.Event())
     await worker.close()
@@ -470,7 +484,7 @@ async def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
     monkeypatch.setattr(factory, "create", create)
     for switch in (False, True):
         config = WorkerConfig(model_path=model_path, test_logits_processor=switch)
-        Worker(phase, config)
+        Worker(phase, config, LOAD[phase])
     none = Registry()
     off, on = (dataclasses.replace(settings, registry=none) for settings in built)
     assert off == on

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from scripted_engine import LIMITS, ScriptedEngine
 
+from decode_worker.rules import DecodeRules
+from prefill_worker.rules import PrefillRules
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
+from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
+from tandem.worker.core.leg import Leg
+from tandem.worker.core.machine import Core
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.intake import Intake
-from tandem.worker.judges import Judges
-from tandem.worker.legs import Legs
 from tandem.worker.link import RouterLink
-from tandem.worker.phases import DecodeRules, PrefillRules
-from tandem.worker.pipeline import Pipeline
+from tandem.worker.records import Records
+from tandem.worker.shell import Shell
 from tandem.worker.spans import LegSpans
-from tandem.worker.tally import WorkerTally
 
 MODEL = "tandem-tiny"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 KV = KvTransfer(4096, 0.002, "nixl/ucx")
-PHASES = {"prefill": common_pb2.PHASE_PREFILL, "decode": common_pb2.PHASE_DECODE}
 SAMPLING: dict[str, Any] = {"max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 Judge = Callable[[Chunk], Any]
 
@@ -190,13 +193,19 @@ class Bench:
         self.runner = HookRunner(runs, entry=entry, phase=phase, model=MODEL)
         chain = Chain([self.runner])
         self.later = LaterHooks(chain) if self.hooks_run == "later" else None
-        self.tally = WorkerTally()
+        self.counters = WorkerCounters()
         self.now = 100.0
         self.phase = phase
-        judges = Judges((self.later or chain) if hook else None)
-        self.legs = Legs(
-            phase=PHASES[phase],
+        inline = ChainHost(chain)
+        hooks = (self.later or inline) if hook else None
+        self.core = Core(
+            rules=DecodeRules() if phase == "decode" else PrefillRules(),
             worker="w",
+            max_legs=LIMITS.max_sequences,
+            hooked=bool(hook),
+        )
+        self.shell = Shell(
+            self.core,
             intake=Intake(
                 role=Role(phase),
                 model=MODEL,
@@ -206,23 +215,28 @@ class Bench:
                 forced=() if forced is None else (forced,),
             ),
             engine=self.engine,
-            judges=judges,
-            max_legs=LIMITS.max_sequences,
-            tally=self.tally,
-            spans=spans,
+            hooks=hooks,
+            classifiers=None,
+            records=Records(self.counters, spans),
             clock=lambda: self.now,
         )
-        self.pipeline = Pipeline(
-            self.legs,
-            rules=DecodeRules() if phase == "decode" else PrefillRules(),
-            judges=judges,
-            tally=self.tally,
-        )
+        _at_once(inline.start(self.shell.on_rulings))
         self.link = self.connect()
         self.said = Said()
 
     def connect(self) -> RouterLink:
-        return RouterLink(peer="router", load=self.engine.load)
+        return self.shell.connect("router")
+
+    def cancel(self, leg: int, reason: str) -> None:
+        cancel = worker_pb2.CancelLeg(leg=leg, reason=reason)
+        self.shell.command(self.link, worker_pb2.WorkerCommand(cancel=[cancel]))
+
+    def release(self, leg: int) -> None:
+        self.shell.command(self.link, worker_pb2.WorkerCommand(release=[leg]))
+
+    def leg(self, request_id: int) -> Leg | None:
+        """An open leg."""
+        return next((leg for leg in self.core.legs if leg.request_id == request_id), None)
 
     def start(
         self,
@@ -251,28 +265,26 @@ class Bench:
         if message.want_token_ids:
             self.said.with_ids.add(100 + leg)
         before = len(self.engine.submitted)
-        self.legs.start(
-            link or self.link,
-            worker_pb2.StartLeg(
-                leg=leg,
-                destination=7,
-                sequence=100 + leg,
-                output_index=output_index,
-                room=1000 + leg,
-                kv_peer="127.0.0.1:1",
-                timeout_ms=timeout_ms,
-                task=message.SerializeToString(),
-                hold_output=hold,
-                parent_span=parent_span,
-            ),
+        command = worker_pb2.StartLeg(
+            leg=leg,
+            destination=7,
+            sequence=100 + leg,
+            output_index=output_index,
+            room=1000 + leg,
+            kv_peer="127.0.0.1:1",
+            timeout_ms=timeout_ms,
+            task=message.SerializeToString(),
+            hold_output=hold,
+            parent_span=parent_span,
         )
+        self.shell.command(link or self.link, worker_pb2.WorkerCommand(start=[command]))
         accepted = len(self.engine.submitted) > before
         return self.engine.submitted[-1].request_id if accepted else 0
 
     def step(self, *deltas: Delta) -> Said:
-        self.pipeline.on_step(self.engine.note(deltas))
+        self.shell.on_step(self.engine.note(deltas))
         if self.later is not None:
-            self.pipeline.on_rulings(self.later.rulings())
+            self.shell.on_rulings(self.later.rulings())
             self.later.rulings()  # what a ruling aborted
         return self.take()
 
@@ -285,6 +297,12 @@ class Bench:
             self.later.rulings()  # aborts
         self.said.add(self.link.take())
         return self.said
+
+
+def _at_once(starting: Coroutine[Any, Any, None]) -> None:
+    """Hooks without a `startup` wait for nothing."""
+    with suppress(StopIteration):
+        starting.send(None)
 
 
 def delta(request_id: int, token_ids: Sequence[int], end: Ending | None = None) -> Delta:

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Literal
 
 from tandem.engine.base import Delta, Ending
-from tandem.hooks.chain import SequenceChain
+from tandem.hooks.deferred import Ruling
 from tandem.hooks.piece import Piece
 from tandem.text.detokenizer import Detokenizer
 from tandem.text.stop_strings import StopStrings, Token, TokenLogprob
@@ -34,7 +34,7 @@ _STOP, _LENGTH = End("stop"), End("length")
 
 
 class Output:
-    """One sequence's pipeline: `push`, or `cut` and later `ruled` where hooks judge elsewhere.
+    """One sequence's output: each delta is `cut`, and later `ruled` on; `unruled` without hooks.
 
     `end` is set once nothing more may be shown.
     """
@@ -44,10 +44,9 @@ class Output:
         "_detokenizer",
         "_stops",
         "completion_tokens",
-        "deferred_seconds",
         "emitted",
         "end",
-        "hooks",
+        "hook_seconds",
         "suppressed",
         "terminated",
     )
@@ -61,31 +60,11 @@ class Output:
         self._detokenizer = detokenizer
         self._stops = stops
         self._cut_end: End | None = None
-        self.hooks: SequenceChain | None = None
-        """Those that judge at once."""
         self.completion_tokens = 0
         self.end: End | None = None
         self.emitted = self.suppressed = self.terminated = 0
         """Chunks, by what hooks made of them."""
-        self.deferred_seconds = 0.0
-        """Spent in hooks that judge elsewhere."""
-
-    def push(self, delta: Delta) -> Piece | None:
-        """What may be shown of a delta that brought tokens; None: nothing.
-
-        Raises HookError; then nothing of the delta, nor anything later, may be shown.
-        """
-        piece = self.cut(delta)
-        hooks = self.hooks
-        if hooks is None:
-            self.end = self._cut_end
-            return piece if piece.text or piece.token_ids else None
-        final = self._cut_end is not None
-        passed = hooks.judge(piece, final)
-        if passed is piece and not final:  # what nearly every call comes to
-            self.emitted += 1
-            return piece if piece.text or piece.token_ids else None
-        return self.ruled(passed, hooks.reason, final)
+        self.hook_seconds = 0.0
 
     def cut(self, delta: Delta) -> Piece:
         """Text and tokens of a delta, before any hook has seen them."""
@@ -99,31 +78,26 @@ class Output:
         """What `cut` gave was the last."""
         return self._cut_end is not None
 
-    @property
-    def hook_seconds(self) -> float:
-        """Spent in hooks."""
-        return self.deferred_seconds + (0.0 if self.hooks is None else self.hooks.seconds)
+    def unruled(self) -> End | None:
+        """How the output ended with what `cut` gave, where no hook is asked; None: it goes on."""
+        self.end = self._cut_end
+        return self.end
 
-    def ruled(self, piece: Piece | None, reason: str | None, final: bool) -> Piece | None:
-        """What may be shown, now that hooks have ruled on the oldest piece they had not.
-
-        `reason`: of a terminate. `final`: it was the last piece.
+    def ruled(self, ruling: Ruling) -> End | None:
+        """How the output ended with the oldest piece on which hooks had not ruled; None: it goes
+        on.
         """
-        if reason is not None:
+        if ruling.reason is not None:
             self.terminated += 1
-            self.end = End("stop", reason, terminated=True, withheld=True)
-        elif piece is None:
+            self.end = End("stop", ruling.reason, terminated=True, withheld=True)
+        elif ruling.piece is None:
             self.suppressed += 1
         else:
             self.emitted += 1
-        if final and self.end is None:
+        if ruling.final and self.end is None:
             self.end = self._cut_end
-        return piece if piece is not None and (piece.text or piece.token_ids) else None
-
-    def abort(self) -> None:
-        """The sequence is over, through no last chunk."""
-        if self.hooks is not None:
-            self.hooks.abort()
+        self.hook_seconds += ruling.seconds
+        return self.end
 
     def _decode(self, delta: Delta) -> Piece:
         detokenizer = self._detokenizer

@@ -5,14 +5,14 @@ when they are scraped.
 from __future__ import annotations
 
 from tandem.engine.base import KvTransfer
-from tandem.errors import CODES
+from tandem.errors import CODES, TandemError
 from tandem.histogram import Histogram
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS
 from tandem.tracing.exemplars import Exemplars
-from tandem.worker.leg import Closing, Outcome
+from tandem.worker.core.leg import Closing, Outcome
 
 
-class KvTally:
+class TransferCounters:
     """Hand-overs by one transport."""
 
     __slots__ = ("bytes", "exemplars", "seconds")
@@ -23,8 +23,8 @@ class KvTally:
         self.exemplars = Exemplars(STEP_SECONDS)
 
 
-class WorkerTally:
-    """Of one worker, since its start."""
+class WorkerCounters:
+    """All that one worker has counted since its start."""
 
     def __init__(self) -> None:
         self.legs: dict[Outcome, int] = {
@@ -42,7 +42,7 @@ class WorkerTally:
         """Of the prompt tokens, those whose KV the engine had already."""
         self.tokens = 0
         self.steps = Histogram(STEP_SECONDS)
-        self.transfers: dict[str, KvTally] = {"nixl/ucx": KvTally()}
+        self.transfers: dict[str, TransferCounters] = {"nixl/ucx": TransferCounters()}
 
     def step(self, tokens: int, seconds: float) -> None:
         """One engine step, and the time the worker took for it."""
@@ -51,20 +51,28 @@ class WorkerTally:
 
     def kv(self, transfer: KvTransfer, *, trace_id: str = "") -> None:
         """`trace_id`: of a request that is traced."""
-        tally = self.transfers.setdefault(transfer.transport, KvTally())
-        tally.bytes += transfer.bytes
-        tally.seconds.observe(transfer.seconds)
+        counters = self.transfers.setdefault(transfer.transport, TransferCounters())
+        counters.bytes += transfer.bytes
+        counters.seconds.observe(transfer.seconds)
         if trace_id:
-            tally.exemplars.keep(transfer.seconds, trace_id)
+            counters.exemplars.keep(transfer.seconds, trace_id)
 
     def closed(self, closing: Closing) -> None:
-        """A leg ended, or was refused."""
+        """A leg that ran has ended."""
         self.legs[closing.outcome] += 1
         if closing.error is not None:
-            self.failures[closing.error.code] = self.failures.get(closing.error.code, 0) + 1
+            self._failed(closing.error)
+
+    def refused(self, error: TandemError) -> None:
+        """A leg did not begin."""
+        self.legs["failed"] += 1
+        self._failed(error)
+
+    def _failed(self, error: TandemError) -> None:
+        self.failures[error.code] = self.failures.get(error.code, 0) + 1
 
     def ran(self, *, seconds: float, prompt_tokens: int, cached_tokens: int) -> None:
-        """What a leg that was not refused came to."""
+        """How long a leg ran, and what its prompt came to."""
         self.leg_seconds.observe(seconds)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens

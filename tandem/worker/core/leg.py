@@ -1,24 +1,73 @@
-"""One leg: a sequence's stay in this worker."""
+"""One leg: a sequence's stay in this worker, its states, and how it ends.
+
+                    begun
+                      │
+                   WAITING       the engine has brought no output yet
+                      │ first output
+                   RUNNING       each step's output is cut, ruled on by hooks, judged, written
+                      │ the last of the output was cut: the engine's end, or a stop string
+                   RULING        hooks have yet to rule on what was cut (skipped if none)
+                      │ the last ruling, or a terminate
+                   ENDING        how it ends is known; classifiers, if any, judge the end
+                      │ the end is written
+                    HELD         its end, and more, waits for the router's release (skipped else)
+                      │ release
+                   LEAVING       nothing more is shown; the engine has yet to let go of it
+                      │ the engine let go
+                   CLOSED        the router was told
+
+    WAITING, RUNNING, RULING, ENDING ── a sibling was terminated ──► SILENCED
+    every state above LEAVING, SILENCED too ── failure, cancel, deadline, link lost ──► LEAVING
+
+Whoever leaves WAITING and RUNNING wants no more output: where the engine has not let go by itself,
+it is asked to, at that moment and never again. `NEXT` is this drawing as data.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
+from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.hooks.piece import Piece
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
-from tandem.worker.classifying import Guarded
-from tandem.worker.link import ROW_BYTES, RouterLink
-from tandem.worker.output import Output
+from tandem.worker.core.outgoing import ROW_BYTES, Outgoing
+from tandem.worker.core.output import Output
+
+
+class Stage(enum.Enum):
+    """Where a leg is; see the drawing above."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RULING = "ruling"
+    ENDING = "ending"
+    HELD = "held"
+    LEAVING = "leaving"
+    CLOSED = "closed"
+    SILENCED = "silenced"
+
+
+_ANY_END = {Stage.SILENCED, Stage.LEAVING}
+NEXT: dict[Stage, set[Stage]] = {
+    Stage.WAITING: {Stage.RUNNING, Stage.ENDING} | _ANY_END,
+    Stage.RUNNING: {Stage.RULING, Stage.ENDING, Stage.HELD} | _ANY_END,
+    Stage.RULING: {Stage.ENDING, Stage.HELD} | _ANY_END,
+    Stage.ENDING: {Stage.HELD} | _ANY_END,
+    Stage.SILENCED: {Stage.LEAVING},
+    Stage.HELD: {Stage.LEAVING},
+    Stage.LEAVING: {Stage.CLOSED},
+    Stage.CLOSED: set(),
+}
+"""What may follow each state."""
 
 Outcome = Literal["finished", "terminated", "cancelled", "failed", "regenerate"]
-Group = tuple[RouterLink, int, int]
-"""The n sequences of one request: link, destination, and the number of its first sequence."""
 _OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
     "finished": worker_pb2.LegClosed.OUTCOME_FINISHED,
     "terminated": worker_pb2.LegClosed.OUTCOME_TERMINATED,
@@ -30,14 +79,14 @@ _OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
 
 @dataclass(slots=True, frozen=True)
 class Closing:
-    """How a leg ends. It is said once the engine holds nothing for the leg any more."""
+    """How a leg ends. The router is told once the engine holds nothing for the leg any more."""
 
     outcome: Outcome
     reason: str = ""
     error: TandemError | None = None
     retryable: bool = False
     overlay: bytes = b""
-    """Of "regenerate": what replaces fields of the task."""
+    """What replaces fields of the task, where the outcome is "regenerate"."""
 
     @property
     def by_itself(self) -> bool:
@@ -45,6 +94,7 @@ class Closing:
         return self.outcome in ("finished", "terminated")
 
     def event(self, leg: int) -> worker_pb2.LegEvent:
+        """As the router is told of leg number `leg`."""
         closed = worker_pb2.LegClosed(
             outcome=_OUTCOMES[self.outcome],
             reason=self.reason,
@@ -56,16 +106,16 @@ class Closing:
 
 
 class Leg:
-    """What a worker knows of a sequence it runs.
+    """What the core knows of a sequence that this worker runs. Only the core changes it.
 
-    `over`: its output has ended, by itself or from outside, and later deltas are dropped.
-    `muted`: ended by a sibling's terminate; the router's cancel closes it.
-    `settled`: the engine holds nothing for it.
-    `held`: output that waits for the router's release.
-    `guarded`: its way past the classifiers, where there are any.
-    `first_at`: when the engine brought the first of its output; 0: it has not.
+    `link`, `number`: the router's stream it came by, and the router's number for it.
+    `engine_holds`: the engine has not said yet that it let go of the request.
+    `held`: output that waits for the router's release; None: nothing waits.
+    `guard`: its way past the classifiers, where there are any.
+    `first_at`: when the engine brought the first of its output; None: it has not.
     `parent_span`: the router's; 0: the leg is not traced.
-    `closing`: how it ends; before it is over, classifiers judge the last of its output.
+    `closing`: how it ends, from ENDING on.
+    `scores`: what classifiers scored, as JSON, where the client asked for it.
     """
 
     __slots__ = (
@@ -73,25 +123,25 @@ class Leg:
         "closing",
         "deadline",
         "destination",
-        "engine_cancelled",
+        "engine_holds",
         "first_at",
         "group",
-        "guarded",
+        "guard",
         "held",
         "kv",
         "link",
-        "muted",
         "number",
+        "outgoing",
         "output",
         "output_index",
-        "over",
         "parent_span",
         "prompt_tokens",
+        "regenerations",
         "request_id",
+        "scores",
         "sequence",
-        "settled",
         "spent_tokens",
-        "started",
+        "stage",
         "started_at",
         "trace_id",
         "want_report",
@@ -102,46 +152,53 @@ class Leg:
     def __init__(
         self,
         *,
-        link: RouterLink,
+        link: int,
+        outgoing: Outgoing,
         command: worker_pb2.StartLeg,
         task: common_pb2.Task,
         request_id: int,
         prompt_tokens: int,
         output: Output,
+        guard: SequenceGuard | None,
         now: float,
     ) -> None:
         self.link = link
+        self.outgoing = outgoing
         self.number = command.leg
         self.destination = command.destination
         self.sequence = command.sequence
-        self.group: Group = (link, command.destination, command.sequence - command.output_index)
+        self.group = (link, command.destination, command.sequence - command.output_index)
+        """The n sequences of one request share it."""
         self.output_index = command.output_index
         self.request_id = request_id
         self.trace_id = task.trace_id
         self.parent_span = command.parent_span
         self.prompt_tokens = prompt_tokens
         self.spent_tokens = task.regeneration.spent_tokens
+        self.regenerations = task.regeneration.count
         self.output = output
+        self.guard = guard
         self.want_text = task.want_text
         self.want_token_ids = task.want_token_ids
         self.want_report = task.want_report
         self.held: Draft | None = Draft() if command.hold_output else None
         self.started_at = now
-        self.first_at = 0.0
+        self.first_at: float | None = None
         self.deadline = now + command.timeout_ms / 1000
-        self.started = False
-        self.muted = False
-        self.over = False
-        self.settled = False
-        self.engine_cancelled = False
+        self.stage = Stage.WAITING
+        self.engine_holds = True
         self.closing: Closing | None = None
-        self.guarded: Guarded | None = None
         self.kv: KvTransfer | None = None
         self.cached_tokens = 0
+        self.scores = ""
+
+    def say(self, event: worker_pb2.LegEvent) -> None:
+        """Tell the router."""
+        self.outgoing.events.append(event)
 
     def show(self, piece: Piece) -> None:
         """A row for the client, now or at the release."""
-        draft = self._draft()
+        draft = self.draft()
         count = len(piece.token_ids)
         text = piece.text if self.want_text else ""
         draft.add(self.sequence, count, text, piece.token_ids if self.want_token_ids else ())
@@ -151,54 +208,35 @@ class Leg:
             draft.logprobs.append(entry)
             size += 8 * len(entry.top_token_id)
         if self.held is None:
-            self.link.backlog += size
-
-    def finish(self) -> None:
-        """The client's last word of a sequence that did not fail."""
-        end = self.output.end
-        assert end is not None
-        self._draft().finishes.append(
-            common_pb2.Finish(
-                sequence=self.sequence,
-                reason=(
-                    common_pb2.FINISH_REASON_LENGTH
-                    if end.reason == "length"
-                    else common_pb2.FINISH_REASON_STOP
-                ),
-                stop_reason=end.stop_reason,
-                prompt_tokens=self.prompt_tokens,
-                completion_tokens=self.spent_tokens + self.output.completion_tokens,
-                cached_tokens=self.cached_tokens,
-                withheld=end.withheld,
-                external_scores="" if self.guarded is None else self.guarded.wanted_scores,
-            )
-        )
+            self.outgoing.backlog += size
 
     def report(self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float) -> None:
         """What this phase did, where the client asked for it."""
         if not self.want_report:
             return
+        output = self.output
         report = common_pb2.PhaseReport(
             sequence=self.sequence,
             phase=phase,
             worker=worker,
             request_id=self.request_id,
             phase_seconds=now - self.started_at,
+            emitted=output.emitted,
+            suppressed=output.suppressed,
+            terminated=output.terminated,
+            hook_seconds=output.hook_seconds,
         )
-        output = self.output
-        report.emitted, report.suppressed = output.emitted, output.suppressed
-        report.terminated, report.hook_seconds = output.terminated, output.hook_seconds
         if self.kv is not None:
             report.kv_bytes, report.kv_seconds = self.kv.bytes, self.kv.seconds
             report.kv_transport = self.kv.transport
-        self._draft().reports.append(report)
+        self.draft().reports.append(report)
 
     def release(self) -> None:
         """Let go what was held."""
         held, self.held = self.held, None
         if held is None:
             return
-        draft = self.link.draft(self.destination)
+        draft = self.draft()
         draft.sequences += held.sequences
         draft.token_counts += held.token_counts
         draft.texts += held.texts
@@ -206,10 +244,11 @@ class Leg:
         draft.logprobs += held.logprobs
         draft.finishes += held.finishes
         draft.reports += held.reports
-        self.link.backlog += sum(map(len, held.texts)) + ROW_BYTES * len(held.texts)
+        self.outgoing.backlog += sum(map(len, held.texts)) + ROW_BYTES * len(held.texts)
 
-    def _draft(self) -> Draft:
-        return self.link.draft(self.destination) if self.held is None else self.held
+    def draft(self) -> Draft:
+        """Where its rows are written."""
+        return self.outgoing.draft(self.destination) if self.held is None else self.held
 
 
 def _logprobs(

@@ -1,0 +1,85 @@
+"""What decode decides of its legs: every chunk is judged and shown, classifiers judge
+the whole, and the client gets its last word from here.
+"""
+
+from __future__ import annotations
+
+from tandem.engine.base import KvTransfer
+from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
+from tandem.hooks.classifiers.sequence_guard import SequenceGuard
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core.leg import Closing, Leg
+from tandem.worker.core.output import End
+from tandem.worker.sampling import REGENERATED
+
+
+class DecodeRules:
+    """See tandem.worker.core.rules.PhaseRules."""
+
+    phase = common_pb2.PHASE_DECODE
+    shows = True
+    max_held_rows = 1000
+
+    def __init__(self, classifiers: ClassifierSet | None = None) -> None:
+        """`classifiers` only says how they are set: whether they block, hold back, regenerate."""
+        self._classifiers = classifiers
+
+    def guard(self, *, streaming: bool) -> SequenceGuard | None:
+        """Only where there is a classifier."""
+        if self._classifiers is None:
+            return None
+        settings = self._classifiers.settings
+        return SequenceGuard(
+            hold_back=settings.hold_back,
+            window_tokens=settings.window_tokens,
+            blocks=self._classifiers.blocks,
+            streaming=streaming,
+        )
+
+    def started(self, kv: KvTransfer | None) -> worker_pb2.LegStarted | None:
+        """The KV cache has arrived: from now on the request is not run elsewhere."""
+        started = worker_pb2.LegStarted()
+        if kv is not None:
+            started.kv_bytes, started.kv_seconds = kv.bytes, kv.seconds
+        return started
+
+    def verdict(self, end: End) -> worker_pb2.LegVerdict | None:
+        return None
+
+    def closing(self, end: End) -> Closing:
+        """A terminate ends the whole request, so the router must know."""
+        if end.terminated:
+            return Closing("terminated", reason=end.stop_reason)
+        return Closing("finished")
+
+    def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
+        """Why the output ended, and what it came to."""
+        return common_pb2.Finish(
+            sequence=leg.sequence,
+            reason=(
+                common_pb2.FINISH_REASON_LENGTH
+                if end.reason == "length"
+                else common_pb2.FINISH_REASON_STOP
+            ),
+            stop_reason=end.stop_reason,
+            prompt_tokens=leg.prompt_tokens,
+            completion_tokens=leg.spent_tokens + leg.output.completion_tokens,
+            cached_tokens=leg.cached_tokens,
+            withheld=end.withheld,
+            external_scores=leg.scores,
+        )
+
+    def regeneration(self, leg: Leg, judgement: Judgement) -> common_pb2.Regeneration | None:
+        """Where the settings have it so for an output that was judged and blocked. A classifier
+        that failed would fail again.
+        """
+        wanted = None if self._classifiers is None else self._classifiers.settings.regenerate
+        if wanted is None or not judgement.blocked or judgement.failed:
+            return None
+        if leg.regenerations >= wanted.times:
+            return None
+        again = common_pb2.Regeneration(count=leg.regenerations + 1)
+        for name in REGENERATED:
+            if (value := getattr(wanted, name)) is not None:
+                setattr(again, name, value)
+        return again

@@ -1,0 +1,468 @@
+"""The worker's core: events in, actions out. No I/O, clocks, asyncio or user code inside.
+
+docs/design/0012-the-worker-core.md says why. Every leg ends with exactly one LegClosed, unless its
+router has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tandem.engine.base import Delta, Ending
+from tandem.errors import (
+    DeadlineError,
+    DrainingError,
+    EngineError,
+    HookError,
+    InternalError,
+    QueueFullError,
+    RequestError,
+    TandemError,
+)
+from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
+from tandem.hooks.deferred import Ruling, SequenceInfo, Work
+from tandem.hooks.piece import Piece
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core import actions, events
+from tandem.worker.core.actions import Action
+from tandem.worker.core.events import Event
+from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
+from tandem.worker.core.outgoing import MAX_BACKLOG_BYTES, Outgoing
+from tandem.worker.core.output import End
+from tandem.worker.core.rules import PhaseRules
+
+_WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
+_OPEN = _WAITING, _RUNNING, _RULING, _ENDING
+"""What is shown of a leg may yet change."""
+_NOTHING = Piece("", ())
+
+Staged = tuple[Leg, Piece | None, bool]
+"""What is to be written of a leg once all of its step was judged, and whether it is the last."""
+
+
+class Core:
+    """All open legs of a worker."""
+
+    def __init__(
+        self,
+        *,
+        rules: PhaseRules,
+        worker: str,
+        max_legs: int,
+        hooked: bool,
+    ) -> None:
+        """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown."""
+        self._rules = rules
+        self._worker = worker
+        self._max_legs = max_legs
+        self._hooked = hooked
+        self._now = 0.0
+        self._actions: list[Action] = []
+        self._links: dict[int, Outgoing] = {}
+        self._open: dict[int, Leg] = {}
+        self._numbers: dict[tuple[int, int], Leg] = {}
+        self._groups: dict[tuple[int, int, int], list[Leg]] = {}
+        self.draining = False
+        self.tokens = 0
+        """Delivered by the engine, for legs that were open."""
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            events.LinkUp: self._link_up,
+            events.LinkDown: self._link_down,
+            events.Start: self._start,
+            events.Accepted: self._accepted,
+            events.Refused: self._refused,
+            events.NotBegun: self._not_begun,
+            events.Release: self._release,
+            events.Cancel: self._cancel,
+            events.Stepped: self._stepped,
+            events.Ruled: self._ruled,
+            events.Judged: self._judged,
+            events.JudgeFailed: self._judge_failed,
+            events.Tick: self._tick,
+            events.Drain: self._drain,
+            events.Abandon: self._abandon,
+            events.EngineGone: self._engine_gone,
+        }
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def legs(self) -> Iterable[Leg]:
+        """Those that are open, to look at."""
+        return self._open.values()
+
+    def outgoing(self, link: int) -> Outgoing:
+        """What waits for a router whose link is up."""
+        return self._links[link]
+
+    def handle(self, now: float, batch: Iterable[Event]) -> list[Action]:
+        """Take in what happened at `now`, in order; returns what is to be done, in order."""
+        self._now, self._actions = now, []
+        for event in batch:
+            self._handlers[type(event)](event)
+        for link, outgoing in self._links.items():
+            if outgoing.backlog > MAX_BACKLOG_BYTES:
+                reason = "the router does not read what it asked for"
+                self._actions.append(actions.GiveUp(link, reason))
+            elif outgoing.drafts or outgoing.events:
+                self._actions.append(actions.Send(link))
+        return self._actions
+
+    # --- routers ---------------------------------------------------------------------------------
+
+    def _link_up(self, event: events.LinkUp) -> None:
+        self._links[event.link] = Outgoing()
+
+    def _link_down(self, event: events.LinkDown) -> None:
+        self._links.pop(event.link, None)
+        for leg in [leg for leg in self._open.values() if leg.link == event.link]:
+            self._end(leg, Closing("cancelled", reason="router_lost"))
+
+    def _start(self, event: events.Start) -> None:
+        if self._may_begin(event.link, event.command):
+            self._actions.append(actions.Read(event.link, event.command))
+
+    def _may_begin(self, link: int, command: worker_pb2.StartLeg) -> bool:
+        """Else it was refused."""
+        if link not in self._links:
+            return False
+        if (link, command.leg) in self._numbers:
+            self._actions.append(actions.GiveUp(link, f"leg {command.leg} is open already"))
+            return False
+        if self.draining:
+            self._refuse(link, command, DrainingError("this worker is shutting down"))
+            return False
+        if len(self._open) >= self._max_legs:
+            full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
+            self._refuse(link, command, full)
+            return False
+        return True
+
+    def _accepted(self, event: events.Accepted) -> None:
+        link, command, task, request = event.link, event.command, event.task, event.request
+        if not self._may_begin(link, command):
+            return
+        leg = Leg(
+            link=link,
+            outgoing=self._links[link],
+            command=command,
+            task=task,
+            request_id=request.request_id,
+            prompt_tokens=len(request.token_ids),
+            output=event.output,
+            guard=self._rules.guard(streaming=task.streaming),
+            now=self._now,
+        )
+        self._open[leg.request_id] = self._numbers[link, leg.number] = leg
+        self._groups.setdefault(leg.group, []).append(leg)
+        info = SequenceInfo(
+            request_id=leg.request_id,
+            group=leg.group,
+            output_index=leg.output_index,
+            streaming=task.streaming,
+            trace_id=leg.trace_id,
+        )
+        self._actions.append(actions.Begin(request, task, command, info))
+
+    def _refused(self, event: events.Refused) -> None:
+        self._refuse(event.link, event.command, event.error)
+
+    def _not_begun(self, event: events.NotBegun) -> None:
+        leg = self._open.get(event.request_id)
+        if leg is not None:
+            self._forget(leg)
+            self._refuse(leg.link, event.command, event.error)
+
+    def _refuse(self, link: int, command: worker_pb2.StartLeg, error: TandemError) -> None:
+        if not error.phase:
+            error.phase = self._rules.phase
+        if link in self._links:
+            closing = Closing("failed", error=error, retryable=not isinstance(error, RequestError))
+            self._links[link].events.append(closing.event(command.leg))
+        self._actions.append(actions.LegRefused(link, command, error, self._now))
+
+    def _release(self, event: events.Release) -> None:
+        leg = self._numbers.get((event.link, event.leg))
+        if leg is not None:  # else it has ended meanwhile
+            leg.release()
+            if leg.stage is Stage.HELD:
+                self._leave(leg)
+
+    def _cancel(self, event: events.Cancel) -> None:
+        leg = self._numbers.get((event.link, event.leg))
+        if leg is not None:
+            self._end(leg, Closing("cancelled", reason=event.reason))
+
+    # --- time, and the end of everything ---------------------------------------------------------
+
+    def _tick(self, _: events.Tick) -> None:
+        for leg in [leg for leg in self._open.values() if leg.deadline <= self._now]:
+            self._fail(leg, DeadlineError("the request's time ran out"))
+
+    def _drain(self, _: events.Drain) -> None:
+        self.draining = True
+
+    def _abandon(self, event: events.Abandon) -> None:
+        self.draining = True
+        for leg in list(self._open.values()):
+            self._fail(leg, event.error, retryable=self._retryable(leg))
+
+    def _engine_gone(self, event: events.EngineGone) -> None:
+        for leg in list(self._open.values()):
+            leg.engine_holds = False
+            self._fail(leg, event.error, retryable=self._retryable(leg))
+            self._close_if_let_go(leg)
+
+    def _retryable(self, leg: Leg) -> bool:
+        """Another pair may run it: nothing of it can have been shown."""
+        return leg.first_at is None or not self._rules.shows
+
+    # --- what the engine brings ------------------------------------------------------------------
+
+    def _stepped(self, event: events.Stepped) -> None:
+        """Judge every delta of the step, and only then write: what a sibling of a terminated
+        sequence brought in the same step is withheld (S0-029). Hooks are handed all of it at once;
+        their rulings go on.
+        """
+        staged: list[Staged] = []
+        works: list[Work] = []
+        for delta in event.deltas:
+            leg = self._open.get(delta.request_id)
+            if leg is None:
+                continue
+            self.tokens += len(delta.token_ids)
+            if delta.end is not None:
+                leg.engine_holds = False
+            if leg.stage is not _RUNNING and leg.stage is not _WAITING:
+                self._close_if_let_go(leg)
+                continue
+            try:
+                piece = self._cut(leg, delta)
+            except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
+                self._data_failed(leg, error)
+                staged.append((leg, None, True))
+                continue
+            if piece is None:
+                staged.append((leg, None, True))
+            elif self._hooked:
+                works.append(Work(leg.request_id, piece, leg.output.over))
+            else:
+                end = leg.output.unruled()
+                if end is not None:
+                    self._came_to_an_end(leg, end)
+                staged.append((leg, piece, end is not None))
+        self._write(staged)
+        if works:
+            self._actions.append(actions.JudgeByHooks(works))
+
+    def _cut(self, leg: Leg, delta: Delta) -> Piece | None:
+        """What a delta brought; None: the leg has ended with it."""
+        if delta.kv is not None:
+            leg.kv = delta.kv
+            trace_id = leg.trace_id if leg.parent_span else ""
+            self._actions.append(actions.CountTransfer(delta.kv, trace_id))
+        if delta.cached_tokens:
+            leg.cached_tokens = delta.cached_tokens
+        if delta.end is Ending.CANCELLED or delta.end is Ending.FAILED:
+            leg.closing = self._ended_by_engine(leg, delta)
+            self._move(leg, _ENDING)
+            return None
+        if leg.stage is _WAITING:
+            self._arrived(leg, delta)
+        piece = leg.output.cut(delta)
+        if leg.output.over and self._hooked:
+            self._move(leg, _RULING)
+        return piece
+
+    def _arrived(self, leg: Leg, delta: Delta) -> None:
+        self._move(leg, _RUNNING)
+        leg.first_at = self._now
+        started = self._rules.started(delta.kv)
+        if started is not None:
+            leg.say(worker_pb2.LegEvent(leg=leg.number, started=started))
+
+    def _ended_by_engine(self, leg: Leg, delta: Delta) -> Closing:
+        if delta.end is Ending.CANCELLED:
+            return Closing("cancelled")
+        error = delta.error or EngineError("the engine gave no reason")
+        return Closing("failed", error=error, retryable=delta.retryable and self._retryable(leg))
+
+    def _data_failed(self, leg: Leg, error: Exception) -> None:
+        failure = InternalError("this sequence's output could not be read")
+        failure.__cause__ = error
+        leg.closing = Closing("failed", error=failure)
+        self._move(leg, _ENDING)
+
+    # --- what hooks make of it -------------------------------------------------------------------
+
+    def _ruled(self, event: events.Ruled) -> None:
+        staged: list[Staged] = []
+        for ruling in event.rulings:
+            leg = self._open.get(ruling.request_id)
+            if leg is not None and (leg.stage is _RUNNING or leg.stage is _RULING):
+                staged.append(self._take_ruling(leg, ruling))
+        self._write(staged)
+
+    def _take_ruling(self, leg: Leg, ruling: Ruling) -> Staged:
+        if ruling.error is not None:
+            leg.closing = Closing("failed", error=ruling.error)
+            self._move(leg, _ENDING)
+            return leg, None, True
+        end = leg.output.ruled(ruling)
+        if end is not None:
+            self._came_to_an_end(leg, end)
+        return leg, ruling.piece, end is not None
+
+    def _came_to_an_end(self, leg: Leg, end: End) -> None:
+        """Hooks have ruled on all of a leg's output."""
+        verdict = self._rules.verdict(end)
+        if verdict is not None:
+            leg.say(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
+        leg.closing = self._rules.closing(end)
+        self._move(leg, _ENDING)
+        if end.terminated and self._rules.shows:
+            self._silence_siblings(leg)
+
+    def _silence_siblings(self, leg: Leg) -> None:
+        """The other outputs of a terminated request show nothing more. The router, told of the
+        terminate, ends their sequences and cancels their legs.
+        """
+        for sibling in self._groups[leg.group]:
+            if sibling is not leg and Stage.SILENCED in NEXT[sibling.stage]:
+                sibling.closing = sibling.held = None
+                self._stop_judging(sibling)
+                self._move(sibling, Stage.SILENCED)
+
+    # --- what is shown of it ---------------------------------------------------------------------
+
+    def _write(self, staged: Iterable[Staged]) -> None:
+        shows = self._rules.shows
+        for leg, piece, last in staged:
+            if leg.stage not in _OPEN:
+                continue
+            if leg.guard is not None:
+                self._write_guarded(leg, piece, last)
+                continue
+            if shows and piece is not None and (piece.text or piece.token_ids):
+                leg.show(piece)
+                if leg.held is not None and self._held_too_long(leg):
+                    continue
+            if last and leg.closing is not None:
+                self._end(leg, leg.closing)
+
+    def _held_too_long(self, leg: Leg) -> bool:
+        """Fails closed where prefill's verdict does not come."""
+        held, most = leg.held, self._rules.max_held_rows
+        if held is None or len(held.sequences) <= most:
+            return False
+        self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
+        return True
+
+    def _write_guarded(self, leg: Leg, piece: Piece | None, last: bool) -> None:
+        assert leg.guard is not None
+        if last and leg.closing is not None and not leg.closing.by_itself:
+            self._end(leg, leg.closing)
+        elif piece is not None or last:
+            self._past_guard(leg, leg.guard.push(piece or _NOTHING, last))
+
+    def _past_guard(self, leg: Leg, step: GuardStep) -> None:
+        if step.show is not None:
+            leg.show(step.show)
+            if self._held_too_long(leg):
+                return
+        end = leg.output.end
+        if step.over:
+            if leg.guard is not None and leg.guard.blocked_by is not None:
+                leg.output.end = End("stop", leg.guard.blocked_by, withheld=True)
+            self._end(leg, leg.closing or Closing("finished"))
+        elif step.ask is not None:
+            reason = "" if end is None else end.reason
+            self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
+
+    def _judged(self, event: events.Judged) -> None:
+        leg = self._open.get(event.request_id)
+        if leg is None or leg.guard is None or leg.stage not in _OPEN:
+            return
+        leg.scores = event.scores
+        again = None
+        if leg.closing is not None and leg.closing.outcome == "finished":
+            # Only where nothing was shown, which the settings see to, and no hook ended it.
+            again = self._rules.regeneration(leg, event.judgement)
+        if again is not None:
+            again.spent_tokens = leg.spent_tokens + leg.output.completion_tokens
+            overlay = common_pb2.Task(regeneration=again).SerializeToString()
+            self._end(leg, Closing("regenerate", overlay=overlay))
+        else:
+            self._past_guard(leg, leg.guard.judged(event.judgement))
+
+    def _judge_failed(self, event: events.JudgeFailed) -> None:
+        leg = self._open.get(event.request_id)
+        if leg is not None and leg.stage in _OPEN:
+            self._fail(leg, event.error)
+
+    # --- how a leg ends --------------------------------------------------------------------------
+
+    def _fail(self, leg: Leg, error: TandemError, *, retryable: bool = False) -> None:
+        self._end(leg, Closing("failed", error=error, retryable=retryable))
+
+    def _end(self, leg: Leg, closing: Closing) -> None:
+        """Nothing more is shown of the leg. What ended it first counts, but a failure from outside
+        also ends what is held for the router's release.
+        """
+        stage = leg.stage
+        if stage is Stage.LEAVING or stage is Stage.CLOSED:
+            return
+        if closing.error is not None and not closing.error.phase:
+            closing.error.phase = self._rules.phase
+        if stage is not Stage.HELD and stage is not Stage.SILENCED:
+            self._stop_judging(leg)
+        leg.closing = closing
+        if closing.by_itself:
+            self._say_the_end(leg)
+        else:
+            leg.held = None
+        if leg.held is None:
+            self._leave(leg)
+        else:
+            self._move(leg, Stage.HELD)
+
+    def _say_the_end(self, leg: Leg) -> None:
+        leg.report(phase=self._rules.phase, worker=self._worker, now=self._now)
+        end = leg.output.end
+        assert end is not None
+        finish = self._rules.finish(leg, end)
+        if finish is not None:
+            leg.draft().finishes.append(finish)
+
+    def _stop_judging(self, leg: Leg) -> None:
+        if self._hooked or leg.guard is not None:
+            self._actions.append(actions.StopJudging(leg.request_id))
+
+    def _leave(self, leg: Leg) -> None:
+        self._move(leg, Stage.LEAVING)
+        self._close_if_let_go(leg)
+
+    def _close_if_let_go(self, leg: Leg) -> None:
+        if leg.stage is Stage.LEAVING and not leg.engine_holds:
+            assert leg.closing is not None
+            self._move(leg, Stage.CLOSED)
+            self._forget(leg)
+            leg.say(leg.closing.event(leg.number))
+            self._actions.append(actions.LegClosed(leg, self._now))
+
+    def _forget(self, leg: Leg) -> None:
+        del self._open[leg.request_id], self._numbers[leg.link, leg.number]
+        members = self._groups[leg.group]
+        members.remove(leg)
+        if not members:
+            del self._groups[leg.group]
+
+    def _move(self, leg: Leg, stage: Stage) -> None:
+        """The one place where a leg changes its state."""
+        before, leg.stage = leg.stage, stage
+        assert stage in NEXT[before], f"{before} to {stage}"
+        wanted = before is _WAITING or before is _RUNNING
+        if wanted and stage is not _RUNNING and leg.engine_holds:
+            self._actions.append(actions.CancelEngine(leg.request_id))

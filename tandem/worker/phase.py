@@ -1,0 +1,70 @@
+"""What a worker is given to be one of its phase: the rules of its core, and its classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.engine.base import EngineRequest
+from tandem.hooks.audit import AuditLog
+from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.hooks.classifiers.sequence_guard import Question
+from tandem.hooks.classifiers.tally import ClassifierTally
+from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2
+from tandem.worker.config import WorkerConfig
+from tandem.worker.core.rules import PhaseRules
+
+
+class Classifiers(Protocol):
+    """Judge whole outputs, while the worker goes on."""
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """Where judgements are written down; None: nowhere."""
+        ...
+
+    @property
+    def counters(self) -> Mapping[str, ClassifierTally]:
+        """By the classifiers' names."""
+        ...
+
+    async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
+        """`deliver` gets request_id and judgement. Raises ConfigError or LoadError."""
+        ...
+
+    async def close(self) -> None:
+        """In bounded time."""
+        ...
+
+    def open(self, request: EngineRequest, task: common_pb2.Task, *, output_index: int) -> None:
+        """A sequence begins."""
+        ...
+
+    def ask(self, request_id: int, question: Question, *, finish_reason: str) -> None:
+        """Begin a judgement; it is delivered unless the sequence is over before."""
+        ...
+
+    def record(self, request_id: int, judgement: Judgement) -> str:
+        """Write a delivered judgement down. Returns its external scores as JSON, empty where the
+        client did not ask for them. Raises HookError where the audit log must take every record and
+        cannot.
+        """
+        ...
+
+    def over(self, request_id: int) -> None:
+        """Nothing more of the sequence is judged (S4-115). Unknown: no effect."""
+        ...
+
+
+@dataclass(frozen=True)
+class PhaseParts:
+    """One phase's own."""
+
+    rules: PhaseRules
+    classifiers: Classifiers | None = None
+
+
+LoadPhase = Callable[[WorkerConfig, Tokenizer], PhaseParts]
+"""Loads user code, so it may raise ConfigError or LoadError."""

@@ -1,0 +1,83 @@
+"""What a worker keeps of legs that are over: counters, spans and lines of the log."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from tandem.engine.base import KvTransfer
+from tandem.errors import TandemError
+from tandem.worker.core.actions import LegClosed, LegRefused
+from tandem.worker.counters import WorkerCounters
+from tandem.worker.intake import trace_id_of
+from tandem.worker.spans import LegSpans
+
+log = logging.getLogger(__name__)
+
+
+class Records:
+    """Written when a leg ends; nothing is written for a token."""
+
+    def __init__(self, counters: WorkerCounters, spans: LegSpans | None = None) -> None:
+        """`spans`: what becomes of traced legs; None: no span is kept."""
+        self.counters = counters
+        self._spans = spans
+
+    def closed(self, action: LegClosed) -> None:
+        """A leg that ran is over."""
+        leg, closing = action.leg, action.leg.closing
+        assert closing is not None
+        seconds = action.at - leg.started_at
+        self.counters.closed(closing)
+        self.counters.ran(
+            seconds=seconds, prompt_tokens=leg.prompt_tokens, cached_tokens=leg.cached_tokens
+        )
+        if leg.parent_span and self._spans is not None:
+            self._spans.closed(leg, closing, action.at)
+        error = closing.error
+        level = logging.DEBUG if error is None else logging.WARNING
+        if not log.isEnabledFor(level):
+            return
+        fields: dict[str, object] = {
+            "trace_id": leg.trace_id,
+            "request_id": leg.request_id,
+            "leg": leg.number,
+            "seconds": round(seconds, 3),
+        }
+        if error is None:
+            log.debug("leg ended", extra={**fields, "outcome": closing.outcome})
+        else:
+            reason = error.message + _where(error)
+            log.warning("leg failed", extra={**fields, "code": error.code, "reason": reason})
+
+    def refused(self, action: LegRefused, *, peer: str) -> None:
+        """A leg did not begin. `peer`: the router that wanted it."""
+        command, error = action.command, action.error
+        self.counters.refused(error)
+        trace_id = trace_id_of(command.task)
+        if command.parent_span and trace_id and self._spans is not None:
+            self._spans.refused(command, trace_id, error, action.at)
+        log.info(
+            "leg refused",
+            extra={
+                "trace_id": trace_id,
+                "leg": command.leg,
+                "code": error.code,
+                "reason": _where(error),
+                "peer": peer,
+            },
+        )
+
+    def transferred(self, kv: KvTransfer, *, trace_id: str) -> None:
+        """A hand-over of KV cache was measured. `trace_id`: empty where it is not traced."""
+        self.counters.kv(kv, trace_id=trace_id)
+
+
+def _where(error: TandemError) -> str:
+    """Where code raised that was not ours to trust. Its own words stay out of the log: they may
+    quote the text.
+    """
+    cause = error.__cause__
+    if cause is None or not (frames := traceback.extract_tb(cause.__traceback__)):
+        return ""
+    return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"

@@ -1,0 +1,255 @@
+"""The shell around the core: it gives events and carries out actions, and decides nothing.
+
+This is the one boundary of every leg: whatever fails while an action is carried out becomes an
+event of the leg that it was for, and ends neither another leg nor a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tandem.engine.base import Engine, Step
+from tandem.errors import EngineError, HookError, InternalError, TandemError
+from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.hooks.deferred import DeferredHooks, Ruling
+from tandem.ids import counter
+from tandem.v1 import worker_pb2
+from tandem.worker.core import actions, events
+from tandem.worker.core.actions import Action
+from tandem.worker.core.events import Event
+from tandem.worker.core.machine import Core
+from tandem.worker.intake import Intake
+from tandem.worker.link import RouterLink
+from tandem.worker.phase import Classifiers
+from tandem.worker.records import Records
+
+log = logging.getLogger(__name__)
+
+
+class Shell:
+    """Carries between the core and its engine, hooks, classifiers and routers. Lives on the event
+    loop.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        intake: Intake,
+        engine: Engine,
+        hooks: DeferredHooks | None,
+        classifiers: Classifiers | None,
+        records: Records,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core = core
+        self._intake = intake
+        self._engine = engine
+        self._hooks = hooks
+        self._classifiers = classifiers
+        self._records = records
+        self._clock = clock
+        self._links: dict[int, RouterLink] = {}
+        self._new_link = counter()
+        self._told: list[Event] = []
+        self._carrying = False
+        self.idle = asyncio.Event()
+        """No leg is open."""
+        self.idle.set()
+        self._carriers: dict[type[Any], Callable[[Any], None]] = {
+            actions.Read: self._read,
+            actions.Begin: self._begin,
+            actions.CancelEngine: self._cancel_engine,
+            actions.JudgeByHooks: self._judge,
+            actions.AskClassifiers: self._ask,
+            actions.StopJudging: self._stop_judging,
+            actions.Send: self._send,
+            actions.GiveUp: self._give_up,
+            actions.CountTransfer: self._count_transfer,
+            actions.LegClosed: self._records.closed,
+            actions.LegRefused: self._refused,
+        }
+
+    def __len__(self) -> int:
+        """How many legs are open."""
+        return len(self._core)
+
+    @property
+    def draining(self) -> bool:
+        """Nothing new is taken."""
+        return self._core.draining
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def connect(self, peer: str) -> RouterLink:
+        """A router's stream is open. Give it back with `disconnect`."""
+        number = self._new_link()
+        self.tell(events.LinkUp(number))
+        link = RouterLink(
+            number=number, peer=peer, outgoing=self._core.outgoing(number), load=self.load
+        )
+        self._links[number] = link
+        return link
+
+    def disconnect(self, link: RouterLink) -> int:
+        """The stream is gone. Returns how many legs that ends."""
+        del self._links[link.number]
+        count = sum(leg.link == link.number for leg in self._core.legs)
+        self.tell(events.LinkDown(link.number))
+        return count
+
+    def command(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
+        """What a router says."""
+        number = link.number
+        self.tell(
+            *(events.Start(number, start) for start in command.start),
+            *(events.Release(number, leg) for leg in command.release),
+            *(events.Cancel(number, cancel.leg, cancel.reason) for cancel in command.cancel),
+        )
+
+    def on_step(self, step: Step) -> None:
+        """What the engine brought."""
+        began, before = time.perf_counter(), self._core.tokens
+        self.tell(events.Stepped(step))
+        seconds = time.perf_counter() - began
+        self._records.counters.step(self._core.tokens - before, seconds)
+
+    def on_rulings(self, rulings: Sequence[Ruling]) -> None:
+        """What hooks made of earlier steps."""
+        self.tell(events.Ruled(rulings))
+
+    def on_judgement(self, request_id: int, judgement: Judgement) -> None:
+        """What classifiers made of an output."""
+        assert self._classifiers is not None
+        try:
+            scores = self._classifiers.record(request_id, judgement)
+        except Exception as error:  # noqa: BLE001 - the leg fails closed, and no other
+            self.tell(events.JudgeFailed(request_id, _hook_error(error)))
+        else:
+            self.tell(events.Judged(request_id, judgement, scores))
+
+    def tell(self, *happened: Event) -> None:
+        """Give events to the core and carry out what follows. What happens while an action is
+        carried out follows after it.
+        """
+        self._told += happened
+        if self._carrying:
+            return
+        self._carrying = True
+        try:
+            while self._told:
+                batch, self._told = self._told, []
+                for action in self._core.handle(self._clock(), batch):
+                    self._carry_out(action)
+        finally:
+            self._carrying = False
+        if len(self._core):
+            self.idle.clear()
+        else:
+            self.idle.set()
+
+    def report_load(self) -> None:
+        """Tell every router what this worker carries."""
+        for link in self._links.values():
+            link.report_load()
+
+    def flush(self) -> None:
+        """End every stream once what waits on it was sent."""
+        for link in self._links.values():
+            link.outbox.close()
+
+    def load(self) -> worker_pb2.Load:
+        """What this worker carries now."""
+        load = self._engine.load()
+        load.open_legs = len(self._core)
+        load.draining = self._core.draining
+        return load
+
+    # --- what is to be done ----------------------------------------------------------------------
+
+    def _carry_out(self, action: Action) -> None:
+        try:
+            self._carriers[type(action)](action)
+        except Exception as error:  # noqa: BLE001 - of user code, or of a request's own data
+            self._failed(action, error)
+
+    def _failed(self, action: Action, error: Exception) -> None:
+        match action:
+            case actions.Read(link, command):
+                refusal = _as_ours(error, InternalError("this task cannot be read"))
+                self._told.append(events.Refused(link, command, refusal))
+            case actions.Begin(request, _, command):
+                refusal = _as_ours(error, EngineError("the engine cannot take this request"))
+                self._told.append(events.NotBegun(request.request_id, command, refusal))
+            case actions.JudgeByHooks(works):
+                self._told += [
+                    events.JudgeFailed(work.request_id, _hook_error(error)) for work in works
+                ]
+            case actions.AskClassifiers(request_id):
+                self._told.append(events.JudgeFailed(request_id, _hook_error(error)))
+            case _:
+                log.error("%s was not carried out", type(action).__name__, exc_info=error)
+
+    def _read(self, action: actions.Read) -> None:
+        self._told.append(self._intake.accept(action.link, action.command))
+
+    def _begin(self, action: actions.Begin) -> None:
+        request, info = action.request, action.info
+        self._engine.submit(request)
+        try:
+            if self._hooks is not None:
+                self._hooks.open(info)
+            if self._classifiers is not None:
+                self._classifiers.open(request, action.task, output_index=info.output_index)
+        except Exception as error:  # noqa: BLE001 - the engine has it: the leg fails closed
+            self._told.append(events.JudgeFailed(request.request_id, _hook_error(error)))
+
+    def _cancel_engine(self, action: actions.CancelEngine) -> None:
+        self._engine.cancel(action.request_id)
+
+    def _judge(self, action: actions.JudgeByHooks) -> None:
+        assert self._hooks is not None
+        self._hooks.submit(action.works)
+
+    def _ask(self, action: actions.AskClassifiers) -> None:
+        assert self._classifiers is not None
+        self._classifiers.ask(
+            action.request_id, action.question, finish_reason=action.finish_reason
+        )
+
+    def _stop_judging(self, action: actions.StopJudging) -> None:
+        if self._classifiers is not None:
+            self._classifiers.over(action.request_id)
+        if self._hooks is not None:
+            self._hooks.abort(action.request_id)
+
+    def _send(self, action: actions.Send) -> None:
+        if link := self._links.get(action.link):
+            link.outbox.notify()
+
+    def _give_up(self, action: actions.GiveUp) -> None:
+        if link := self._links.get(action.link):
+            link.give_up(action.reason)
+
+    def _count_transfer(self, action: actions.CountTransfer) -> None:
+        self._records.transferred(action.kv, trace_id=action.trace_id)
+
+    def _refused(self, action: actions.LegRefused) -> None:
+        link = self._links.get(action.link)
+        self._records.refused(action, peer="" if link is None else link.peer)
+
+
+def _as_ours(error: Exception, otherwise: TandemError) -> TandemError:
+    """A TandemError says all that is to be said; of another error only the log says where."""
+    if isinstance(error, TandemError):
+        return error
+    otherwise.__cause__ = error
+    return otherwise
+
+
+def _hook_error(error: Exception) -> TandemError:
+    return _as_ours(error, HookError("the output could not be judged"))
