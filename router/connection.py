@@ -12,6 +12,7 @@ from router.core.values import Profile
 from router.discovery import Listed
 from router.links import WorkerLink
 from router.relay import Relay
+from tandem.errors import WorkerError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.tls import PeerTls
@@ -22,6 +23,7 @@ DESCRIBE_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 2.0
 UNLISTED = "it is no longer listed"
+_OUR_FAULT = "the router made an error; its log has it"
 
 
 class WorkerConnection:
@@ -61,22 +63,13 @@ class WorkerConnection:
     async def run(self) -> None:
         """Until the worker is not listed, and has finished what is open on it."""
         while self.is_listed:
-            try:
-                # A channel would keep the certificate that it was opened with.
-                async with open_channel(self.listed.address, self._tls) as channel:
-                    await self._session(worker_pb2_grpc.WorkerStub(channel))
-            except grpc.aio.AioRpcError as error:
-                self._note(error.details() or error.code().name)
-            except TimeoutError:
-                self._note(f"it sent nothing for {self._silence:g} seconds")
-            except ValueError as error:
-                self._note(str(error))
+            self._note(await self._session())
             self.tried.set()
             if self.is_listed:
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * 2, LAST_BACKOFF_SECONDS)
         self.tried.set()  # also where it left the list before it was dialled
-        log.info("worker dropped", extra={"address": self.listed.address, "reason": UNLISTED})
+        log.info("worker dropped", extra=self._extra(reason=UNLISTED))
 
     def set_listed(self, is_listed: bool) -> None:
         """What discovery says of the worker now."""
@@ -87,40 +80,54 @@ class WorkerConnection:
     def _note(self, trouble: str) -> None:
         """Log what is new: an absent worker is tried for ever and named once."""
         if trouble != self.trouble and self.is_listed:
-            extra = {"address": self.listed.address, "reason": trouble}
-            log.warning("worker is not connected", extra=extra)
+            log.warning("worker is not connected", extra=self._extra(reason=trouble))
         self.trouble = trouble
 
-    async def _session(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> None:
-        """One life of the stream. Raises AioRpcError, TimeoutError, or ValueError for a worker that
-        describes itself in no way that can be used.
+    def _extra(self, **more: str) -> dict[str, str]:
+        return {"address": self.listed.address, **more}
+
+    async def _session(self) -> str:
+        """One life of the stream, and of its channel, which would keep the certificate that it was
+        opened with. Returns why it is over.
         """
+        reason = "its stream was broken off"
+        try:
+            async with open_channel(self.listed.address, self._tls) as channel:
+                reason = await self._serve(worker_pb2_grpc.WorkerStub(channel))
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+        except TimeoutError:
+            reason = f"it sent nothing for {self._silence:g} seconds"
+        except WorkerError as error:
+            reason = error.message
+        except asyncio.CancelledError:
+            # Where nobody cancels us, gRPC has ended the call over what our commands raised.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            reason = _OUR_FAULT
+            log.error("commands to a worker could not be sent", extra=self._extra())
+        except Exception:
+            reason = _OUR_FAULT
+            log.exception("a worker's stream broke by a fault of the router", extra=self._extra())
+        finally:
+            if self.connected:
+                self.connected = False
+                self._relay.worker_down(self.listed.address, reason)
+        return reason
+
+    async def _serve(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> str:
+        """Raises AioRpcError or TimeoutError, or WorkerError where the worker cannot be used."""
         request = worker_pb2.DescribeWorkerRequest()
         description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
         profile = translate.profile(description)
         link = WorkerLink(self._max_backlog)
-        call = stub.Connect(link.outbox.messages())
         self.description = description
-        reason = "it ended its stream"
+        call = stub.Connect(link.outbox.messages())
         try:
             await self._read(call, link, profile)
-            if not self.is_listed:
-                reason = UNLISTED
-        except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name
-            raise
-        except TimeoutError:
-            reason = f"it sent nothing for {self._silence:g} seconds"
-            raise
-        except ValueError as error:
-            reason = str(error)
-            raise
         finally:
             call.cancel()
-            if self.connected:
-                self.connected = False
-                self._relay.worker_down(self.listed.address, reason)
-        self._note(reason)
+        return "it ended its stream" if self.is_listed else UNLISTED
 
     async def _read(
         self,
@@ -140,24 +147,28 @@ class WorkerConnection:
                     return
                 limit.reschedule(clock() + silence)
                 if not self.connected:
-                    self._begin(link, profile)
+                    self._begin(link, profile, frame.load.open_legs)
                 relay.frame(address, frame)
                 if frame.HasField("load"):
                     self._take_load(frame.load)
                     if self._is_over():
                         return
                 if link.overflow.is_set():
-                    raise ValueError("it does not read its commands")
+                    raise WorkerError("it does not read its commands")
 
-    def _begin(self, link: WorkerLink, profile: Profile) -> None:
+    def _begin(self, link: WorkerLink, profile: Profile, other_legs: int) -> None:
         self.connected, self.trouble = True, ""
         self.tried.set()
         self._withheld = profile.draining
         self._relay.worker_up(
-            self.listed.address, link, listed_as=self.listed.phase, profile=profile
+            self.listed.address,
+            link,
+            listed_as=self.listed.phase,
+            profile=profile,
+            other_legs=other_legs,
         )
         self._withhold()
-        log.info("worker connected", extra={"address": self.listed.address})
+        log.info("worker connected", extra=self._extra())
 
     def _take_load(self, load: worker_pb2.Load) -> None:
         self._pause = FIRST_BACKOFF_SECONDS  # a worker that reports is there

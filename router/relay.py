@@ -16,9 +16,9 @@ from typing import Any
 from router import spans, translate
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.values import Phase, Profile
+from router.core.values import Outcome, Phase, Profile
 from router.links import Sink, WorkerLink
-from tandem.errors import InvalidRequestError
+from tandem.errors import InternalError, InvalidRequestError
 from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2, worker_pb2
 
@@ -73,8 +73,17 @@ class Relay:
         return pairs and not self.core.draining
 
     def handle(self, *batch: events.Event) -> None:
+        """What cannot be carried out costs its own leg, and none of the actions after it."""
+        not_started: list[events.Event] = []
         for action in self.core.handle(self._clock(), batch):
-            self._carry_out[type(action)](action)
+            try:
+                self._carry_out[type(action)](action)
+            except Exception:
+                log.exception("an action failed", extra={"action": type(action).__name__})
+                if isinstance(action, actions.StartLeg):
+                    not_started.append(_not_started(action))
+        if not_started:
+            self.handle(*not_started)
         if self.core.draining and self.core.idle:
             self.idle.set()
 
@@ -119,10 +128,19 @@ class Relay:
     # --- workers ---------------------------------------------------------------------------------
 
     def worker_up(
-        self, address: str, link: WorkerLink, *, listed_as: Phase, profile: Profile
+        self,
+        address: str,
+        link: WorkerLink,
+        *,
+        listed_as: Phase,
+        profile: Profile,
+        other_legs: int = 0,
     ) -> None:
         self._workers[address] = link
-        self.handle(events.WorkerUp(worker=address, listed_as=listed_as, profile=profile))
+        up = events.WorkerUp(
+            worker=address, listed_as=listed_as, profile=profile, other_legs=other_legs
+        )
+        self.handle(up)
 
     def worker_down(self, address: str, reason: str) -> None:
         self.handle(events.WorkerDown(address, reason))
@@ -163,6 +181,12 @@ class Relay:
         self.fleet_changed.set()
 
 
+def _not_started(action: actions.StartLeg) -> events.LegClosed:
+    """For the core, which would wait for a leg that no worker knows of."""
+    error = InternalError("the router could not start a leg")
+    return events.LegClosed(action.worker, action.leg, Outcome.FAILED, error=error)
+
+
 def _log_end(action: actions.RequestEnded) -> None:
     if log.isEnabledFor(logging.DEBUG):
         fields = {
@@ -174,7 +198,8 @@ def _log_end(action: actions.RequestEnded) -> None:
 
 
 def _log_rejected(action: actions.PairRejected) -> None:
-    log.warning("pair refused", extra={"worker": action.worker, "reason": action.reason})
+    extra = {"worker": action.worker, "reason": action.reason, "count": action.pairs}
+    log.warning("pair refused", extra=extra)
 
 
 def _log_overdue(action: actions.SettleOverdue) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from router.core import actions, events
 from router.core.values import Fingerprint, Outcome, Phase, Profile, ServedModel
 from tandem import ids
-from tandem.errors import InternalError, from_proto
+from tandem.errors import InternalError, WorkerError, from_proto
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
@@ -21,17 +21,15 @@ _OUTCOMES = {
 
 
 def profile(description: worker_pb2.WorkerDescription) -> Profile:
-    """Raises ValueError where the worker names no phase."""
+    """Raises WorkerError where the worker names no phase."""
     phase = _PHASES.get(description.phase)
     if phase is None:
-        raise ValueError("the worker names no phase")
+        raise WorkerError("the worker names no phase")
     limits = description.limits
     return Profile(
         name=description.name,
         phase=phase,
-        fingerprint=Fingerprint(
-            *(getattr(description.fingerprint, name) for name in Fingerprint._fields)
-        ),
+        fingerprint=_fingerprint(description.fingerprint),
         max_sequences=limits.max_sequences,
         context_length=limits.context_length,
         vocabulary=limits.vocabulary,
@@ -41,6 +39,14 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         logits_processors=frozenset(description.logits_processors),
         draining=description.load.draining,
     )
+
+
+def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
+    fields = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    known = common_pb2.Fingerprint(**fields)
+    # They follow what is known.
+    unknown = message.SerializeToString(deterministic=True)[known.ByteSize() :]
+    return Fingerprint(**fields, unknown_fields=unknown)
 
 
 def submit(

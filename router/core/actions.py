@@ -87,10 +87,15 @@ class WorkerPaired(msgspec.Struct, frozen=True):
 
 
 class PairRejected(msgspec.Struct, frozen=True):
-    """Two workers of one model do not match, or a worker cannot be in any pair; for logs."""
+    """A worker that came up does not match others of its model, or fits in no pair at all; said
+    once for each WorkerUp, for logs.
+    """
 
     worker: str
     reason: str
+    """The first one, for people."""
+    pairs: int
+    """How many pairs are refused."""
 
 
 class SettleOverdue(msgspec.Struct, frozen=True):

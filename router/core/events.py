@@ -51,6 +51,8 @@ class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     listed_as: Phase
     profile: Profile
+    other_legs: int = 0
+    """Legs of other routers, by its first report."""
 
 
 class WorkerDown(msgspec.Struct, frozen=True):

@@ -199,19 +199,23 @@ class Fleet:
         """Why no pair uses a worker now, for people; empty: one does."""
         if self.uses(worker):
             return ""
+        if worker.draining and not worker.defect():
+            return "it is draining"
+        other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
+        return self.misfit(worker) or f"no matching {other_phase} worker takes work"
+
+    def misfit(self, worker: Worker) -> str:
+        """Why a worker cannot be paired with some other, or any, for people; empty: it can."""
         defect = worker.defect()
         if defect == "phase":
             return f"it is a {worker.phase} worker, listed as {worker.listed_as}"
         if defect == "limits":
             return "it takes no sequences: max_sequences is 0"
-        if worker.draining:
-            return "it is draining"
-        other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
         for other, name in self.mismatches(worker):
             mine = getattr(worker.profile.fingerprint, name)
             theirs = getattr(other.profile.fingerprint, name)
-            return f"{name} is {mine!r}, but {theirs!r} on {other_phase} worker {other.key}"
-        return f"no matching {other_phase} worker takes work"
+            return f"{name} is {mine!r}, but {theirs!r} on {other.phase} worker {other.key}"
+        return ""
 
     def _group(self, fingerprint: Fingerprint) -> Group:
         model = self.models.get(fingerprint.model)

@@ -203,7 +203,7 @@ class Lifecycle:
         if len(self._state.waiting) < self._state.bounds.max_queue:
             sequence.stage = Stage.QUEUED
             sequence.queued_at = self.now
-            self._state.waiting.add(sequence, first=True)
+            self._state.waiting.add(sequence)
             self.may_start = True
         else:
             self.end(sequence, error=sequence.failure)
@@ -229,7 +229,8 @@ class Lifecycle:
         self._state.deadlines.clear(request, request.deadline)
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if requests := self._state.frontends.get(submit.frontend):
-            requests.pop(submit.first_sequence, None)
+            for number in range(submit.first_sequence, submit.first_sequence + submit.n):
+                requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
         self.actions.append(
             RequestEnded(submit.trace_id, request.outcome, self.now - request.arrived)

@@ -5,6 +5,7 @@ docs/design/0002-router-core-without-io.md says why, docs/router.md says the rul
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from router.core.actions import (
 )
 from router.core.actions import SettleOverdue as SettleOverdueAction
 from router.core.events import Event
-from router.core.fleet import Fleet, PolicyFactory, Worker
+from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
@@ -36,6 +37,8 @@ from tandem.errors import (
 
 MAX_N = 65_536
 """A Submit of more sequences is a broken frontend's: they are numbered one by one."""
+_NUMBERS = 2**64
+"""Sequence numbers are below it: the wire has 64 bits for them."""
 
 
 class Core:
@@ -54,6 +57,7 @@ class Core:
     ) -> None:
         self.state = State(bounds, Fleet(prefill_policy, decode_policy))
         self._lifecycle = Lifecycle(self.state, new_room)
+        self._arrivals = itertools.count()
         self._served: tuple[ServedModel, ...] = ()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.FrontendUp: self._frontend_up,
@@ -134,7 +138,9 @@ class Core:
         requests = self.state.frontends.get(submit.frontend)
         if requests is None:
             return
-        if not 1 <= submit.n <= MAX_N or submit.first_sequence in requests:
+        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
+        fits = 1 <= submit.n <= MAX_N and numbers.stop <= _NUMBERS
+        if not (fits and requests.keys().isdisjoint(numbers)):
             self._refuse_frontend(submit)
             return
         now = self._lifecycle.now
@@ -142,17 +148,18 @@ class Core:
         request.sequences += [
             Sequence(
                 request,
-                submit.first_sequence + index,
+                number,
                 index,
+                (-submit.priority, next(self._arrivals)),
                 now,
                 span_events=[] if submit.first_span else None,
             )
-            for index in range(submit.n)
+            for index, number in enumerate(numbers)
         ]
         if error := admission.refusal(self.state, submit):
             self._lifecycle.refuse(request, error)
             return
-        requests[submit.first_sequence] = request
+        requests.update(dict.fromkeys(numbers, request))
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
         for sequence in request.sequences:
@@ -166,7 +173,7 @@ class Core:
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
-        if request is not None:
+        if request is not None and request.submit.first_sequence == event.first_sequence:
             self._lifecycle.end_request(request, error=CancelledError("the client cancelled"))
 
     # --- workers ---------------------------------------------------------------------------------
@@ -174,16 +181,16 @@ class Core:
     def _worker_up(self, event: events.WorkerUp) -> None:
         self._lose(event.worker, "it connected anew")
         worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
-        self.state.fleet.workers[event.worker] = worker
-        if defect := worker.defect():
-            self._reject(worker, defect)
-        for _, name in self.state.fleet.mismatches(worker):
-            self._reject(worker, name)
+        worker.other_legs = event.other_legs
+        fleet = self.state.fleet
+        fleet.workers[event.worker] = worker
+        rejected = [name for _, name in fleet.mismatches(worker)]
+        rejected += filter(None, [worker.defect()])
+        if rejected:
+            self.state.counts.pairs_rejected.update(rejected)
+            reason = fleet.misfit(worker)
+            self._lifecycle.actions.append(PairRejected(worker.key, reason, len(rejected)))
         self._fleet_changed()
-
-    def _reject(self, worker: Worker, reason: str) -> None:
-        self.state.counts.pairs_rejected[reason] += 1
-        self._lifecycle.actions.append(PairRejected(worker.key, self.state.fleet.refusal(worker)))
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         self._lose(event.worker, event.reason)
@@ -269,18 +276,23 @@ class Core:
             self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:
-        """Start the heads of the queue as long as there are pairs for them."""
+        """Start the heads of the queue as long as there are pairs for them. A retry that only the
+        pair it avoids has a place for lets the others pass, and keeps its turn.
+        """
         self._lifecycle.may_start = False
         fleet, waiting = self.state.fleet, self.state.waiting
         for name in waiting.models():
-            while sequence := waiting.head(name):
-                pair = fleet.pick(name, other_than=sequence.avoided)
-                if pair is not None:
+            only_free: Pair | None = None
+            while sequence := waiting.head(name, passing=only_free):
+                avoided = sequence.avoided
+                if pair := fleet.pick(name, other_than=avoided):
                     waiting.remove(sequence)
                     self._lifecycle.start(sequence, pair)
-                elif (avoided := sequence.avoided) and not fleet.has_pair(name, other_than=avoided):
+                elif avoided and not fleet.has_pair(name, other_than=avoided):
                     # No other pair is left.
                     self._lifecycle.end(sequence, error=sequence.failure)
+                elif fleet.free_pairs(name):
+                    only_free = avoided
                 else:
                     break
 

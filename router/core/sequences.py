@@ -55,6 +55,8 @@ class Sequence:
     request: Request
     number: int
     output_index: int
+    rank: tuple[int, int]
+    """Its place in the queue, the lowest first: by priority, then by arrival. Unique."""
     queued_at: float
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None

@@ -17,7 +17,7 @@ class State:
     fleet: Fleet
     waiting: Waiting = field(default_factory=Waiting)
     frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
-    """Open requests of each connected frontend by their first sequence's number."""
+    """Open requests of each connected frontend by the number of each of their sequences."""
     legs: dict[int, Leg] = field(default_factory=dict)
     """Open legs, those of ended sequences included."""
     rooms: set[int] = field(default_factory=set)

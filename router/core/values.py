@@ -31,7 +31,7 @@ class Fingerprint(NamedTuple):
     """What two workers must have in common before a pair is made of them: every field, equal.
 
     One request to a mismatched pair takes a SGLang decode worker down. The fields are those of
-    tandem.v1.Fingerprint.
+    tandem.v1.Fingerprint, and what a newer worker says beyond them.
     """
 
     model: str
@@ -46,6 +46,8 @@ class Fingerprint(NamedTuple):
     tokenizer_sha256: str
     protocol_version: int
     deployment_revision: str = ""
+    unknown_fields: bytes = b""
+    """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 
     def difference(self, other: Fingerprint) -> str | None:
         """The name of the first field that differs."""

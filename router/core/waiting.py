@@ -1,48 +1,23 @@
-"""The bounded queue of sequences that wait for a pair: by model, then priority, then arrival."""
+"""The queue of sequences that wait for a pair: by model, then priority, then arrival."""
 
 from __future__ import annotations
 
 import bisect
-from collections import OrderedDict
 from collections.abc import Iterator
+from operator import attrgetter
 
+from router.core.fleet import Pair
 from router.core.sequences import Sequence
 
-
-class _Line:
-    """The sequences of one model. Levels are kept in rising order of -priority."""
-
-    def __init__(self) -> None:
-        self.levels: dict[int, OrderedDict[Sequence, None]] = {}
-        self.order: list[int] = []
-
-    def add(self, sequence: Sequence, *, first: bool) -> None:
-        rank = -sequence.request.submit.priority
-        level = self.levels.get(rank)
-        if level is None:
-            level = self.levels[rank] = OrderedDict()
-            bisect.insort(self.order, rank)
-        level[sequence] = None
-        if first:
-            level.move_to_end(sequence, last=False)
-
-    def remove(self, sequence: Sequence) -> None:
-        rank = -sequence.request.submit.priority
-        level = self.levels[rank]
-        del level[sequence]
-        if not level:
-            del self.levels[rank]
-            self.order.remove(rank)
-
-    def head(self) -> Sequence:
-        return next(iter(self.levels[self.order[0]]))
+_RANK = attrgetter("rank")
 
 
 class Waiting:
     """Holds at most what its owner lets in: `len` is the number of sequences over all models."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, list[Sequence]] = {}
+        """One for each model that something waits for, in rising order of rank."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -50,35 +25,31 @@ class Waiting:
 
     def __iter__(self) -> Iterator[Sequence]:
         for line in self._lines.values():
-            for rank in line.order:
-                yield from line.levels[rank]
+            yield from line
 
     def models(self) -> list[str]:
         """The models that something waits for."""
         return list(self._lines)
 
-    def add(self, sequence: Sequence, *, first: bool = False) -> None:
-        """`first`: before all others of its priority, for a sequence that has waited already."""
-        line = self._lines.setdefault(sequence.request.submit.model, _Line())
-        line.add(sequence, first=first)
+    def add(self, sequence: Sequence) -> None:
+        """A sequence that waits again takes the place that its arrival gave it."""
+        line = self._lines.setdefault(sequence.request.submit.model, [])
+        bisect.insort(line, sequence, key=_RANK)
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
         model = sequence.request.submit.model
         line = self._lines[model]
-        line.remove(sequence)
+        del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
         self._count -= 1
-        if not line.levels:
+        if not line:
             del self._lines[model]
 
-    def head(self, model: str) -> Sequence | None:
-        """Who is next."""
-        line = self._lines.get(model)
-        return None if line is None else line.head()
+    def head(self, model: str, *, passing: Pair | None = None) -> Sequence | None:
+        """Who is next, but for the sequences that avoid the pair `passing`."""
+        line = self._lines.get(model, ())
+        return next((each for each in line if passing is None or each.avoided != passing), None)
 
     def of(self, model: str) -> list[Sequence]:
         """All that wait for a model, in order."""
-        line = self._lines.get(model)
-        if line is None:
-            return []
-        return [sequence for rank in line.order for sequence in line.levels[rank]]
+        return list(self._lines.get(model, ()))

@@ -32,7 +32,8 @@ def check(state: State) -> None:
 
 
 def _requests_of(state: State) -> list[Request]:
-    return [each for requests in state.frontends.values() for each in requests.values()]
+    requests = (each for requests in state.frontends.values() for each in requests.values())
+    return list(dict.fromkeys(requests))
 
 
 def _sequences_of(state: State) -> list[Sequence]:

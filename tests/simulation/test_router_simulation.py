@@ -147,7 +147,7 @@ def _retry_does_not_wait_for_the_old_legs(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Lifecycle, sequence: Sequence) -> None:
         if sequence.stage is Stage.RETRYING:
             sequence.stage = Stage.QUEUED
-            self._state.waiting.add(sequence, first=True)
+            self._state.waiting.add(sequence)
             self.may_start = True
 
     patch.setattr(Lifecycle, "_retry_when_settled", broken)

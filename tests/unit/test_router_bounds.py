@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from router import metrics
+from router import metrics, translate
 from router.config import RouterConfig, read
 from router.core import actions, events
 from router.core.machine import Core
@@ -26,7 +26,7 @@ from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
 from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
-from tandem.v1 import common_pb2, router_pb2
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 
 def test_timers_give_each_item_once_and_never_early_or_late() -> None:
@@ -152,6 +152,68 @@ async def test_joined_payloads_are_the_bytes_that_came() -> None:
     link.add_payload(b"two\xff")
     message = await anext(link.outbox.messages())
     assert message.payload == b"\x00onetwo\xff"
+
+
+# --- the relay -------------------------------------------------------------------------------
+
+
+def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:
+    core = build_core(RouterConfig())
+    relay = Relay(core, clock=lambda: 0.0)
+    frontend = FrontendLink(1_000)
+    links = {phase.value: WorkerLink(1_000_000) for phase in Phase}
+    number = relay.frontend_up(frontend)
+    fingerprint = Fingerprint("m", "", "", "", "", 1, "", "", 1, "", 1)
+    for phase in Phase:
+        profile = Profile(
+            name="w", phase=phase, fingerprint=fingerprint, max_sequences=4, context_length=9
+        )
+        relay.worker_up(phase.value, links[phase.value], listed_as=phase, profile=profile)
+    real = links["prefill"].start
+
+    def start(action: actions.StartLeg) -> None:
+        if action.sequence == 1:
+            raise ValueError("a field that protobuf refuses")
+        real(action)
+
+    links["prefill"].start = start  # type: ignore[method-assign]
+    relay.handle(
+        *(
+            events.Submit(
+                frontend=number,
+                first_sequence=first,
+                n=1,
+                model="m",
+                timeout_seconds=5.0,
+                task=b"",
+            )
+            for first in (1, 2)
+        )
+    )
+    assert [(each.sequence, each.error.code) for each in frontend._ends] == [(1, "internal_error")]
+    assert [each.sequence for each in links["prefill"]._starts] == [2]
+    assert [each.sequence for each in links["decode"]._starts] == [1, 2]
+    assert [each.leg for each in links["decode"]._cancels] == [links["decode"]._starts[0].leg]
+    assert core.open_sequences == 1
+
+
+# --- what workers say of themselves ----------------------------------------------------------
+
+
+def test_fields_of_a_newer_fingerprint_count_too() -> None:
+    known = common_pb2.Fingerprint(model="m", page_size=16, protocol_version=1)
+    newer = common_pb2.Fingerprint.FromString(known.SerializeToString() + b"\xfa\x01\x02no")
+    other = common_pb2.Fingerprint.FromString(known.SerializeToString() + b"\xfa\x01\x02yo")
+    prints = [
+        translate.profile(
+            worker_pb2.WorkerDescription(phase=common_pb2.PHASE_DECODE, fingerprint=each)
+        ).fingerprint
+        for each in (known, newer, newer, other)
+    ]
+    assert prints[0].unknown_fields == b""
+    assert prints[0].difference(prints[1]) == "unknown_fields"
+    assert prints[1] == prints[2]
+    assert prints[1].difference(prints[3]) == "unknown_fields"
 
 
 # --- Generate's checks -----------------------------------------------------------------------

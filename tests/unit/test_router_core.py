@@ -54,7 +54,7 @@ class Bench:
             self.done += done
         return self.done
 
-    def worker(self, phase: Phase, index: int = 0, **profile: Any) -> str:
+    def worker(self, phase: Phase, index: int = 0, *, other_legs: int = 0, **profile: Any) -> str:
         key = f"{phase.value}-{index}"
         fields: dict[str, Any] = {
             "name": key,
@@ -62,10 +62,13 @@ class Bench:
             "fingerprint": FINGERPRINT,
             "max_sequences": 2,
             "context_length": 100,
-            "kv_endpoint": f"kv-{index}",
+            "kv_endpoint": f"kv-of-{key}",
             **profile,
         }
-        self.feed(events.WorkerUp(worker=key, listed_as=phase, profile=Profile(**fields)))
+        up = events.WorkerUp(
+            worker=key, listed_as=phase, profile=Profile(**fields), other_legs=other_legs
+        )
+        self.feed(up)
         return key
 
     def submit(self, first: int = 1, **fields: Any) -> list[Action]:
@@ -101,7 +104,8 @@ class Bench:
 
 
 def test_the_fingerprint_has_every_field_of_the_wire_s() -> None:
-    assert list(Fingerprint._fields) == list(common_pb2.Fingerprint.DESCRIPTOR.fields_by_name)
+    known = list(common_pb2.Fingerprint.DESCRIPTOR.fields_by_name)
+    assert list(Fingerprint._fields) == [*known, "unknown_fields"]
 
 
 # --- admission -------------------------------------------------------------------------------
@@ -170,12 +174,16 @@ def test_the_higher_priority_starts_first_and_equals_in_their_order() -> None:
     assert order == [4, 6, 3, 5]
 
 
-@pytest.mark.parametrize(("first", "n"), [(1, 1), (7, 0), (7, MAX_N + 1)])
+@pytest.mark.parametrize(
+    ("first", "n"),
+    [(2, 1), (3, 1), (1, 2), (0, 9), (7, 0), (7, MAX_N + 1), (2**64 - 1, 2)],
+    ids=lambda number: str(number),
+)
 def test_a_frontend_that_numbers_wrongly_is_dropped_with_all_it_asked_for(
     first: int, n: int
 ) -> None:
-    bench = Bench()
-    bench.submit(1)
+    bench = Bench(max_queue=MAX_N * 2)
+    bench.submit(2, n=2)
     # Not through the ledger: its books cannot hold two sequences of one number.
     done = bench.core.handle(
         bench.now,
@@ -186,14 +194,42 @@ def test_a_frontend_that_numbers_wrongly_is_dropped_with_all_it_asked_for(
         ],
     )
     assert [type(each) for each in done if not isinstance(each, actions.RequestEnded)] == [
-        actions.CancelLeg,
-        actions.CancelLeg,
+        *[actions.CancelLeg] * 4,
         actions.RefuseFrontend,
     ]
     assert bench.core.state.frontends == {}
 
 
+def test_numbers_up_to_the_last_one_and_those_of_an_ended_request_may_be_used() -> None:
+    bench = Bench()
+    bench.submit(2**64 - 2, n=2)
+    for leg in bench.of(actions.StartLeg):
+        bench.close(leg)
+    bench.submit(2**64 - 1)
+    assert bench.legs()[0].sequence == 2**64 - 1
+
+
+def test_a_request_is_cancelled_by_its_first_number_alone() -> None:
+    bench = Bench()
+    bench.submit(1, n=2)
+    bench.feed(events.Cancel(1, 2), events.Cancel(2, 1))
+    assert bench.done == []
+
+
 # --- slots and pairs -------------------------------------------------------------------------
+
+
+def test_a_decode_leg_is_told_the_endpoint_and_the_room_of_its_prefill_leg() -> None:
+    bench = Bench(prefill=2, decode=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    assert (prefill.worker, prefill.kv_peer) == ("prefill-0", "")
+    assert (decode.worker, decode.kv_peer) == ("decode-0", "kv-of-prefill-0")
+    assert prefill.room == decode.room != 0
+    bench.submit(2)
+    prefill, decode = bench.legs()
+    assert (prefill.worker, decode.worker) == ("prefill-1", "decode-1")
+    assert decode.kv_peer == "kv-of-prefill-1"
 
 
 def test_a_slot_is_free_only_when_its_leg_has_closed() -> None:
@@ -210,11 +246,14 @@ def test_a_slot_is_free_only_when_its_leg_has_closed() -> None:
     assert bench.legs()[0].sequence == 3
 
 
+_MORE: dict[type, Any] = {str: "x", int: 1, bytes: b"x"}
+
+
 def test_workers_that_differ_in_any_field_are_never_paired() -> None:
     for name in Fingerprint._fields[1:]:
         bench = Bench(decode=0)
         value = FINGERPRINT._asdict()[name]
-        other = FINGERPRINT._replace(**{name: value + "x" if isinstance(value, str) else value + 1})
+        other = FINGERPRINT._replace(**{name: value + _MORE[type(value)]})
         bench.worker(Phase.DECODE, fingerprint=other)
         bench.submit()
         assert bench.ends() == [(1, "no_pair")]
@@ -232,6 +271,43 @@ def test_a_worker_listed_under_the_wrong_phase_is_not_used() -> None:
     ]
     bench.submit()
     assert bench.ends() == [(1, "no_pair")]
+
+
+def test_a_worker_that_comes_up_refuses_its_pairs_in_one_line_with_a_reason() -> None:
+    bench = Bench(prefill=2)
+    for index in range(1, 4):
+        bench.worker(Phase.DECODE, index, fingerprint=FINGERPRINT._replace(page_size=32))
+    (line,) = bench.of(actions.PairRejected)
+    assert line.worker == "decode-3"
+    assert line.reason == "page_size is 32, but 16 on prefill worker prefill-0"
+    assert line.pairs == 2
+    bench.worker(Phase.PREFILL, 2)
+    (line,) = bench.of(actions.PairRejected)
+    assert line.reason == "page_size is 16, but 32 on decode worker decode-1", "though paired"
+    assert line.pairs == 3
+    assert bench.core.refusal("prefill-2") == ""
+    assert bench.core.snapshot().counts.pairs_rejected == {"page_size": 9}
+
+
+def test_a_worker_that_takes_no_sequences_is_in_no_pair() -> None:
+    bench = Bench(decode=0)
+    bench.worker(Phase.DECODE, max_sequences=0)
+    assert [each.reason for each in bench.of(actions.PairRejected)] == [
+        "it takes no sequences: max_sequences is 0"
+    ]
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+
+
+def test_two_models_have_queues_and_pairs_of_their_own() -> None:
+    bench = Bench()
+    other = FINGERPRINT._replace(model="other")
+    bench.worker(Phase.PREFILL, 8, fingerprint=other)
+    bench.worker(Phase.DECODE, 8, fingerprint=other)
+    bench.submit(1, n=3)
+    bench.submit(4, model="other")
+    assert [each.worker for each in bench.legs()] == ["prefill-8", "decode-8"]
+    assert bench.core.queued == 1
 
 
 def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
@@ -268,6 +344,17 @@ def test_a_change_that_frontends_cannot_see_is_not_announced() -> None:
     assert announced == [0, 1], "the old connection is gone before the new one is there"
     bench.feed(events.WorkerDraining("decode-0", False))
     assert bench.done == []
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_worker_that_drains_from_the_start_is_in_no_pair(phase: Phase) -> None:
+    bench = Bench(prefill=phase is Phase.DECODE, decode=phase is Phase.PREFILL)
+    bench.worker(phase, draining=True)
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+    bench.feed(events.WorkerDraining(f"{phase.value}-0", False))
+    bench.submit(2)
+    assert len(bench.of(actions.StartLeg)) == 2
 
 
 # --- the ends of a sequence ------------------------------------------------------------------
@@ -323,6 +410,48 @@ def test_a_terminate_in_prefill_ends_the_request_only_where_that_worker_propagat
             assert released == [starts[1].leg]
 
 
+def test_the_siblings_of_a_refused_prompt_end_with_it_whatever_they_do() -> None:
+    bench = Bench(prefill=0)
+    bench.worker(Phase.PREFILL, has_hook=True, propagate_terminate=True)
+    bench.submit(n=3)
+    starts = bench.of(actions.StartLeg)
+    bench.close(starts[2], Outcome.TERMINATED, reason="guard")
+    assert bench.ends() == [(1, "guard"), (2, "guard"), (3, "guard")]
+    assert bench.cancelled() == [starts[0].leg, starts[1].leg, starts[3].leg]
+    assert bench.core.queued == 0
+
+
+def test_a_failure_of_one_sequence_does_not_touch_its_siblings() -> None:
+    bench = Bench()
+    bench.submit(n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.close(starts[1], Outcome.FAILED, error=HookError("no"))
+    assert bench.ends() == [(1, "hook_failed")]
+    assert bench.cancelled() == [starts[0].leg]
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(
+    ("outcome", "error", "code"),
+    [
+        (Outcome.FAILED, HookError("no"), "hook_failed"),
+        (Outcome.FAILED, None, "worker_error"),
+        (Outcome.CANCELLED, None, "worker_error"),
+    ],
+)
+def test_a_prefill_that_fails_ends_its_sequence(
+    started: bool, outcome: Outcome, error: TandemError | None, code: str
+) -> None:
+    bench = Bench(prefill=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    if started:
+        bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.close(prefill, outcome, error=error)
+    assert bench.ends() == [(1, code)]
+    assert bench.cancelled() == [decode.leg]
+
+
 def test_decode_is_held_for_a_hook_or_a_report_and_released_once() -> None:
     for has_hook, want_report, held in (
         (False, False, False),
@@ -349,6 +478,41 @@ def test_a_prefill_that_ends_without_the_verdict_of_its_hook_fails_closed() -> N
     prefill, decode = bench.legs()
     bench.close(prefill)
     assert bench.ends() == [(1, "hook_failed")]
+    assert bench.cancelled() == [decode.leg]
+    assert not bench.of(actions.ReleaseLeg)
+
+
+def test_a_report_without_a_hook_releases_decode_when_prefill_closes() -> None:
+    bench = Bench()
+    bench.submit(want_report=True)
+    prefill, decode = bench.legs()
+    bench.close(prefill)
+    assert bench.of(actions.ReleaseLeg) == [actions.ReleaseLeg(decode.worker, decode.leg)]
+
+
+def test_each_attempt_is_judged_anew() -> None:
+    bench = Bench(prefill=0, decode=2)
+    bench.worker(Phase.PREFILL, has_hook=True)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, False))
+    assert [each.leg for each in bench.of(actions.ReleaseLeg)] == [decode.leg]
+    bench.close(decode, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(prefill, Outcome.CANCELLED)
+    prefill, decode = bench.legs()
+    assert decode.hold_output, "the verdict was on another run"
+    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, False))
+    assert [each.leg for each in bench.of(actions.ReleaseLeg)] == [decode.leg]
+
+
+def test_a_prefill_lost_before_its_verdict_ends_what_decode_holds() -> None:
+    bench = Bench(prefill=0)
+    bench.worker(Phase.PREFILL, has_hook=True)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.feed(events.WorkerDown(prefill.worker, "killed"))
+    assert bench.ends() == [(1, "worker_lost")]
     assert bench.cancelled() == [decode.leg]
     assert not bench.of(actions.ReleaseLeg)
 
@@ -415,6 +579,73 @@ def test_each_attempt_is_told_what_is_left_of_the_deadline() -> None:
     assert [each.timeout_ms for each in bench.legs()] == [6_000, 6_000]
 
 
+def test_a_retry_is_told_what_is_left_of_the_deadline() -> None:
+    bench = Bench(prefill=2)
+    bench.submit(timeout_seconds=10.0)
+    prefill, decode = bench.legs()
+    bench.now += 3.0
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    assert [each.timeout_ms for each in bench.legs()] == [7_000, 7_000]
+
+
+# --- regeneration ----------------------------------------------------------------------------
+
+
+def _block(bench: Bench, overlay: bytes) -> None:
+    """Classifiers block the run that the last event started."""
+    prefill, decode = bench.legs()
+    bench.close(prefill)
+    bench.close(decode, Outcome.REGENERATE, overlay=overlay)
+
+
+def test_a_blocked_output_is_run_again_with_what_is_laid_over_its_task() -> None:
+    bench = Bench()
+    bench.submit(task=b"task")
+    _block(bench, b"+first")
+    assert [each.task for each in bench.legs()] == [b"task+first"] * 2
+    assert len({each.leg for each in bench.legs()}) == 2
+    _block(bench, b"+second")
+    assert [each.task for each in bench.legs()] == [b"task+second"] * 2, "not both"
+    bench.close(bench.legs()[1])
+    assert bench.core.state.counts.requests == {"finished": 1}
+
+
+def test_what_is_laid_over_a_task_survives_a_retry() -> None:
+    bench = Bench(prefill=2)
+    bench.submit(task=b"task")
+    _block(bench, b"+overlay")
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    assert [each.task for each in bench.legs()] == [b"task+overlay"] * 2
+
+
+def test_an_output_that_is_blocked_each_time_ends_at_the_bound() -> None:
+    bench = Bench(max_regenerations=2)
+    bench.submit()
+    _block(bench, b"1")
+    _block(bench, b"2")
+    _block(bench, b"3")
+    assert bench.ends() == [(1, "worker_error")]
+    assert bench.at_rest()
+
+
+def test_a_regenerated_output_that_had_begun_may_be_retried_again() -> None:
+    bench = Bench(prefill=2, max_retries=1)
+    bench.submit()
+    for _ in range(2):
+        prefill, decode = bench.legs()
+        bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+        bench.close(decode, Outcome.CANCELLED)
+        prefill, decode = bench.legs()
+        bench.feed(events.LegStarted(decode.worker, decode.leg))
+        bench.close(decode, Outcome.REGENERATE)
+        bench.close(prefill, Outcome.CANCELLED)
+    assert len(bench.of(actions.StartLeg)) == 2
+    assert bench.core.state.counts.retries == 2
+
+
 # --- several routers --------------------------------------------------------------------------
 
 
@@ -436,6 +667,16 @@ def test_slots_that_other_routers_hold_are_not_given_away() -> None:
     bench.feed(events.WorkerLoad("prefill-0", 1))
     assert [each.sequence for each in bench.legs()] == [2, 2]
     assert bench.core.state.fleet.workers[prefill.worker].other_legs == 0
+
+
+def test_what_others_hold_is_known_before_the_first_leg_is_started() -> None:
+    bench = Bench(decode=0, max_queue=9)
+    bench.worker(Phase.DECODE)
+    bench.submit(1, n=2)
+    bench.submit(3, n=3)
+    bench.worker(Phase.PREFILL, 1, max_sequences=9)
+    bench.worker(Phase.DECODE, 1, max_sequences=3, other_legs=2)
+    assert [each.sequence for each in bench.legs()] == [3, 3], "one slot of three is free"
 
 
 def test_a_worker_that_others_load_is_chosen_after_an_idle_one() -> None:
@@ -471,6 +712,24 @@ def test_a_sequence_refused_on_both_sides_waits_again_once() -> None:
     assert bench.core.state.counts.requeued == 1
     bench.feed(events.WorkerLoad("prefill-0", 0), events.WorkerLoad("decode-0", 0))
     assert len(bench.of(actions.StartLeg)) == 2
+
+
+def test_a_burst_that_is_refused_waits_again_in_its_order() -> None:
+    bench = Bench(max_queue=9, prefill=0)
+    bench.worker(Phase.PREFILL, max_sequences=4)
+    bench.worker(Phase.DECODE, max_sequences=4)
+    for number in range(1, 5):
+        bench.submit(number)
+    bench.submit(5)
+    legs = list(bench.core.state.legs.values())
+    for leg in legs:
+        error = FULL if leg.phase is Phase.PREFILL else None
+        outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
+        closed = events.LegClosed(leg.worker.key, leg.number, outcome, error=error, retryable=True)
+        bench.feed(closed)
+    assert bench.core.queued == 5
+    bench.feed(events.WorkerLoad("prefill-0", 0))
+    assert [each.sequence for each in bench.of(actions.StartLeg)][::2] == [1, 2, 3, 4]
 
 
 def test_a_refused_sequence_waits_no_longer_than_its_deadline_and_the_queue_s_bound() -> None:
@@ -564,6 +823,51 @@ def test_a_retry_takes_another_pair_and_waits_until_both_old_legs_are_closed() -
     assert bench.ends() == [(1, "engine_error")], "one retry is the bound"
 
 
+def test_a_retry_that_waits_for_another_pair_lets_others_have_the_one_it_avoids() -> None:
+    bench = Bench(prefill=0, decode=0)
+    bench.worker(Phase.DECODE, max_sequences=9)
+    bench.worker(Phase.PREFILL, 0)
+    bench.worker(Phase.PREFILL, 1, max_sequences=1)
+    bench.submit(1)
+    failing = bench.legs()
+    bench.submit(2)
+    busy = bench.legs()
+    assert [failing[0].worker, busy[0].worker] == ["prefill-0", "prefill-1"]
+    bench.close(failing[0], Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(failing[1], Outcome.CANCELLED)
+    assert not bench.of(actions.StartLeg), "prefill-1 is busy, prefill-0 has failed"
+    for number in (3, 4):
+        bench.submit(number)
+        assert bench.legs()[0].worker == "prefill-0"
+    bench.submit(5)
+    bench.close(busy[0])
+    assert [(each.sequence, each.worker) for each in bench.legs()] == [
+        (1, "prefill-1"),
+        (1, "decode-0"),
+    ]
+
+
+def test_a_retry_prefers_workers_that_have_not_failed_it() -> None:
+    bench = Bench(prefill=2, decode=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.close(decode, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(prefill, Outcome.CANCELLED)
+    assert [each.worker for each in bench.legs()] == ["prefill-1", "decode-1"]
+
+
+def test_as_many_retries_are_made_as_are_allowed() -> None:
+    bench = Bench(prefill=2, max_retries=3)
+    bench.submit()
+    for _ in range(3):
+        prefill, decode = bench.legs()
+        bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+        bench.close(decode, Outcome.CANCELLED)
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    assert bench.ends() == [(1, "engine_error")]
+
+
 def test_nothing_is_retried_without_another_pair_or_when_it_was_shown_or_must_not_be() -> None:
     for prefill_workers, shown, retryable in ((1, False, True), (2, True, True), (2, False, False)):
         bench = Bench(prefill=prefill_workers)
@@ -634,6 +938,25 @@ def test_a_worker_with_overdue_legs_is_chosen_last() -> None:
         assert bench.legs()[1].worker != decode.worker
 
 
+def test_a_slot_that_becomes_free_by_any_event_is_given_away_at_once() -> None:
+    for free in (
+        lambda bench, leg: bench.close(leg, Outcome.CANCELLED),
+        lambda bench, leg: bench.feed(events.WorkerLoad(leg.worker, 1)),
+        lambda bench, leg: bench.feed(events.WorkerDraining("prefill-9", False)),
+        lambda bench, leg: bench.worker(Phase.PREFILL, 7),
+    ):
+        bench = Bench(prefill=0, decode=0)
+        bench.worker(Phase.DECODE, max_sequences=9)
+        bench.worker(Phase.PREFILL, max_sequences=2, other_legs=1)
+        bench.worker(Phase.PREFILL, 9, draining=True)
+        bench.submit(1)
+        prefill, _ = bench.legs()
+        bench.submit(2)
+        assert not bench.of(actions.StartLeg)
+        free(bench, prefill)
+        assert [each.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
+
+
 def test_queued_sequences_outlive_the_last_pair_by_a_bound() -> None:
     bench = Bench(pair_wait_seconds=5.0)
     bench.submit(1, n=2)
@@ -690,6 +1013,29 @@ def test_a_drain_refuses_and_an_abandon_ends_everything() -> None:
     bench.feed(events.Abandon())
     assert bench.ends() == [(1, "router_lost")]
     assert bench.cancelled() == legs
+
+
+def test_an_abandon_tells_apart_what_had_started_and_what_still_waited() -> None:
+    bench = Bench(prefill=2, decode=1, max_queue=9)
+    bench.submit(1)  # runs
+    bench.submit(2)  # runs, and then waits to run again
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.submit(3)  # waits
+    bench.feed(events.Abandon())
+    assert bench.ends() == [(1, "router_lost"), (2, "router_lost"), (3, "draining")]
+    bench.submit(4)
+    assert bench.ends() == [(4, "draining")]
+    bench.close(decode, Outcome.CANCELLED)
+    assert not bench.of(actions.StartLeg)
+
+
+def test_an_abandon_takes_what_is_to_be_regenerated_for_started() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.close(bench.legs()[1], Outcome.REGENERATE)
+    bench.feed(events.Abandon())
+    assert bench.ends() == [(1, "router_lost")]
 
 
 def test_the_check_names_every_broken_rule() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc.aio
 import pytest
@@ -387,6 +387,32 @@ async def test_a_worker_that_restarts_on_its_address_is_found_again() -> None:
         await frontend.ready(pairs=0)
         await s.decode.start(s.decode.address)
         await frontend.ready(pairs=1)
+
+
+@pytest.mark.parametrize("where", ["commands", "frames"])
+async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stack() as s:
+        frontend = s.frontend()
+        await frontend.ready()
+
+        def broken(*_: object) -> NoReturn:
+            monkeypatch.undo()  # the next stream works
+            raise ValueError("a fault of ours")
+
+        relay = s.router.relay
+        if where == "commands":
+            monkeypatch.setattr(relay._workers[s.decode.address].outbox, "_take", broken)
+            await frontend.submit()
+        else:
+            monkeypatch.setattr(relay, "worker_load", broken)
+            s.decode.report(worker_pb2.Load())
+        await frontend.ready(0)
+        await frontend.ready()
+        said = {"commands": "commands to a worker could not be sent", "frames": "a fault of ours"}
+        assert said[where] in caplog.text
+        assert all(each.connected for each in s.router.workers.statuses())
 
 
 async def test_a_silent_worker_is_lost() -> None:
