@@ -83,8 +83,8 @@ class WorkerConnection:
             log.warning("worker is not connected", extra=self._extra(reason=trouble))
         self.trouble = trouble
 
-    def _extra(self, **more: str) -> dict[str, str]:
-        return {"address": self.listed.address, **more}
+    def _extra(self, reason: str | None = None) -> dict[str, str | None]:
+        return {"address": self.listed.address, "reason": reason}
 
     async def _session(self) -> str:
         """One life of the stream, and of its channel, which would keep the certificate that it was

@@ -79,7 +79,7 @@ class Relay:
             try:
                 self._carry_out[type(action)](action)
             except Exception:
-                log.exception("an action failed", extra={"action": type(action).__name__})
+                log.exception("an action failed", extra={"reason": type(action).__name__})
                 if isinstance(action, actions.StartLeg):
                     not_started.append(_not_started(action))
         if not_started:
@@ -198,8 +198,10 @@ def _log_end(action: actions.RequestEnded) -> None:
 
 
 def _log_rejected(action: actions.PairRejected) -> None:
-    extra = {"worker": action.worker, "reason": action.reason, "count": action.pairs}
-    log.warning("pair refused", extra=extra)
+    log.warning(
+        "pair refused",
+        extra={"worker": action.worker, "reason": action.reason, "count": action.pairs},
+    )
 
 
 def _log_overdue(action: actions.SettleOverdue) -> None:
