@@ -68,7 +68,7 @@ def load(
     """The settings of this process. `--print-config` and `--help` print and exit.
 
     Raises ConfigError for anything unknown, malformed or missing; its message names the setting and
-    the mend.
+    what to do.
     """
     environ = os.environ if environ is None else environ
     options = vars(_parser(model, prog).parse_args(argv))

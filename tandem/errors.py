@@ -24,7 +24,7 @@
     ├── HookError               an output hook raised or returned nonsense: failed closed
     ├── ProcessorError          a logits processor raised: failed closed
     └── InternalError           a fault of ours
-    StartError                  a component cannot start; the message names the mend
+    StartError                  a component cannot start; the message says what to do
     ├── ConfigError                 a setting is unknown, malformed or impossible
     └── LoadError                   user code cannot be loaded
 

@@ -5,7 +5,7 @@ signal ends it at once.
         return process.run("router", serve)         # async def serve(stop: asyncio.Event) -> None
 
 Exit status: 0 after an orderly stop, 2 when the component could not start (StartError; its message
-names the mend).
+says what to do).
 """
 
 from __future__ import annotations

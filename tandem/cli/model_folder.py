@@ -27,7 +27,7 @@ STALE_SECONDS = 3600.0
 
 
 class FetchError(Exception):
-    """The model cannot be fetched. The message names the mend; it holds no token."""
+    """The model cannot be fetched. The message says what to do, and holds no token."""
 
 
 @dataclass(frozen=True, slots=True)

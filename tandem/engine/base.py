@@ -141,7 +141,7 @@ class Engine(Protocol):
     """An inference engine in one role. All methods are called from the worker's event loop."""
 
     async def start(self) -> EngineDescription:
-        """Load the model and be ready to serve. Raises StartError with the mend."""
+        """Load the model and be ready to serve. Raises StartError, which says what to do."""
         ...
 
     def submit(self, request: EngineRequest) -> None:
@@ -181,7 +181,7 @@ class EngineFollower(Protocol):
     async def start(self) -> int:
         """Join the leader, which may start later, and load this node's share of the model.
 
-        Returns how many of the engine's ranks run here. Raises StartError with the mend.
+        Returns how many of the engine's ranks run here. Raises StartError, which says what to do.
         """
         ...
 

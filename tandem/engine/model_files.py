@@ -1,6 +1,6 @@
 """What a model's folder (Hugging Face layout) says of it, read with the standard library alone.
 
-Every function raises ConfigError, naming the file and the mend, where the folder or one of its
+Every function raises ConfigError, naming the file and what to do, where the folder or one of its
 files is missing or malformed.
 """
 

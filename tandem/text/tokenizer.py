@@ -26,7 +26,7 @@ class Tokenizer:
 
     @staticmethod
     def load(model_path: Path) -> Tokenizer:
-        """Read the folder's tokenizer.json. Raises ConfigError with the mend."""
+        """Read the folder's tokenizer.json. Raises ConfigError, which says what to do."""
         path = model_path / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"there is no {path}: Tandem needs the model's tokenizer")

@@ -1,5 +1,5 @@
 """values.yaml is the manual: it is complete, what follows from it is up to date, and what cannot
-work is refused with its mend.
+work is refused, saying what to change.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def stack(
     model_path: Path, watched_code: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """One pair with hooks in a pool, a classifier and logits processors, after some traffic. Who
-    breaks it mends it.
+    breaks it puts it back.
     """
     folder = tmp_path_factory.mktemp("watched")
     with Stack(options(model_path, folder), run_dir=folder / "stack") as stack:

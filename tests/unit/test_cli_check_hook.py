@@ -1,4 +1,4 @@
-"""`tandem check-hook` tells a good hook from a bad one, and says what to mend."""
+"""`tandem check-hook` tells a good hook from a bad one, and says what to fix."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_hook_that_breaks_the_contract_fails_with_its_reason(
     assert main(["check-hook", f"{module}:{name}"]) == 1
     out = said(capsys)
     assert says in out
-    assert out.endswith(f"!! {module}:{name}: 1 finding to mend")
+    assert out.endswith(f"!! {module}:{name}: 1 finding to fix")
 
 
 @pytest.mark.parametrize("name", ["OneBuffer", "ByTrace"])

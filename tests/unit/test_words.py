@@ -39,7 +39,7 @@ RETIRED = [
     Retired(word, "pages" in held, tuple(re.findall(r"`([a-z_/.]+)`", allowed)))
     for word, _, held, allowed in table("Retired words")
 ]
-NOT_YET = {"life", "mend", "tally", "late", "trail", "Outcome", "Bounds", "Model", "End"}
+NOT_YET = {"life", "tally", "late", "trail", "Outcome", "Bounds", "Model", "End"}
 """Words whose last places are about to be renamed."""
 UNIQUE = {name.strip("`") for name, _, _ in table("One class of each name")}
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_hook(arguments: argparse.Namespace, console: Console) -> int:
-    """Status 0, or 1 where something must be mended. Raises StartError where the hook cannot be
+    """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
     built.
     """
     sys.path.insert(0, str(Path.cwd()))

@@ -33,7 +33,7 @@ def conclude(path: str, checks: Sequence[Check], console: Console) -> None:
     warned = sum(check.status == "warning" for check in checks)
     console.line()
     if failed:
-        console.failed(console.bold(f"{path}: {_count(failed, 'finding')} to mend"))
+        console.failed(console.bold(f"{path}: {_count(failed, 'finding')} to fix"))
     elif warned:
         console.done(f"{console.bold(path)} keeps to the contract; {_count(warned, 'warning')}")
     else:

@@ -18,7 +18,7 @@ HOOKS = (
 
 
 def verify() -> None:
-    """Call it after SGLang has loaded its plugins. Raises StartError, which names the mend."""
+    """Call it after SGLang has loaded its plugins. Raises StartError, which says what to do."""
     if missing := sorted(set(HOOKS) - HookRegistry._patched):
         raise StartError(
             f"SGLang on cpu needs the plugin tandem-sglang-cpu (not hooked: {', '.join(missing)}): "

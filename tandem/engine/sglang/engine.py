@@ -85,7 +85,7 @@ class SglangEngine:
         self._states: Any = None
 
     async def start(self) -> EngineDescription:
-        """Takes tens of seconds, during which the loop runs on. Raises StartError with the mend."""
+        """Takes tens of seconds, while the loop runs on. Raises StartError, saying what to do."""
         self._endpoint = self._setup.endpoint()
         self._thread, self._states = self._setup.thread(
             bootstrap_port=self._endpoint[1] if self._endpoint else 0

@@ -65,7 +65,7 @@ class SimEngine:
         self._closed = False
 
     async def start(self) -> EngineDescription:
-        """Raises StartError with the mend."""
+        """Raises StartError, which says what to do."""
         started = self._started = self._build()
         endpoint = await started.handover.start(self._host)
         started.scheduler.start(self._tasks)

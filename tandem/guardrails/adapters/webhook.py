@@ -93,13 +93,13 @@ def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> dict[st
 
 
 def _decoded(secret: str) -> bytes:
-    mend = f"write {SECRET_PREFIX} and {LEAST_SECRET_BYTES} or more random bytes in base64"
+    wanted = f"write {SECRET_PREFIX} and {LEAST_SECRET_BYTES} or more random bytes in base64"
     if not secret.startswith(SECRET_PREFIX):
-        raise LoadError(f"secret_file or secret_env must hold a secret: {mend}")
+        raise LoadError(f"secret_file or secret_env must hold a secret: {wanted}")
     try:
         decoded = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
-        raise LoadError(f"the secret is not base64: {mend}") from None
+        raise LoadError(f"the secret is not base64: {wanted}") from None
     if len(decoded) < LEAST_SECRET_BYTES:
-        raise LoadError(f"the secret is too short: {mend}")
+        raise LoadError(f"the secret is too short: {wanted}")
     return decoded
