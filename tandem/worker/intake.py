@@ -15,7 +15,7 @@ from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_ro
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core.events import Accepted
+from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
 from tandem.worker.sampling import REGENERATED
 from tandem.worker.sampling import check as check_sampling
@@ -48,7 +48,7 @@ class Intake:
         self._forced = tuple(forced)
         self._next_request_id = counter()
 
-    def accept(self, link: int, command: worker_pb2.StartLeg) -> Accepted:
+    def accept(self, link: int, command: worker_pb2.StartLeg) -> Start:
         """Raises RequestError, naming the field."""
         task = _parse(command.task)
         self._check_task(task)
@@ -71,7 +71,7 @@ class Intake:
             trace_id=task.trace_id,
         )
         output = self._output(task)
-        return Accepted(link=link, command=command, task=task, request=request, output=output)
+        return Start(link=link, command=command, task=task, request=request, output=output)
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):

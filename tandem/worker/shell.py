@@ -61,7 +61,6 @@ class Shell:
         """No leg is open."""
         self.idle.set()
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
-            actions.Read: self._read,
             actions.Begin: self._begin,
             actions.CancelEngine: self._cancel_engine,
             actions.JudgeByHooks: self._judge,
@@ -106,10 +105,17 @@ class Shell:
         """What a router says."""
         number = link.number
         self.tell(
-            *(events.Start(number, start) for start in command.start),
+            *(self._read(number, start) for start in command.start),
             *(events.Release(number, leg) for leg in command.release),
             *(events.Cancel(number, cancel.leg, cancel.reason) for cancel in command.cancel),
         )
+
+    def _read(self, link: int, command: worker_pb2.StartLeg) -> Event:
+        try:
+            return self._intake.accept(link, command)
+        except Exception as error:  # noqa: BLE001 - of the request's own data
+            refusal = _as_ours(error, InternalError("this task cannot be read"))
+            return events.Unreadable(link, command, refusal)
 
     def on_step(self, step: Step) -> None:
         """What the engine brought."""
@@ -179,9 +185,6 @@ class Shell:
 
     def _failed(self, action: Action, error: Exception) -> None:
         match action:
-            case actions.Read(link, command):
-                refusal = _as_ours(error, InternalError("this task cannot be read"))
-                self._told.append(events.Refused(link, command, refusal))
             case actions.Begin(request, _, command):
                 refusal = _as_ours(error, EngineError("the engine cannot take this request"))
                 self._told.append(events.NotBegun(request.request_id, command, refusal))
@@ -193,9 +196,6 @@ class Shell:
                 self._told.append(events.JudgeFailed(request_id, _hook_error(error)))
             case _:
                 log.error("%s was not carried out", type(action).__name__, exc_info=error)
-
-    def _read(self, action: actions.Read) -> None:
-        self._told.append(self._intake.accept(action.link, action.command))
 
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info

@@ -17,13 +17,6 @@ from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.leg import Leg
 
 
-class Read(msgspec.Struct, frozen=True):
-    """Check and tokenise a task. Answer with Accepted or Refused."""
-
-    link: int
-    command: worker_pb2.StartLeg
-
-
 class Begin(msgspec.Struct, frozen=True):
     """Give the request to the engine, then announce the sequence to hooks and classifiers.
 
@@ -105,8 +98,7 @@ class LegRefused(msgspec.Struct, frozen=True):
 
 
 Action = (
-    Read
-    | Begin
+    Begin
     | CancelEngine
     | JudgeByHooks
     | AskClassifiers

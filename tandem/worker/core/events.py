@@ -31,15 +31,8 @@ class LinkDown(msgspec.Struct, frozen=True):
     link: int
 
 
-class Start(msgspec.Struct, frozen=True):
-    """A router wants a leg. Answered by Read, or refused."""
-
-    link: int
-    command: worker_pb2.StartLeg
-
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to Read: the task can run."""
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A router wants a leg whose task can run."""
 
     link: int
     command: worker_pb2.StartLeg
@@ -48,8 +41,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     output: Output
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The answer to Read: the task cannot run, whatever the reason."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """A router wants a leg whose task cannot run, whatever the reason."""
 
     link: int
     command: worker_pb2.StartLeg
@@ -80,7 +73,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Stepped(msgspec.Struct, frozen=True):
-    """One step of the engine: at most one Delta for each request."""
+    """What the engine brought since the last time, of each request in order."""
 
     deltas: Sequence[Delta]
 
@@ -132,8 +125,7 @@ Event = (
     LinkUp
     | LinkDown
     | Start
-    | Accepted
-    | Refused
+    | Unreadable
     | NotBegun
     | Release
     | Cancel

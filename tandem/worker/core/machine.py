@@ -20,6 +20,8 @@ from tandem.errors import (
     RequestError,
     TandemError,
 )
+from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
@@ -70,8 +72,7 @@ class Core:
             events.LinkUp: self._link_up,
             events.LinkDown: self._link_down,
             events.Start: self._start,
-            events.Accepted: self._accepted,
-            events.Refused: self._refused,
+            events.Unreadable: self._unreadable,
             events.NotBegun: self._not_begun,
             events.Release: self._release,
             events.Cancel: self._cancel,
@@ -121,28 +122,15 @@ class Core:
             self._end(leg, Closing("cancelled", reason="router_lost"))
 
     def _start(self, event: events.Start) -> None:
-        if self._may_begin(event.link, event.command):
-            self._actions.append(actions.Read(event.link, event.command))
-
-    def _may_begin(self, link: int, command: worker_pb2.StartLeg) -> bool:
-        """Else it was refused."""
-        if link not in self._links:
-            return False
-        if (link, command.leg) in self._numbers:
-            self._actions.append(actions.GiveUp(link, f"leg {command.leg} is open already"))
-            return False
+        link, command, task, request = event.link, event.command, event.task, event.request
+        if not self._may_use(link, command.leg):
+            return
         if self.draining:
             self._refuse(link, command, DrainingError("this worker is shutting down"))
-            return False
+            return
         if len(self._open) >= self._max_legs:
             full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
             self._refuse(link, command, full)
-            return False
-        return True
-
-    def _accepted(self, event: events.Accepted) -> None:
-        link, command, task, request = event.link, event.command, event.task, event.request
-        if not self._may_begin(link, command):
             return
         leg = Leg(
             link=link,
@@ -166,8 +154,16 @@ class Core:
         )
         self._actions.append(actions.Begin(request, task, command, info))
 
-    def _refused(self, event: events.Refused) -> None:
-        self._refuse(event.link, event.command, event.error)
+    def _unreadable(self, event: events.Unreadable) -> None:
+        if self._may_use(event.link, event.command.leg):
+            self._refuse(event.link, event.command, event.error)
+
+    def _may_use(self, link: int, number: int) -> bool:
+        """Whether a router that is there may begin a leg of that number."""
+        if (link, number) in self._numbers:
+            self._actions.append(actions.GiveUp(link, f"leg {number} is open already"))
+            return False
+        return link in self._links
 
     def _not_begun(self, event: events.NotBegun) -> None:
         leg = self._open.get(event.request_id)
@@ -241,8 +237,7 @@ class Core:
             try:
                 piece = self._cut(leg, delta)
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
-                self._data_failed(leg, error)
-                staged.append((leg, None, True))
+                self._spoiled(leg, error)
                 continue
             if piece is None:
                 staged.append((leg, None, True))
@@ -289,12 +284,6 @@ class Core:
         error = delta.error or EngineError("the engine gave no reason")
         return Closing("failed", error=error, retryable=delta.retryable and self._retryable(leg))
 
-    def _data_failed(self, leg: Leg, error: Exception) -> None:
-        failure = InternalError("this sequence's output could not be read")
-        failure.__cause__ = error
-        leg.closing = Closing("failed", error=failure)
-        self._move(leg, _ENDING)
-
     # --- what hooks make of it -------------------------------------------------------------------
 
     def _ruled(self, event: events.Ruled) -> None:
@@ -338,19 +327,24 @@ class Core:
     # --- what is shown of it ---------------------------------------------------------------------
 
     def _write(self, staged: Iterable[Staged]) -> None:
-        shows = self._rules.shows
         for leg, piece, last in staged:
             if leg.stage not in _OPEN:
                 continue
-            if leg.guard is not None:
-                self._write_guarded(leg, piece, last)
-                continue
-            if shows and piece is not None and (piece.text or piece.token_ids):
-                leg.show(piece)
-                if leg.held is not None and self._held_too_long(leg):
-                    continue
-            if last and leg.closing is not None:
-                self._end(leg, leg.closing)
+            try:
+                if leg.guard is None:
+                    self._write_one(leg, piece, last)
+                else:
+                    self._write_guarded(leg, piece, last)
+            except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
+                self._spoiled(leg, error)
+
+    def _write_one(self, leg: Leg, piece: Piece | None, last: bool) -> None:
+        if piece is not None and self._rules.shows and (piece.text or piece.token_ids):
+            leg.show(piece)
+            if leg.held is not None and self._held_too_long(leg):
+                return
+        if last and leg.closing is not None:
+            self._end(leg, leg.closing)
 
     def _held_too_long(self, leg: Leg) -> bool:
         """Fails closed where prefill's verdict does not come."""
@@ -386,16 +380,22 @@ class Core:
         if leg is None or leg.guard is None or leg.stage not in _OPEN:
             return
         leg.scores = event.scores
+        try:
+            self._take_judgement(leg, leg.guard, event.judgement)
+        except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
+            self._spoiled(leg, error)
+
+    def _take_judgement(self, leg: Leg, guard: SequenceGuard, judgement: Judgement) -> None:
         again = None
         if leg.closing is not None and leg.closing.outcome == "finished":
             # Only where nothing was shown, which the settings see to, and no hook ended it.
-            again = self._rules.regeneration(leg, event.judgement)
+            again = self._rules.regeneration(leg, judgement)
         if again is not None:
             again.spent_tokens = leg.spent_tokens + leg.output.completion_tokens
             overlay = common_pb2.Task(regeneration=again).SerializeToString()
             self._end(leg, Closing("regenerate", overlay=overlay))
         else:
-            self._past_guard(leg, leg.guard.judged(event.judgement))
+            self._past_guard(leg, guard.judged(judgement))
 
     def _judge_failed(self, event: events.JudgeFailed) -> None:
         leg = self._open.get(event.request_id)
@@ -407,6 +407,12 @@ class Core:
     def _fail(self, leg: Leg, error: TandemError, *, retryable: bool = False) -> None:
         self._end(leg, Closing("failed", error=error, retryable=retryable))
 
+    def _spoiled(self, leg: Leg, error: Exception) -> None:
+        """What came for a leg, or what the leg came to, cannot be worked with."""
+        failure = InternalError("the output of this sequence cannot be worked with")
+        failure.__cause__ = error
+        self._fail(leg, failure)
+
     def _end(self, leg: Leg, closing: Closing) -> None:
         """Nothing more is shown of the leg. What ended it first counts, but a failure from outside
         also ends what is held for the router's release.
@@ -416,23 +422,23 @@ class Core:
             return
         if closing.error is not None and not closing.error.phase:
             closing.error.phase = self._rules.phase
-        if stage is not Stage.HELD and stage is not Stage.SILENCED:
-            self._stop_judging(leg)
-        leg.closing = closing
         if closing.by_itself:
             self._say_the_end(leg)
         else:
             leg.held = None
+        if stage is not Stage.HELD and stage is not Stage.SILENCED:
+            self._stop_judging(leg)
+        leg.closing = closing
         if leg.held is None:
             self._leave(leg)
         else:
             self._move(leg, Stage.HELD)
 
     def _say_the_end(self, leg: Leg) -> None:
-        leg.report(phase=self._rules.phase, worker=self._worker, now=self._now)
         end = leg.output.end
         assert end is not None
         finish = self._rules.finish(leg, end)
+        leg.report(phase=self._rules.phase, worker=self._worker, now=self._now)
         if finish is not None:
             leg.draft().finishes.append(finish)
 
