@@ -1,4 +1,7 @@
-"""Everything the core holds. tests/simulation/router_invariants.py says what must be true of it."""
+"""Everything the core holds.
+
+tests/simulation/simulated/router_invariants.py says what must be true of it.
+"""
 
 from __future__ import annotations
 

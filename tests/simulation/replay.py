@@ -1,20 +1,23 @@
-"""Replay one simulated run of the router's core with its trace: `python replay.py SEED`.
+"""Replay one simulated run with its trace: `python tests/simulation/replay.py SEED`.
 
-Each line is a moment of virtual time: `>` is an event that went in, `<` an action that came out.
+Each line is a moment of virtual time in one router: `>` is an event that its core was told, `<` an
+action that it asked for.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
+HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     # Run from a checkout without an installation too.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
-from router_invariants import InvariantError
-from router_world import World
+from simulated.loop import BrokenRule  # noqa: E402 - the path comes first
+from simulated.world import World  # noqa: E402 - the path comes first
 
 
 def main() -> int:
@@ -22,10 +25,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("seed", type=int)
     seed = parser.parse_args().seed
+    logging.disable(logging.CRITICAL)
     try:
         World(seed, trace=print).run()
-    except InvariantError as error:
-        print(f"seed {seed} breaks: {error}")
+    except BrokenRule as error:
+        print(f"seed {seed} breaks a rule: {error}")
         return 1
     print(f"seed {seed} holds")
     return 0

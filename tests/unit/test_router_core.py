@@ -8,8 +8,8 @@ import itertools
 from typing import Any, TypeVar
 
 import pytest
-from router_invariants import InvariantError, check
-from router_ledger import Ledger
+from simulated.router_invariants import InvariantError, check
+from simulated.router_rules import RouterRules
 
 from router.core import actions, events
 from router.core.actions import Action
@@ -35,7 +35,7 @@ class Bench:
             decode_policy=LeastLoaded,
             new_room=itertools.count(1000).__next__,
         )
-        self.ledger = Ledger(self.core.state.bounds)
+        self.rules = RouterRules(self.core.state.bounds, self._fault)
         self.done: list[Action] = []
         self.feed(events.FrontendUp(1))
         for index in range(prefill):
@@ -43,13 +43,17 @@ class Bench:
         for index in range(decode):
             self.worker(Phase.DECODE, index)
 
+    @staticmethod
+    def _fault(text: str, _: str) -> None:
+        raise InvariantError(text)
+
     def feed(self, *batch: events.Event, after: float = 0.0) -> list[Action]:
         """Returns only what this called for."""
         self.now += after
         self.done = []
         for each in ((), *((event,) for event in batch)):
             done = self.core.handle(self.now, each)
-            self.ledger.observe(self.now, each, done)
+            self.rules.observe(self.now, *each or (None,), done)
             check(self.core.state)
             self.done += done
         return self.done

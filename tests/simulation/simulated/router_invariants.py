@@ -1,8 +1,7 @@
 """What must be true of the core's state after every event.
 
-`check` looks at the state alone. What can be judged only from the order of events and actions (a
-sequence ends once, a leg is released once, a deadline holds) is the Ledger's, in router_ledger.py.
-Tests run both after every event.
+`check` looks at the state alone. What can be judged only from the order of events and actions is in
+router_rules.py. Tests run both after every event.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""What chance decides while a world runs: how long things take, and what breaks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simulated.exceptions import EXCEPTIONS
+from simulated.loop import VirtualLoop
+from tandem.engine.base import Role
+
+EngineFault = Literal["refuse", "fail", "hang", ""]
+
+
+@dataclass(slots=True)
+class Dice:
+    """One source of chance for a world, so that its seed alone decides."""
+
+    random: random.Random
+    loop: VirtualLoop
+    faulty: bool
+    faults_end: float
+    """Nothing breaks later, so that all must come to rest."""
+
+    trace: Callable[[str], None] | None = None
+    """Gets a line for each thing worth telling."""
+
+    excused: Counter[str] = field(default_factory=Counter)
+    """Broken rules that exceptions.py lets pass, by the exception's name."""
+
+    def fault(self, text: str, excuse: str = "") -> None:
+        """A rule is broken. `excuse`: the exception that it would be."""
+        if excuse in EXCEPTIONS:
+            self.excused[excuse] += 1
+            return
+        self.loop.faults.append(f"at {self.loop.time():.4f}: {text}")
+
+    @property
+    def breaks(self) -> bool:
+        return self.faulty and self.loop.time() < self.faults_end
+
+    def odds(self, share: float) -> bool:
+        """For a fault."""
+        return self.breaks and self.random.random() < share
+
+    def think_seconds(self, role: Role) -> float:
+        """What an engine takes for a request's prompt, or to fetch its KV."""
+        longest = self.random.choice((0.002, 0.02, 0.2) if role is Role.PREFILL else (0.002, 0.02))
+        return self.random.random() * longest
+
+    def step_seconds(self) -> float:
+        return self.random.choice((0.01, 0.03, 0.1))
+
+    def tokens_a_step(self) -> int:
+        return self.random.choice((1, 1, 1, 2, 3))
+
+    def cancel_seconds(self) -> float:
+        """Until an engine lets go of what was cancelled."""
+        if self.odds(0.02):
+            return 30.0
+        return self.random.choice((0.0, 0.01, 0.1))
+
+    def judge_seconds(self, *, late: bool) -> float:
+        return self.random.choice((0.0, 0.001, 0.05, 0.3)) if late else 0.0
+
+    def engine_fault(self, role: Role) -> EngineFault:
+        if not self.odds(0.03):
+            return ""
+        faults: tuple[EngineFault, ...] = ("refuse", "fail", "fail", "fail")
+        return self.random.choice(faults)
+
+    def engine_breaks_off(self, position: int) -> bool:
+        return self.odds(0.01)
+
+    def later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        self.loop.later(seconds, call, *args)

@@ -1,0 +1,301 @@
+"""A scripted engine for each phase, and the memory that KV crosses by.
+
+Prefill hands over at its endpoint and waits until decode has fetched; decode waits for its room at
+its peer. What either waits for is bounded by BOUND seconds only: longer than the simulation allows
+anything to take, so that a wait which only this bound ends is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from simulated.dice import Dice
+from simulated.loop import Process
+from simulated.script import SEED, SEEDS_BETWEEN_RUNS, Request
+from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, KvTransfer, Role
+from tandem.errors import EngineError, KvTransferError, TandemError
+from tandem.v1 import common_pb2, worker_pb2
+
+BOUND = 400.0
+KV = KvTransfer(4096, 0.001, "sim/virtual")
+
+
+@dataclass(slots=True)
+class Handover:
+    """KV that prefill holds out."""
+
+    owner: Sequence
+    identity: tuple[int, int, int, int]
+
+
+class Fabric:
+    """What decode engines find at prefill engines: by endpoint and room."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, int], Handover] = {}
+        self.rooms: set[int] = set()
+        """Every room that was ever used by a prefill leg."""
+        self.asked: dict[tuple[str, int], Sequence] = {}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request in one engine."""
+
+    request: EngineRequest
+    script: Request
+    prompt: int
+    output: int
+    run: int
+    engine: ScriptedEngine
+    next: int = 0
+    cancelled: bool = False
+    over: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def identity(self) -> tuple[int, int, int, int]:
+        return self.script.number, self.prompt, self.output, self.run
+
+
+class ScriptedEngine:
+    """Implements tandem.engine.base.Engine over the scripts of the requests."""
+
+    engine_cpu_seconds = 0.0
+    logits_states = 0
+    open_handovers = 0
+
+    def __init__(
+        self,
+        dice: Dice,
+        process: Process,
+        role: Role,
+        *,
+        endpoint: str,
+        fabric: Fabric,
+        requests: dict[int, Request],
+    ) -> None:
+        self._dice = dice
+        self._process = process
+        self._random = dice.random
+        self._role = role
+        self.endpoint = endpoint
+        self._fabric = fabric
+        self._requests = requests
+        self.open: dict[int, Sequence] = {}
+        self._steps: list[list[Delta]] = []
+        self._more = asyncio.Event()
+        self._due: list[Sequence] = []
+        self._stepping: asyncio.TimerHandle | None = None
+        self._dead: EngineError | None = None
+        self.cancels: dict[int, float] = {}
+
+    async def start(self) -> EngineDescription:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        for sequence in list(self.open.values()):
+            self._forget(sequence)
+
+    def load(self) -> worker_pb2.Load:
+        return worker_pb2.Load()
+
+    async def steps(self) -> AsyncIterator[list[Delta]]:
+        while True:
+            while self._steps:
+                yield self._steps.pop(0)
+            if self._dead is not None:
+                raise self._dead
+            self._more.clear()
+            await self._more.wait()
+
+    def die(self) -> None:
+        """As an engine process that crashes: nothing more comes of what is open."""
+        for sequence in list(self.open.values()):
+            self._forget(sequence)
+        self._dead = EngineError("the engine died")
+        self._more.set()
+
+    # --- requests ---
+
+    def submit(self, request: EngineRequest) -> None:
+        number, prompt = request.token_ids[0] - 1, request.token_ids[1]
+        run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
+        script = self._requests[number]
+        sequence = Sequence(request, script, prompt, output, run, self)
+        self.open[request.request_id] = sequence
+        fault = self._dice.engine_fault(self._role)
+        if fault == "refuse":
+            del self.open[request.request_id]
+            raise EngineError("the engine takes nothing")
+        if fault == "fail":
+            retryable = self._random.random() < 0.7
+            error: TandemError = EngineError("the engine failed")
+            self._after(self._think(), sequence, self._fail, error, retryable)
+        elif fault == "hang":
+            pass  # until it is cancelled
+        elif self._role is Role.PREFILL:
+            self._after(self._think(), sequence, self._hand_over)
+        else:
+            self._after(self._think(), sequence, self._fetch)
+        self._after(BOUND, sequence, self._fail, KvTransferError("nothing came"), True)
+
+    def cancel(self, request_id: int) -> None:
+        sequence = self.open.get(request_id)
+        if sequence is not None and not sequence.cancelled:
+            sequence.cancelled = True
+            self._after(self._dice.cancel_seconds(), sequence, self._end, Ending.CANCELLED)
+
+    # --- prefill ---
+
+    def _hand_over(self, sequence: Sequence) -> None:
+        if sequence.cancelled:
+            return
+        fabric, key = self._fabric, (self.endpoint, sequence.request.room)
+        if sequence.request.room in fabric.rooms:
+            self._dice.fault(f"room {sequence.request.room} is used a second time")
+        fabric.rooms.add(sequence.request.room)
+        fabric.held[key] = Handover(sequence, sequence.identity)
+        asker = fabric.asked.get(key)
+        if asker is not None:
+            asker.engine.fetch_soon(asker)
+
+    def _handed_over(self, sequence: Sequence) -> None:
+        self._fabric.held.pop((self.endpoint, sequence.request.room), None)
+        first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
+        self._emit(sequence, Delta(0, [first], Ending.LENGTH, cached_tokens=1))
+
+    # --- decode ---
+
+    def fetch_soon(self, sequence: Sequence) -> None:
+        self._after(self._think() / 4, sequence, self._fetch)
+
+    def _fetch(self, sequence: Sequence) -> None:
+        if sequence.cancelled or sequence.next:
+            return
+        key = sequence.request.kv_peer, sequence.request.room
+        found = self._fabric.held.get(key)
+        if found is None:
+            self._fabric.asked[key] = sequence
+            return
+        if found.identity != sequence.identity:
+            self._dice.fault(f"{sequence.identity} found the KV of {found.identity}")
+        self._fabric.asked.pop(key, None)
+        prefill = found.owner.engine
+        prefill._after(prefill._think() / 4, found.owner, prefill._handed_over)
+        self._due.append(sequence)
+        self._step_soon()
+
+    def _step_soon(self) -> None:
+        if self._stepping is None and self._due:
+            self._stepping = self._later(self._dice.step_seconds(), self._step)
+
+    def _step(self) -> None:
+        """One step of all that run: mostly a token each."""
+        self._stepping = None
+        step = []
+        running, self._due = self._due, []
+        for sequence in running:
+            if sequence.over:
+                continue
+            if self._dice.engine_breaks_off(sequence.next):
+                step.append(self._failed(sequence, EngineError("it broke off"), False))
+                continue
+            delta = self._tokens(sequence, self._dice.tokens_a_step())
+            step.append(delta)
+            if delta.end is None:
+                self._due.append(sequence)
+            else:
+                self._forget(sequence)
+        if step:
+            self._put(step)
+        self._step_soon()
+
+    def _tokens(self, sequence: Sequence, count: int) -> Delta:
+        run = sequence.script.run(sequence.prompt, sequence.output, sequence.run)
+        first = sequence.next == 0
+        upto = min(run.length, sequence.next + count)
+        numbers = [
+            sequence.script.token(sequence.prompt, sequence.output, sequence.run, position)
+            for position in range(sequence.next, upto)
+        ]
+        sequence.next = upto
+        end = None
+        if upto == run.length:
+            end = Ending.STOP if run.eos else Ending.LENGTH
+        return Delta(
+            sequence.request.request_id,
+            numbers,
+            end,
+            kv=KV if first else None,
+            cached_tokens=1 if first else 0,
+        )
+
+    # --- ends ---
+
+    def _fail(self, sequence: Sequence, error: TandemError, retryable: bool) -> None:
+        self._put([self._failed(sequence, error, retryable)])
+
+    def _failed(self, sequence: Sequence, error: TandemError, retryable: bool) -> Delta:
+        self._forget(sequence)
+        number = sequence.request.request_id
+        return Delta(number, [], Ending.FAILED, error=error, retryable=retryable)
+
+    def _end(self, sequence: Sequence, ending: Ending) -> None:
+        self._emit(sequence, Delta(0, [], ending))
+
+    def _emit(self, sequence: Sequence, delta: Delta) -> None:
+        delta.request_id = sequence.request.request_id
+        self._forget(sequence)
+        self._put([delta])
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.over = True
+        self.open.pop(sequence.request.request_id, None)
+        for timer in sequence.timers:
+            timer.cancel()
+        sequence.timers.clear()
+        room = sequence.request.room
+        if self._role is Role.PREFILL:
+            self._fabric.held.pop((self.endpoint, room), None)
+        else:
+            self._fabric.asked.pop((sequence.request.kv_peer, room), None)
+
+    def _put(self, step: list[Delta]) -> None:
+        """Steps that come close together are one."""
+        if self._steps and self._random.random() < 0.5:
+            self._steps[-1] += step
+        else:
+            self._steps.append(step)
+        self._more.set()
+
+    def _think(self) -> float:
+        return self._dice.think_seconds(self._role)
+
+    def _after(self, seconds: float, sequence: Sequence, call: object, *args: object) -> None:
+        def due() -> None:
+            if not sequence.over:
+                call(sequence, *args)  # type: ignore[operator]
+
+        sequence.timers.append(self._later(seconds, due))
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._dice.loop.call_later(seconds, call, context=self._process.context)
+
+
+def describe(model: str, revision: str, slots: int, endpoint: str) -> EngineDescription:
+    """What a started engine would say of itself."""
+    return EngineDescription(
+        fingerprint=common_pb2.Fingerprint(
+            model=model,
+            engine="scripted",
+            page_size=16,
+            tokenizer_sha256=f"tokenizer of {model}",
+            protocol_version=1,
+            deployment_revision=revision,
+        ),
+        limits=worker_pb2.Limits(max_sequences=slots, context_length=4096, vocabulary=2**31 - 1),
+        kv_endpoint=endpoint,
+    )

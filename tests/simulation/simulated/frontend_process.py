@@ -1,0 +1,157 @@
+"""A frontend: its dispatcher, demultiplexer and streams to routers, and the clients it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from frontend.metrics import Metrics
+from frontend.slo import Slo
+from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.request_state import Ending, RequestState, Row
+from frontend.upstream.router_link import RouterLink
+from frontend.upstream.submission import Prompt, Submission
+from simulated.dice import Dice
+from simulated.loop import Process
+from simulated.script import RUNS, SEED, Request, text_of
+from tandem.errors import CancelledError, TandemError
+from tandem.v1 import common_pb2
+
+WAIT_SECONDS = 20.0
+"""For a router with a pair."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client got."""
+
+    request: Request
+    began: float
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+    ends: dict[int, Ending] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+    error: TandemError | None = None
+    over: float | None = None
+    left: bool = False
+    completion_tokens: int = 0
+    state: RequestState | None = None
+
+
+class _Client:
+    """Stands for a client's HTTP connection."""
+
+    def watch(self, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
+        self.on_lost = on_lost
+
+
+class FrontendProcess:
+    """One life of one frontend of one model."""
+
+    def __init__(self, dice: Dice, name: str, model: str) -> None:
+        self.dice, self.name, self.model = dice, name, model
+        self.process = Process(name)
+        self.answers: list[Answer] = []
+
+    def start(self) -> None:
+        self.dice.loop.spawn(self.process, self._run())
+
+    async def _run(self) -> None:
+        self.metrics = Metrics(model=self.model, slo=Slo(ttft=1.0, itl=0.1))
+        self.demultiplexer = Demultiplexer(
+            self.metrics,
+            model=self.model,
+            tokenizer_sha256=f"tokenizer of {self.model}",
+            max_open=10_000,
+            router_wait_seconds=WAIT_SECONDS,
+        )
+        self.link = RouterLink("router", self.metrics.router)
+        await self.link.run(self.demultiplexer)
+
+    def serve(self, request: Request) -> Answer:
+        """A client's request, from now on."""
+        answer = Answer(request, self.dice.loop.time())
+        self.answers.append(answer)
+        self.dice.loop.spawn(self.process, self._serve(answer))
+        return answer
+
+    async def _serve(self, answer: Answer) -> None:
+        try:
+            await self._generate(answer)
+        except TandemError as error:
+            answer.error = error
+        answer.over = self.dice.loop.time()
+
+    async def _generate(self, answer: Answer) -> None:
+        request = answer.request
+        client: Any = _Client()
+        await self.demultiplexer.offer(client, request.timeout)
+        with self.demultiplexer.state(
+            _submission(request), backlog_limit=1 << 30, abort_client=lambda: None
+        ) as state:
+            answer.state = state
+            if request.leaves_after is not None:
+                asyncio.get_running_loop().call_later(
+                    request.leaves_after, self._leave, answer, state
+                )
+            if request.streaming:
+                state.pump = lambda: self._pump(answer, state)
+            await state.over()
+            state.pump = None
+            if state.error is None or request.streaming:
+                self._take(answer, state)
+            answer.error = state.error
+            answer.completion_tokens = state.completion_tokens
+
+    def _leave(self, answer: Answer, state: RequestState) -> None:
+        if answer.over is None:
+            answer.left = True
+            state.fail(CancelledError("the client went away"))
+
+    def _pump(self, answer: Answer, state: RequestState) -> bool:
+        self._take(answer, state)
+        return True
+
+    def _take(self, answer: Answer, state: RequestState) -> None:
+        rows, ends = state.take()
+        for row in rows:
+            if row[0] in answer.ends:
+                self.dice.fault(f"request {answer.request.number}: {row} came after its end")
+            answer.rows.setdefault(row[0], []).append(row)
+        for end in ends:
+            if end.choice in answer.ends:
+                self.dice.fault(f"request {answer.request.number}: {end} is the second end")
+            answer.ends[end.choice] = end
+
+
+def _submission(request: Request) -> Submission:
+    stop = []
+    if request.stop_at is not None:
+        stop = [
+            text_of(request.token(prompt, output, run, request.stop_at))
+            for prompt in range(request.prompts)
+            for output in range(request.n)
+            for run in range(RUNS)
+        ]
+    return Submission(
+        trace_id=f"{request.number:032x}",
+        model=request.model,
+        prompts=[
+            Prompt(token_ids=[request.number + 1, prompt, 7, 7], max_tokens=16)
+            for prompt in range(request.prompts)
+        ],
+        n=request.n,
+        sampling=common_pb2.SamplingParams(
+            temperature=1.0, top_p=1.0, top_k=-1, repetition_penalty=1.0, seed=SEED, stop=stop
+        ),
+        logits=None,
+        streaming=request.streaming,
+        want_token_ids=request.want_ids,
+        want_report=request.want_report,
+        want_external_scores=False,
+        metadata={},
+        withheld_reason="content_filter",
+        timeout_seconds=request.timeout,
+        priority=request.priority,
+    )

@@ -1,0 +1,147 @@
+"""What a seed stands for: the fleet, the requests, and what happens to them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from router.core.values import Bounds, Phase
+from simulated.script import RUNS, Judged, Request
+from simulated.worker_process import WorkerSpec
+
+Happening = Literal[
+    "roll_worker",
+    "roll_model",
+    "roll_router",
+    "cut_stream",
+    "crash_worker",
+    "crash_router",
+    "kill_engine",
+    "pause",
+]
+GRACEFUL: tuple[Happening, ...] = ("roll_worker", "roll_model", "roll_router")
+FAULTS: tuple[Happening, ...] = (
+    "cut_stream",
+    "cut_stream",
+    "crash_worker",
+    "crash_router",
+    "kill_engine",
+    "pause",
+)
+LAST_REQUEST = 6.0
+FAULTS_END = 12.0
+LONG = 2_000.0
+"""A deadline that nothing may wait for."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """Drawn from one seed. Every second seed is free of faults."""
+
+    seed: int
+    source: random.Random
+    faulty: bool
+    bounds: Bounds
+    delays: tuple[float, ...]
+    window: int
+    models: tuple[str, ...]
+    workers: list[WorkerSpec]
+    routers: int
+    frontends: int
+    requests: list[Request]
+    happenings: list[tuple[float, Happening]]
+
+
+def draw(seed: int) -> Plan:
+    source = random.Random(seed)
+    faulty = seed % 2 == 1
+    tight = faulty and source.random() < 0.3
+    bounds = Bounds(
+        max_queue=source.randint(1, 12) if tight else 10_000,
+        max_retries=source.randint(0, 2) if faulty else 1,
+        max_regenerations=3,
+        settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
+        pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
+    )
+    models = ("m0", "m1")[: source.choice((1, 1, 2))]
+    judged = {model: _judged(source, faulty) for model in models}
+    workers = [
+        WorkerSpec(
+            address=f"{phase.value}-{model}-{number}:1",
+            phase=phase,
+            model=model,
+            revision="a",
+            slots=source.choice((1, 2, 2, 3)),
+            judged=judged[model],
+        )
+        for model in models
+        for phase in Phase
+        for number in range(source.randint(1, 3))
+    ]
+    count = source.randint(6, 18)
+    requests = [_request(source, number, models, judged, faulty) for number in range(count)]
+    happenings: list[tuple[float, Happening]] = [
+        (source.random() * LAST_REQUEST, source.choice(GRACEFUL))
+        for _ in range(source.choice((0, 1, 1, 2)))
+    ]
+    if faulty:
+        happenings += [
+            (source.random() * FAULTS_END, source.choice(FAULTS))
+            for _ in range(source.choice((0, 1, 1, 2, 3)))
+        ]
+    return Plan(
+        seed=seed,
+        source=source,
+        faulty=faulty,
+        bounds=bounds,
+        delays=source.choice(((0.0005,), (0.002, 0.02), (0.001, 0.05, 0.2))),
+        window=source.choice((0, 1, 4)),
+        models=models,
+        workers=workers,
+        routers=source.choice((1, 1, 2)),
+        frontends=source.choice((1, 1, 2)),
+        requests=requests,
+        happenings=sorted(happenings),
+    )
+
+
+def _judged(source: random.Random, faulty: bool) -> Judged:
+    return Judged(
+        prefill_hook=source.random() < 0.5,
+        propagate=source.random() < 0.7,
+        hook=source.random() < 0.5,
+        fails=faulty,
+        late=source.random() < 0.6,
+        classifier=source.random() < 0.4,
+        hold_back=source.choice(("none", "window", "all")),
+        regenerations=source.randint(0, RUNS - 1),
+    )
+
+
+def _request(
+    source: random.Random,
+    number: int,
+    models: tuple[str, ...],
+    judged: dict[str, Judged],
+    faulty: bool,
+) -> Request:
+    model = source.choice(models)
+    burst = source.random() < 0.4
+    want_ids = source.random() < 0.3
+    return Request(
+        number=number,
+        model=model,
+        at=1.0 if burst else source.random() * LAST_REQUEST,
+        prompts=source.choice((1, 1, 1, 2)),
+        n=source.choice((1, 1, 1, 2, 3)),
+        priority=source.choice((0, 0, 0, 1, -1)),
+        streaming=source.random() < 0.7,
+        want_ids=want_ids,
+        want_report=source.random() < 0.2,
+        timeout=source.choice((0.3, 2.0)) if faulty and source.random() < 0.05 else LONG,
+        leaves_after=source.random() if faulty and source.random() < 0.1 else None,
+        stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
+        seed=source.getrandbits(32),
+        judged=judged[model],
+    )

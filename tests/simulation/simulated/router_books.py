@@ -1,0 +1,179 @@
+"""What an outsider knows of a router from the events that went into its core and the actions that
+came out: the books that router_rules.py judges by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from router.core.events import Submit
+from router.core.values import Phase, Profile
+from tandem.errors import TandemError
+
+Key = tuple[int, int]
+"""A frontend and its number of a sequence."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class WorkerBook:
+    """A worker's one stream; a worker that connects anew is another."""
+
+    key: str
+    profile: Profile
+    listed_as: Phase
+    draining: bool
+    others: int = 0
+    """Legs of other routers, by its last report."""
+    legs: dict[int, LegBook] = field(default_factory=dict)
+    paired: bool = False
+
+    def __repr__(self) -> str:
+        return self.key
+
+    @property
+    def usable(self) -> bool:
+        profile = self.profile
+        return not self.draining and profile.phase is self.listed_as and profile.max_sequences > 0
+
+    @property
+    def free(self) -> int:
+        return max(0, self.profile.max_sequences - len(self.legs) - self.others)
+
+    @property
+    def overdue(self) -> bool:
+        return any(leg.overdue for leg in self.legs.values())
+
+
+PairBook = tuple[WorkerBook, WorkerBook]
+
+
+@dataclass(slots=True, eq=False)
+class LegBook:
+    number: int
+    worker: WorkerBook
+    phase: Phase
+    sequence: SequenceBook
+    room: int
+    held: bool
+    cancelled_at: float | None = None
+    overdue: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class RequestBook:
+    submit: Submit
+    arrived: float
+    deadline: float
+    sequences: list[SequenceBook] = field(default_factory=list)
+
+    @property
+    def open(self) -> list[SequenceBook]:
+        return [each for each in self.sequences if each.stage != "ended"]
+
+    @property
+    def begun(self) -> bool:
+        return any(each.begun for each in self.sequences)
+
+
+@dataclass(slots=True, eq=False)
+class SequenceBook:
+    request: RequestBook
+    key: Key
+    index: int
+    arrival: int
+    stage: str = "waiting"
+    """waiting, running, retrying or ended."""
+    prefill: LegBook | None = None
+    decode: LegBook | None = None
+    pair: PairBook | None = None
+    avoided: PairBook | None = None
+    failure: TandemError | None = None
+    retries: int = 0
+    regenerations: int = 0
+    overlay: bytes = b""
+    judged: bool = False
+    shown: bool = False
+    """Decode has said that it started."""
+    begun: bool = False
+    again: bool = False
+    """It waits for another attempt, before all of its priority that have had none."""
+
+    @property
+    def legs(self) -> list[LegBook]:
+        return [leg for leg in (self.prefill, self.decode) if leg is not None]
+
+
+class Books:
+    """The fleet, the queue and the legs."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerBook] = {}
+        self.models: set[str] = set()
+        """Seen since the start."""
+        self.pairless: dict[str, float] = {}
+        """Models without a pair, and since when."""
+        self.requests: dict[Key, RequestBook] = {}
+        self.sequences: dict[Key, SequenceBook] = {}
+        self.legs: dict[int, LegBook] = {}
+        self.frontends: set[int] = set()
+        self.draining = False
+        self.arrivals = 0
+
+    def groups(self, model: str) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
+        """The prefill and the decode workers of each fingerprint that take work."""
+        found: dict[object, tuple[list[WorkerBook], list[WorkerBook]]] = {}
+        for worker in self.workers.values():
+            if worker.profile.fingerprint.model == model and worker.usable:
+                group = found.setdefault(worker.profile.fingerprint, ([], []))
+                group[worker.profile.phase is Phase.DECODE].append(worker)
+        yield from found.values()
+
+    def pairs(self, model: str) -> int:
+        return sum(len(prefill) * len(decode) for prefill, decode in self.groups(model))
+
+    def free_pairs(self, model: str) -> int:
+        return sum(
+            min(sum(each.free for each in prefill), sum(each.free for each in decode))
+            for prefill, decode in self.groups(model)
+        )
+
+    def has_pair(self, model: str, other_than: PairBook | None) -> bool:
+        return any(
+            (first, second) != other_than
+            for prefill, decode in self.groups(model)
+            for first in prefill
+            for second in decode
+        )
+
+    def startable(self, model: str, avoided: PairBook | None) -> PairBook | None:
+        """A pair with a free slot on both sides that a sequence may have."""
+        for prefill, decode in self.groups(model):
+            for first in prefill:
+                if first.free:
+                    for second in decode:
+                        if second.free and (first, second) != avoided:
+                            return first, second
+        return None
+
+    def uses(self, worker: WorkerBook) -> bool:
+        return any(
+            prefill and decode and (worker in prefill or worker in decode)
+            for prefill, decode in self.groups(worker.profile.fingerprint.model)
+        )
+
+    def waiting(self, model: str | None = None) -> list[SequenceBook]:
+        return [
+            each
+            for each in self.sequences.values()
+            if each.stage == "waiting" and model in (None, each.request.submit.model)
+        ]
+
+    def note_fleet(self, now: float) -> None:
+        for worker in self.workers.values():
+            self.models.add(worker.profile.fingerprint.model)
+        for model in self.models:
+            if self.pairs(model):
+                self.pairless.pop(model, None)
+            else:
+                self.pairless.setdefault(model, now)

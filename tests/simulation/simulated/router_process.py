@@ -1,0 +1,150 @@
+"""A router: its core, relay, links, servicer and connections, without gRPC's sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from router.config import RouterConfig
+from router.core.actions import Action
+from router.core.events import Event, Tick, WorkerLoad
+from router.core.machine import Core
+from router.core.values import Bounds
+from router.discovery import Listed
+from router.policies import POLICIES
+from router.relay import Relay
+from router.server import RunningRouter
+from router.servicer import RouterServicer
+from router.workers import Workers
+from simulated.dice import Dice
+from simulated.loop import Process
+from simulated.network import Network
+from simulated.router_invariants import check
+from simulated.router_rules import RouterRules
+from tandem.metrics import Drain
+from tandem.v1 import router_pb2_grpc
+
+
+class ScriptedDiscovery:
+    """Gives each router the fleet's list, some time after it changed."""
+
+    keeper: Any = None
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+        self._listing: tuple[Listed, ...] = ()
+        self._changed = asyncio.Event()
+
+    def tell(self, listing: Sequence[Listed]) -> None:
+        self._dice.later(self._dice.random.choice((0.0, 0.05, 0.5)), self._set, tuple(listing))
+
+    def _set(self, listing: tuple[Listed, ...]) -> None:
+        self._listing = listing
+        self._changed.set()
+
+    async def listings(self) -> AsyncIterator[Sequence[Listed]]:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            yield self._listing
+
+
+class RouterProcess:
+    """One life of one router."""
+
+    def __init__(self, dice: Dice, network: Network, name: str, bounds: Bounds) -> None:
+        source, loop = dice.random, dice.loop
+        self.dice = dice
+        self.network = network
+        self.name = name
+        self.process = Process(name)
+        policies = list(POLICIES.values())
+        self.core = Core(
+            bounds=bounds,
+            prefill_policy=source.choice(policies),
+            decode_policy=source.choice(policies),
+            new_room=lambda: source.getrandbits(62) | 1,
+        )
+        self.rules = RouterRules(bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse))
+        self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
+        self.relay = Relay(self.core, clock=loop.time)
+        self.discovery = ScriptedDiscovery(dice)
+        config = RouterConfig(prefill=("x:1",), decode=("y:1",))
+        self.workers = Workers(
+            self.discovery,
+            self.relay,
+            silence_seconds=5.0,
+            max_backlog_bytes=config.max_backlog_bytes,
+        )
+        self.servicer = RouterServicer(config, self.relay, self.workers)
+        self.stopped = False
+        """It takes nothing new any longer, or is dead."""
+
+    def _watched(self, handle: Callable[[float, Iterable[Event]], list[Action]]) -> Any:
+        """The core's `handle`, whose every event is judged with the actions that it led to."""
+
+        def watched(now: float, batch: Iterable[Event]) -> list[Action]:
+            taken: list[tuple[Event | None, int]] = [(None, 0)]
+
+            def feed() -> Iterator[Event]:
+                for event in batch:
+                    taken.append((event, len(self.core._lifecycle.actions)))
+                    yield event
+
+            done = handle(now, feed())
+            if self.process.dead:
+                return done
+            ends = [begin for _, begin in taken[1:]] + [len(done)]
+            for (event, begin), end in zip(taken, ends, strict=True):
+                self._trace(event, done[begin:end])
+                self.rules.observe(now, event, done[begin:end])
+            if done or not isinstance(taken[-1][0], Tick | WorkerLoad):
+                check(self.core.state)
+            return done
+
+        return watched
+
+    def _trace(self, event: Event | None, done: list[Action]) -> None:
+        trace = self.dice.trace
+        if trace is not None:
+            if event is not None:
+                trace(f"{self.dice.loop.time():9.4f} {self.name} > {event}")
+            for action in done:
+                trace(f"{self.dice.loop.time():9.4f} {self.name}    < {action}")
+
+    def start(self) -> None:
+        listener = self.network.listen(self.name, self.process)
+        router_pb2_grpc.add_RouterServicer_to_server(self.servicer, listener)
+        self.network.services.setdefault("router", []).append(self.name)
+        spawn = self.dice.loop.spawn
+        spawn(self.process, self.relay.keep_time())
+        spawn(self.process, self.workers.run())
+
+    def shut_down(self, seconds: float, then: Callable[[], None]) -> None:
+        """Drain as a router does when it is told to stop; then it is gone."""
+        self.stopped = True
+        self.dice.later(self.dice.random.random(), self._unlist)
+        self.dice.loop.spawn(self.process, self._drain(seconds, then))
+
+    def _unlist(self) -> None:
+        names = self.network.services["router"]
+        if self.name in names:
+            names.remove(self.name)
+
+    async def _drain(self, seconds: float, then: Callable[[], None]) -> None:
+        server: Any = None
+        running = RunningRouter(self.relay, server, Drain("router"), self.workers)
+        await running.drain(seconds)
+        await asyncio.sleep(1.0)  # as the server's own stop, which lets streams end
+        then()
+        self.die()
+
+    def die(self) -> None:
+        """At once; every stream breaks."""
+        self.stopped = True
+        self._unlist()
+        self.process.dead = True
+        self.network.listeners.pop(self.name, None)
+        for call in self.network.of(self.process):
+            call.break_off()

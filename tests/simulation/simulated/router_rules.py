@@ -1,0 +1,594 @@
+"""A router's conduct, judged from outside: from the events that went into its core and the actions
+that came out, one event at a time. A fault in the core's state cannot hide itself from these books.
+
+After each event: what must end has ended, as it must, and nothing else has; a cancel acts at once;
+held output is released when it is judged; starts go by priority, then arrival, to a pair that may
+have them; and nothing that could start is left waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from router.core import actions, events
+from router.core.actions import Action
+from router.core.events import Event
+from router.core.values import Bounds, Outcome, Phase
+from simulated.router_books import (
+    Books,
+    Key,
+    LegBook,
+    PairBook,
+    RequestBook,
+    SequenceBook,
+    WorkerBook,
+)
+from tandem.errors import (
+    CancelledError,
+    ContextLengthError,
+    DeadlineError,
+    DrainingError,
+    HookError,
+    InternalError,
+    NoPairError,
+    QueueFullError,
+    RouterLostError,
+    UnknownModelError,
+    WorkerError,
+    WorkerLostError,
+)
+
+_END = "hook"
+"""Instead of an error's code: a hook ended it."""
+
+
+_OF_THE_FLEET = (events.WorkerUp, events.WorkerDown, events.WorkerDraining, events.LegClosed)
+"""Events after which other pairs may be there."""
+
+
+class RouterRules:
+    """Call `observe` for each event that a core handled, with what it did about it; first with None
+    for what was due by then.
+    """
+
+    def __init__(self, bounds: Bounds, fault: Callable[[str, str], None]) -> None:
+        self.bounds = bounds
+        self.books = Books()
+        self.now = 0.0
+        self._fault = fault
+        self._due: dict[Key, tuple[str, str]] = {}
+        """Sequences that must end now: an error's code or _END, and the stop reason."""
+        self._refused: dict[Key, str] = {}
+        self._release: set[int] = set()
+        self._overdue: set[int] = set()
+        self._closed_requests: list[RequestBook] = []
+        self._served: dict[str, int] = {}
+        self._last_leg = 0
+        self._take: dict[type[Any], Callable[[Any], None]] = {
+            events.FrontendUp: self._frontend_up,
+            events.FrontendDown: self._frontend_down,
+            events.Submit: self._submit,
+            events.Cancel: self._cancel,
+            events.WorkerUp: self._worker_up,
+            events.WorkerDown: self._worker_down,
+            events.WorkerDraining: self._worker_draining,
+            events.WorkerLoad: self._worker_load,
+            events.LegStarted: self._leg_started,
+            events.LegVerdict: self._leg_verdict,
+            events.LegClosed: self._leg_closed,
+            events.Tick: self._tick,
+            events.Drain: self._drain,
+            events.Abandon: self._abandon,
+        }
+        self._judge: dict[type[Any], Callable[[Any], None]] = {
+            actions.EndSequence: self._judge_end_sequence,
+            actions.StartLeg: self._judge_start_leg,
+            actions.ReleaseLeg: self._judge_release_leg,
+            actions.CancelLeg: self._judge_cancel_leg,
+            actions.RequestEnded: self._judge_request_ended,
+            actions.RefuseFrontend: self._judge_refuse_frontend,
+            actions.FleetChanged: self._judge_fleet_changed,
+            actions.WorkerPaired: self._judge_worker_paired,
+            actions.SettleOverdue: self._judge_settle_overdue,
+        }
+
+    def observe(self, now: float, event: Event | None, done: Iterable[Action]) -> None:
+        self.now = now
+        if event is None:
+            self._expire()
+        else:
+            self._take[type(event)](event)
+        for action in done:
+            judge = self._judge.get(type(action))
+            if judge is not None:
+                judge(action)
+        self._settle(event)
+
+    def fault(self, text: str, excuse: str = "") -> None:
+        self._fault(f"router rules: {text}", excuse)
+
+    # --- what happened ---------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        for request in list(self.books.requests.values()):
+            if request.deadline <= self.now:
+                self._end_request(request, DeadlineError.code)
+        for leg in self.books.legs.values():
+            settled_by = self._settle_by(leg)
+            if settled_by is not None and settled_by <= self.now and not leg.overdue:
+                leg.overdue = True
+                self._overdue.add(leg.number)
+                if leg.sequence.stage == "retrying":
+                    self._end_failed(leg.sequence)
+
+    def _settle_by(self, leg: LegBook) -> float | None:
+        return None if leg.cancelled_at is None else leg.cancelled_at + self.bounds.settle_seconds
+
+    def _frontend_up(self, event: events.FrontendUp) -> None:
+        self.books.frontends.add(event.frontend)
+
+    def _frontend_down(self, event: events.FrontendDown) -> None:
+        self.books.frontends.discard(event.frontend)
+        for request in list(self.books.requests.values()):
+            if request.submit.frontend == event.frontend:
+                for sequence in request.open:
+                    self._ended(sequence)
+
+    def _submit(self, submit: events.Submit) -> None:
+        if submit.frontend not in self.books.frontends:
+            return
+        code = self._refusal(submit)
+        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
+        if code is not None:
+            self._refused = {(submit.frontend, number): code for number in numbers}
+            return
+        request = RequestBook(submit, self.now, self.now + submit.timeout_seconds)
+        self.books.requests[submit.frontend, submit.first_sequence] = request
+        for index, number in enumerate(numbers):
+            self.books.arrivals += 1
+            key = submit.frontend, number
+            sequence = SequenceBook(request, key, index, self.books.arrivals)
+            request.sequences.append(sequence)
+            self.books.sequences[key] = sequence
+
+    def _refusal(self, submit: events.Submit) -> str | None:
+        books = self.books
+        if books.draining:
+            return DrainingError.code
+        if submit.model not in books.models:
+            return UnknownModelError.code if books.models else NoPairError.code
+        if not books.pairs(submit.model):
+            return NoPairError.code
+        context = min(
+            each.profile.context_length
+            for group in books.groups(submit.model)
+            if group[0] and group[1]
+            for each in (*group[0], *group[1])
+        )
+        if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
+            return ContextLengthError.code
+        starts = 0 if books.waiting(submit.model) else books.free_pairs(submit.model)
+        left_over = submit.n - (self.bounds.max_queue - len(books.waiting()))
+        if left_over > 0 and left_over > starts:
+            return QueueFullError.code
+        return None
+
+    def _cancel(self, event: events.Cancel) -> None:
+        request = self.books.requests.get((event.frontend, event.first_sequence))
+        if request is not None:
+            self._end_request(request, CancelledError.code)
+
+    def _worker_up(self, event: events.WorkerUp) -> None:
+        self._lose(event.worker)
+        self.books.workers[event.worker] = WorkerBook(
+            event.worker, event.profile, event.listed_as, event.profile.draining
+        )
+        self.books.note_fleet(self.now)
+
+    def _worker_down(self, event: events.WorkerDown) -> None:
+        self._lose(event.worker)
+
+    def _lose(self, key: str) -> None:
+        worker = self.books.workers.pop(key, None)
+        if worker is None:
+            return
+        self.books.note_fleet(self.now)
+        for leg in list(worker.legs.values()):
+            lost = WorkerLostError("it was lost")
+            self._closed(
+                leg, events.LegClosed(key, leg.number, Outcome.LOST, error=lost, retryable=True)
+            )
+
+    def _worker_draining(self, event: events.WorkerDraining) -> None:
+        if worker := self.books.workers.get(event.worker):
+            worker.draining = event.draining
+            self.books.note_fleet(self.now)
+
+    def _worker_load(self, event: events.WorkerLoad) -> None:
+        if worker := self.books.workers.get(event.worker):
+            worker.others = max(0, event.open_legs - len(worker.legs))
+
+    def _leg(self, worker: str, number: int) -> LegBook | None:
+        leg = self.books.legs.get(number)
+        return leg if leg is not None and leg.worker.key == worker else None
+
+    def _leg_started(self, event: events.LegStarted) -> None:
+        leg = self._leg(event.worker, event.leg)
+        if leg is not None and leg.phase is Phase.DECODE and leg.sequence.stage == "running":
+            leg.sequence.shown = True
+
+    def _leg_verdict(self, event: events.LegVerdict) -> None:
+        if leg := self._leg(event.worker, event.leg):
+            self._verdict(leg, event.terminate, event.reason)
+
+    def _verdict(self, leg: LegBook, terminate: bool, reason: str) -> None:
+        sequence = leg.sequence
+        if leg.phase is not Phase.PREFILL or sequence.judged or sequence.stage != "running":
+            return
+        sequence.judged = True
+        if terminate and leg.worker.profile.propagate_terminate:
+            self._end_request(sequence.request, _END, reason)
+        else:
+            self._must_release(sequence)
+
+    def _must_release(self, sequence: SequenceBook) -> None:
+        if sequence.decode is not None and sequence.decode.held:
+            self._release.add(sequence.decode.number)
+
+    def _leg_closed(self, event: events.LegClosed) -> None:
+        leg = self._leg(event.worker, event.leg)
+        if leg is None:
+            return
+        self._closed(leg, event)
+        if isinstance(event.error, QueueFullError):
+            worker = leg.worker
+            full = worker.profile.max_sequences - len(worker.legs)
+            worker.others = max(worker.others, full)
+        elif isinstance(event.error, DrainingError):
+            leg.worker.draining = True
+            self.books.note_fleet(self.now)
+
+    def _closed(self, leg: LegBook, closed: events.LegClosed) -> None:
+        sequence = leg.sequence
+        del self.books.legs[leg.number]
+        leg.worker.legs.pop(leg.number, None)
+        if leg is sequence.prefill:
+            sequence.prefill = None
+        else:
+            sequence.decode = None
+        if sequence.stage == "retrying":
+            self._when_settled(sequence)
+        elif sequence.stage == "running":
+            if leg.phase is Phase.PREFILL:
+                self._prefill_closed(sequence, leg, closed)
+            else:
+                self._decode_closed(sequence, leg, closed)
+
+    def _prefill_closed(
+        self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
+    ) -> None:
+        if closed.outcome is Outcome.TERMINATED:
+            self._verdict(leg, True, closed.reason)
+            if sequence.key in self._due:
+                return
+        held = sequence.decode is not None and sequence.decode.held
+        held = held and sequence.decode.number not in self._release
+        if closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
+            if held and leg.worker.profile.has_hook:
+                self._end(sequence, HookError.code)
+            else:
+                self._must_release(sequence)
+        elif closed.outcome is Outcome.LOST and sequence.shown and not held:
+            pass
+        else:
+            self._failed(sequence, closed)
+
+    def _decode_closed(
+        self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
+    ) -> None:
+        if closed.outcome is Outcome.REGENERATE:
+            if sequence.regenerations >= self.bounds.max_regenerations:
+                self._end(sequence, WorkerError.code)
+                return
+            sequence.regenerations += 1
+            sequence.overlay = closed.overlay
+            sequence.retries = 0
+            sequence.pair = sequence.avoided = None
+            sequence.failure = NoPairError("")
+            self._again(sequence)
+        elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
+            self._failed(sequence, closed)
+        elif leg.held:
+            self._end(sequence, InternalError.code)
+        else:
+            self._ended(sequence)
+            if closed.outcome is Outcome.TERMINATED:
+                self._end_request(sequence.request, _END, closed.reason)
+
+    def _failed(self, sequence: SequenceBook, closed: events.LegClosed) -> None:
+        error = closed.error or WorkerError("no reason")
+        repeatable = closed.retryable and not sequence.shown
+        model = sequence.request.submit.model
+        if repeatable and isinstance(error, QueueFullError | DrainingError):
+            sequence.failure = sequence.failure or error
+            self._again(sequence)
+        elif (
+            repeatable
+            and sequence.retries < self.bounds.max_retries
+            and self.books.has_pair(model, sequence.pair)
+        ):
+            sequence.retries += 1
+            sequence.avoided = sequence.pair
+            sequence.failure = error
+            self._again(sequence)
+        else:
+            self._end(sequence, error.code)
+
+    def _again(self, sequence: SequenceBook) -> None:
+        sequence.stage = "retrying"
+        self._when_settled(sequence)
+
+    def _when_settled(self, sequence: SequenceBook) -> None:
+        if sequence.legs:
+            return
+        if len(self.books.waiting()) < self.bounds.max_queue:
+            sequence.stage, sequence.again = "waiting", True
+            sequence.shown = False
+        else:
+            self._end_failed(sequence)
+
+    def _tick(self, event: events.Tick) -> None:
+        for model, since in self.books.pairless.items():
+            if self.now - since >= self.bounds.pair_wait_seconds:
+                for sequence in self.books.waiting(model):
+                    self._end(sequence, NoPairError.code)
+
+    def _drain(self, event: events.Drain) -> None:
+        self.books.draining = True
+
+    def _abandon(self, event: events.Abandon) -> None:
+        self.books.draining = True
+        for request in list(self.books.requests.values()):
+            code = RouterLostError.code if request.begun else DrainingError.code
+            self._end_request(request, code)
+
+    # --- how sequences end -----------------------------------------------------------------------
+
+    def _end_request(self, request: RequestBook, code: str, reason: str = "") -> None:
+        for sequence in request.open:
+            if sequence.key not in self._due:
+                self._end(sequence, code, reason)
+
+    def _end(self, sequence: SequenceBook, code: str, reason: str = "") -> None:
+        """It must be ended by the core, now."""
+        self._due[sequence.key] = code, reason
+
+    def _end_failed(self, sequence: SequenceBook) -> None:
+        failure = sequence.failure
+        assert failure is not None
+        self._end(sequence, failure.code)
+
+    def _ended(self, sequence: SequenceBook) -> None:
+        sequence.stage = "ended"
+        del self.books.sequences[sequence.key]
+        self._due.pop(sequence.key, None)
+        request = sequence.request
+        if not request.open:
+            del self.books.requests[request.submit.frontend, request.submit.first_sequence]
+            self._closed_requests.append(request)
+
+    # --- what the core did -----------------------------------------------------------------------
+
+    def _judge_end_sequence(self, action: actions.EndSequence) -> None:
+        key = action.frontend, action.sequence
+        code = _END if action.error is None else action.error.code
+        if action.frontend not in self.books.frontends:
+            self.fault(f"frontend {action.frontend} is gone and is told of {key}")
+        if key in self._refused:
+            if self._refused.pop(key) != code:
+                self.fault(f"{key} is refused with {code}")
+            return
+        sequence = self.books.sequences.get(key)
+        if sequence is None:
+            self.fault(f"sequence {key} is ended twice, or never was")
+            return
+        expected = self._due.get(key)
+        if expected is None and self._hopeless(sequence):
+            assert sequence.failure is not None
+            expected = sequence.failure.code, ""
+        if expected is None:
+            self.fault(f"sequence {key} is ended with {code} for no reason")
+        elif expected != (code, action.stop_reason):
+            self.fault(f"sequence {key} is ended with {code} {action.stop_reason}, not {expected}")
+        self._ended(sequence)
+
+    def _hopeless(self, sequence: SequenceBook) -> bool:
+        """It waits for another pair than the one that failed, and there is none."""
+        model = sequence.request.submit.model
+        avoided = sequence.avoided
+        waits = sequence.stage == "waiting" and avoided is not None
+        return waits and not self.books.has_pair(model, avoided)
+
+    def _judge_start_leg(self, action: actions.StartLeg) -> None:
+        worker = self.books.workers.get(action.worker)
+        sequence = self.books.sequences.get((action.frontend, action.sequence))
+        if worker is None or sequence is None:
+            self.fault(f"leg {action.leg} is started for nobody, or nowhere")
+            return
+        if action.leg <= self._last_leg:
+            self.fault(f"leg number {action.leg} is used twice")
+        self._last_leg = action.leg
+        phase = worker.profile.phase
+        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output)
+        self._start_rules(action, leg)
+        if phase is Phase.PREFILL:
+            sequence.prefill = leg
+        else:
+            sequence.decode = leg
+            self._pair_rules(action, sequence, leg)
+        worker.legs[leg.number] = self.books.legs[leg.number] = leg
+
+    def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
+        sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker
+        if worker.free < 1 or not worker.usable:
+            self.fault(f"leg {leg.number} is started on {worker.key}, which takes none")
+        if worker.profile.fingerprint.model != submit.model:
+            self.fault(f"leg {leg.number} is started on {worker.key}, of another model")
+        left = min(max(1, int((sequence.request.deadline - self.now) * 1000)), 2**32 - 1)
+        if action.timeout_ms != left:
+            self.fault(f"leg {leg.number} has {action.timeout_ms} ms, not the {left} that are left")
+        if action.task != submit.task + sequence.overlay:
+            self.fault(f"leg {leg.number} gets another task than its request has")
+        if action.output_index != sequence.index:
+            self.fault(f"leg {leg.number} has output index {action.output_index}")
+        for other in self.books.legs.values():
+            if (other.room == leg.room) != (other.sequence is sequence) or not leg.room:
+                self.fault(f"legs {other.number} and {leg.number}: rooms {other.room}, {leg.room}")
+
+    def _pair_rules(
+        self, action: actions.StartLeg, sequence: SequenceBook, decode: LegBook
+    ) -> None:
+        """What must be true of the two legs together, and of whose turn it is."""
+        prefill = sequence.prefill
+        if prefill is None or sequence.stage != "waiting":
+            self.fault(f"sequence {sequence.key} is started while it is {sequence.stage}")
+            return
+        pair = prefill.worker, decode.worker
+        mine, theirs = prefill.worker.profile, decode.worker.profile
+        if mine.fingerprint != theirs.fingerprint:
+            self.fault(f"{pair} do not match")
+        if action.kv_peer != mine.kv_endpoint:
+            self.fault(f"leg {decode.number} is sent to {action.kv_peer} for its KV")
+        if action.hold_output != (mine.has_hook or sequence.request.submit.want_report):
+            self.fault(f"leg {decode.number}: hold_output is {action.hold_output}")
+        if pair == sequence.avoided:
+            self.fault(f"sequence {sequence.key} is tried again on the pair that failed")
+        self._turn_rules(sequence, pair)
+        self._preference_rules(sequence, prefill.worker, decode.worker)
+        sequence.stage, sequence.pair, sequence.begun = "running", pair, True
+        sequence.judged = sequence.shown = False
+
+    def _turn_rules(self, sequence: SequenceBook, pair: PairBook) -> None:
+        mine = _rank(sequence)
+        for other in self.books.waiting(sequence.request.submit.model):
+            if other is not sequence and _rank(other) < mine and other.avoided != pair:
+                self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
+
+    def _preference_rules(
+        self, sequence: SequenceBook, prefill: WorkerBook, decode: WorkerBook
+    ) -> None:
+        """Workers with overdue legs come last, then those of the pair that failed."""
+        if sequence.avoided is None:
+            return
+        for first, seconds in self.books.groups(sequence.request.submit.model):
+            if decode in seconds and decode is sequence.avoided[1]:
+                better = [each for each in seconds if each.free and each is not decode]
+                if any(not each.overdue for each in better):
+                    self.fault(f"{sequence.key} is tried on {decode.key} again, of {len(first)}")
+
+    def _judge_release_leg(self, action: actions.ReleaseLeg) -> None:
+        leg = self._leg(action.worker, action.leg)
+        if leg is None or action.leg not in self._release:
+            self.fault(f"leg {action.leg} is released and was not judged")
+            return
+        self._release.discard(action.leg)
+        leg.held = False
+
+    def _judge_cancel_leg(self, action: actions.CancelLeg) -> None:
+        leg = self._leg(action.worker, action.leg)
+        if leg is None or leg.cancelled_at is not None:
+            self.fault(f"leg {action.leg} is cancelled and is not there, or twice")
+            return
+        if leg.sequence.stage not in ("ended", "retrying") and leg.sequence.key not in self._due:
+            self.fault(f"leg {action.leg} of a sequence that goes on is cancelled")
+        leg.cancelled_at = self.now
+
+    def _judge_request_ended(self, action: actions.RequestEnded) -> None:
+        for request in self._closed_requests:
+            if request.submit.trace_id == action.trace_id:
+                self._closed_requests.remove(request)
+                return
+        self.fault(f"request {action.trace_id} is said to have ended and has not")
+
+    def _judge_refuse_frontend(self, action: actions.RefuseFrontend) -> None:
+        self.fault(f"a good frontend is refused: {action.reason}")
+
+    def _judge_fleet_changed(self, action: actions.FleetChanged) -> None:
+        self._served = {model.name: model.ready_pairs for model in action.models}
+
+    def _judge_worker_paired(self, action: actions.WorkerPaired) -> None:
+        worker = self.books.workers.get(action.worker)
+        if worker is None or worker.paired or not self.books.uses(worker):
+            self.fault(f"{action.worker} is told that a pair uses it")
+        else:
+            worker.paired = True
+
+    def _judge_settle_overdue(self, action: actions.SettleOverdue) -> None:
+        if action.leg not in self._overdue:
+            self.fault(f"leg {action.leg} is said to be overdue")
+        self._overdue.discard(action.leg)
+
+    # --- once it has acted -----------------------------------------------------------------------
+
+    def _settle(self, event: Event | None) -> None:
+        books = self.books
+        for key, expected in self._due.items():
+            self.fault(f"sequence {key} has not ended with {expected}")
+        for key, code in self._refused.items():
+            self.fault(f"sequence {key} is not refused with {code}")
+        for number in self._release:
+            if number in books.legs and books.legs[number].cancelled_at is None:
+                self.fault(f"leg {number} is judged and not released")
+        for number in self._overdue:
+            self.fault(f"leg {number} is overdue and nobody says so")
+        for request in self._closed_requests:
+            self.fault(f"nobody says that request {request.submit.trace_id} has ended")
+        self._due.clear()
+        self._refused = {}
+        self._release.clear()
+        self._overdue.clear()
+        self._closed_requests.clear()
+        for leg in books.legs.values():
+            if leg.cancelled_at is None and leg.sequence.stage in ("ended", "retrying"):
+                self.fault(f"leg {leg.number} of a sequence that is over is not cancelled")
+        if event is not None:
+            self._conserve_work()
+            if isinstance(event, _OF_THE_FLEET):
+                self._know_fleet()
+
+    def _conserve_work(self) -> None:
+        """A free slot and a sequence that may have it never stand side by side."""
+        asked = set()
+        for sequence in self.books.waiting():
+            wanted = sequence.request.submit.model, sequence.avoided
+            if wanted in asked:
+                continue
+            asked.add(wanted)
+            pair = self.books.startable(*wanted)
+            if pair is not None:
+                excuse = "retry_blocks_queue" if self._blocked(sequence) else ""
+                self.fault(f"{sequence.key} waits and {pair} could take it", excuse)
+            elif sequence.avoided and self._hopeless(sequence):
+                self.fault(f"{sequence.key} waits for another pair and there is none")
+
+    def _blocked(self, sequence: SequenceBook) -> bool:
+        """A retry that must not have the free pairs waits before it."""
+        model = sequence.request.submit.model
+        head = min(self.books.waiting(model), key=_rank)
+        return bool(head.avoided) and self.books.startable(model, head.avoided) is None
+
+    def _know_fleet(self) -> None:
+        books = self.books
+        mine = {model: books.pairs(model) for model in books.models}
+        if mine != self._served:
+            self.fault(f"frontends are told of {self._served} pairs, there are {mine}")
+        for worker in books.workers.values():
+            if not worker.paired and books.uses(worker):
+                self.fault(f"{worker.key} is not told that a pair uses it")
+
+
+def _rank(sequence: SequenceBook) -> tuple[int, bool, int]:
+    """Who comes first: by priority, then those that have had a turn, then by arrival."""
+    arrival = 0 if sequence.again else sequence.arrival
+    return -sequence.request.submit.priority, not sequence.again, arrival

@@ -1,0 +1,166 @@
+"""What every request is to get: drawn from the seed, so that an answer can be judged by itself.
+
+A token's id says whose it is (request, prompt, output, run, position) and its text is that id: an
+answer that lost, doubled, crossed or reordered a token can be told from the right one.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+Action = Literal["emit", "rewrite", "suppress", "terminate", "fail"]
+
+SEED = 7_000
+"""Of every request; a worker adds the output's index, and a great deal for each further run."""
+SEEDS_BETWEEN_RUNS = 1_000_003
+RUNS = 3
+"""At most, of one output: the first, and the regenerations that the settings allow."""
+REFUSAL = "{refused}"
+"""Shown instead of what a classifier blocked."""
+TERMINATED, TERMINATED_IN_PREFILL = "hook says no", "prefill hook says no"
+
+
+@dataclass(slots=True, frozen=True)
+class Token:
+    """Where a token belongs. `number` is its id."""
+
+    request: int
+    prompt: int
+    output: int
+    run: int
+    position: int
+
+    @property
+    def number(self) -> int:
+        number = self.request << 2 | self.prompt
+        number = number << 3 | self.output
+        number = number << 3 | self.run
+        return number << 6 | self.position
+
+
+def token_of(number: int) -> Token:
+    """The inverse of Token.number."""
+    rest, position = divmod(number, 64)
+    rest, run = divmod(rest, 8)
+    rest, output = divmod(rest, 8)
+    request, prompt = divmod(rest, 4)
+    return Token(request, prompt, output, run, position)
+
+
+def text_of(number: int) -> str:
+    return f"<{number:x}>"
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of one output: how long it is, and what judges it makes of each position."""
+
+    length: int
+    eos: bool
+    """The last token is the end of the sequence, which has no text."""
+    hook: list[Action]
+    prefill_hook: Literal["emit", "terminate", "fail"]
+    blocked_at: int | None
+    """From this position on the classifier blocks the output."""
+    classifier_fails: bool = False
+
+
+@dataclass(slots=True)
+class Judged:
+    """What a model's workers judge with."""
+
+    prefill_hook: bool = False
+    propagate: bool = False
+    hook: bool = False
+    fails: bool = False
+    """Hooks and classifiers may raise."""
+    late: bool = False
+    """Hooks answer later than the step."""
+    classifier: bool = False
+    hold_back: Literal["none", "window", "all"] = "all"
+    regenerations: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """A client's."""
+
+    number: int
+    model: str
+    at: float
+    prompts: int
+    n: int
+    priority: int
+    streaming: bool
+    want_ids: bool
+    want_report: bool
+    timeout: float
+    leaves_after: float | None
+    stop_at: int | None
+    """The position whose token is its stop string."""
+    seed: int
+    judged: Judged
+    runs: dict[tuple[int, int, int], Run] = field(default_factory=dict)
+
+    def run(self, prompt: int, output: int, run: int) -> Run:
+        key = prompt, output, run
+        if key not in self.runs:
+            self.runs[key] = self._draw(random.Random(repr((self.seed, key))))
+        return self.runs[key]
+
+    def token(self, prompt: int, output: int, run: int, position: int) -> int:
+        return Token(self.number, prompt, output, run, position).number
+
+    def _draw(self, source: random.Random) -> Run:
+        judged = self.judged
+        length = source.choice((1, 2, 3, 4, 6, 9))
+        hook: list[Action] = ["emit"] * length
+        if judged.hook:
+            odd: list[Action] = ["rewrite", "rewrite", "suppress", "suppress", "terminate"]
+            odd += ["fail"] * judged.fails
+            for position in range(length):
+                if source.random() < 0.12:
+                    hook[position] = source.choice(odd)
+        prefill: Literal["emit", "terminate", "fail"] = "emit"
+        if judged.prefill_hook and source.random() < 0.15:
+            prefill = source.choice(("terminate", "fail" if judged.fails else "terminate"))
+        blocked = None
+        if judged.classifier and source.random() < 0.4:
+            blocked = source.randrange(length)
+        return Run(length, source.random() < 0.5, hook, prefill, blocked)
+
+    # --- what is shown -----------------------------------------------------------------------
+
+    def shown(self, prompt: int, output: int, run: int) -> list[tuple[int, str, bool]]:
+        """Token id, text and whether its id is shown, as far as hooks let the run through; the
+        classifier has not judged it.
+        """
+        drawn, rows = self.run(prompt, output, run), []
+        for position in range(drawn.length):
+            number = self.token(prompt, output, run, position)
+            last_is_eos = drawn.eos and position == drawn.length - 1
+            if position == self.stop_at and not last_is_eos:
+                break
+            action = drawn.hook[position]
+            if action in ("terminate", "fail"):
+                break
+            text = "" if last_is_eos else text_of(number)
+            if action == "rewrite":
+                rows.append((number, f"[{number:x}]", False))
+            elif action == "emit":
+                rows.append((number, text, True))
+        return rows
+
+    def ending(self, prompt: int, output: int, run: int) -> str:
+        """How a run ends by itself: stop, length, stop_string, terminate or fail."""
+        drawn = self.run(prompt, output, run)
+        for position in range(drawn.length):
+            last = position == drawn.length - 1
+            if position == self.stop_at and not (drawn.eos and last):
+                # The hook still sees the end that is cut off, but nothing of it.
+                return "stop_string"
+            if drawn.hook[position] in ("terminate", "fail"):
+                return drawn.hook[position]
+        return "stop" if drawn.eos else "length"

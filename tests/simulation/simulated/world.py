@@ -1,0 +1,265 @@
+"""A deployment from one seed: frontends, routers and workers, what happens to them, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import frontend.upstream.router_link
+import router.connection
+from router.discovery import Listed
+from simulated.answers import judge_answer
+from simulated.dice import Dice
+from simulated.engine import Fabric
+from simulated.frontend_process import FrontendProcess
+from simulated.loop import BrokenRule, Process, VirtualLoop
+from simulated.network import Network
+from simulated.plan import FAULTS_END, Plan, draw
+from simulated.router_process import RouterProcess
+from simulated.worker_process import WorkerProcess, WorkerSpec
+
+PATIENCE = 90.0
+"""Virtual seconds after the last fault by which everything must have ended by itself."""
+
+
+class World:
+    """One run. `trace` gets a line for each event and action of the routers' cores."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self.plan: Plan = draw(seed)
+        plan = self.plan
+        self.loop = VirtualLoop(self._at_rest)
+        self.dice = Dice(plan.source, self.loop, plan.faulty, FAULTS_END, trace)
+        self.network = Network(self.loop, plan.source, plan.delays, plan.window)
+        self.fabric = Fabric()
+        self.requests = {each.number: each for each in plan.requests}
+        self.workers: dict[str, WorkerProcess] = {}
+        self.routers: list[RouterProcess] = []
+        self.frontends: list[FrontendProcess] = []
+        self._lives = 0
+        self._listing: dict[str, WorkerSpec] = {}
+        self.routers_made = 0
+
+    def run(self) -> None:
+        """To the end. Raises BrokenRule at the first rule that does not hold."""
+        with self._patched():
+            try:
+                self.loop.run_until_complete(self._live())
+            finally:
+                self._bury()
+
+    async def _live(self) -> None:
+        plan, dice = self.plan, self.dice
+        for spec in plan.workers:
+            self._start_worker(spec)
+        for _ in range(plan.routers):
+            self._start_router()
+        for model in plan.models:
+            for number in range(plan.frontends):
+                frontend = FrontendProcess(dice, f"frontend-{model}-{number}", model)
+                self.frontends.append(frontend)
+                frontend.start()
+        for request in plan.requests:
+            dice.later(request.at, self._ask, request)
+        for at, happening in plan.happenings:
+            dice.later(at, getattr(self, f"_{happening}"))
+        await self._until_over()
+        self._must_be_empty()
+
+    async def _until_over(self) -> None:
+        """Until every client has its answer, and nothing is left of it."""
+        last = max(request.at for request in self.plan.requests)
+        last = max([last, *(at for at, _ in self.plan.happenings)])
+        await asyncio.sleep(last + 0.01)
+        limit = max(self.loop.time(), FAULTS_END if self.plan.faulty else 0.0) + PATIENCE
+        # In virtual time looking costs nothing.
+        while self._open() and self.loop.time() < limit:  # noqa: ASYNC110
+            await asyncio.sleep(0.25)
+        if waiting := self._open():
+            raise BrokenRule(f"still open {PATIENCE:g} s after the last fault: {waiting}")
+
+    # --- what is there ---
+
+    def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
+        self._lives += 1
+        worker = WorkerProcess(
+            self.dice, self.network, spec, self._lives, self.fabric, self.requests
+        )
+        self.workers[worker.name] = worker
+        worker.start()
+        self._listing[spec.address] = spec
+        self._tell()
+        return worker
+
+    def _start_router(self) -> None:
+        self.routers_made += 1
+        router = RouterProcess(
+            self.dice, self.network, f"router-{self.routers_made}", self.plan.bounds
+        )
+        self.routers.append(router)
+        router.start()
+        self._tell()
+
+    def _tell(self) -> None:
+        listing = [Listed(each.address, each.phase) for each in self._listing.values()]
+        for each in self.routers:
+            if not each.stopped:
+                each.discovery.tell(listing)
+
+    def _ask(self, request: object) -> None:
+        mine = [each for each in self.frontends if each.model == request.model]
+        self.dice.random.choice(mine).serve(request)
+
+    # --- what happens ---
+
+    def _living(self) -> list[WorkerProcess]:
+        return [
+            each for each in self.workers.values() if not each.process.dead and not each.draining
+        ]
+
+    def _roll_worker(self) -> None:
+        """Replace one worker by another of its kind, at another address."""
+        if living := self._living():
+            self._replace(self.dice.random.choice(living), None)
+
+    def _roll_model(self) -> None:
+        """Replace all workers of a model by a new revision of it."""
+        model = self.dice.random.choice(self.plan.models)
+        revision = f"r{self._lives}"
+        for worker in self._living():
+            if worker.spec.model == model:
+                self._replace(worker, revision)
+
+    def _replace(self, worker: WorkerProcess, revision: str | None) -> None:
+        spec = worker.spec
+        address = f"{spec.phase.value}-{spec.model}-n{self._lives}:1"
+        self._start_worker(replace(spec, address=address, revision=revision or spec.revision))
+        self.dice.later(2.0, self._retire, worker)
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        if not worker.process.dead:
+            self.dice.later(self.dice.random.random(), self._unlist, worker.spec.address)
+            worker.shut_down(60.0, lambda: None)
+
+    def _unlist(self, address: str) -> None:
+        self._listing.pop(address, None)
+        self._tell()
+
+    def _roll_router(self) -> None:
+        going = [each for each in self.routers if not each.stopped]
+        if going:
+            self._start_router()
+            drain = 60.0 if not self.plan.faulty else self.dice.random.choice((0.1, 60.0))
+            self.dice.later(1.0, self._retire_router, self.dice.random.choice(going), drain)
+
+    def _retire_router(self, router: RouterProcess, seconds: float) -> None:
+        if not router.stopped:
+            router.shut_down(seconds, lambda: None)
+
+    def _cut_stream(self) -> None:
+        if calls := list(self.network.calls):
+            self.dice.random.choice(calls).break_off()
+
+    def _crash_worker(self) -> None:
+        if living := self._living():
+            worker = self.dice.random.choice(living)
+            worker.die()
+            self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_worker, worker.spec)
+
+    def _kill_engine(self) -> None:
+        if living := self._living():
+            worker = self.dice.random.choice(living)
+            worker.engine.die()
+            self.dice.later(1.5, self._start_worker, worker.spec)
+
+    def _crash_router(self) -> None:
+        going = [each for each in self.routers if not each.stopped]
+        if going:
+            self.dice.random.choice(going).die()
+            self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_router)
+
+    def _pause(self) -> None:
+        processes = [
+            *(each.process for each in self._living()),
+            *(each.process for each in self.routers if not each.stopped),
+            *(each.process for each in self.frontends),
+        ]
+        process = self.dice.random.choice(processes)
+        self.loop.pause(process)
+        self.dice.later(self.dice.random.choice((0.2, 1.0, 3.0)), self.loop.resume, process)
+
+    # --- rules ---
+
+    def _at_rest(self) -> None:
+        pass
+
+    def _open(self) -> str:
+        """What is still open, for people; empty: nothing."""
+        answers = [each for frontend in self.frontends for each in frontend.answers]
+        if asked := [each.request.number for each in answers if each.over is None]:
+            return f"requests {asked} have no end"
+        if len(answers) < len(self.requests):
+            return "not every request was made"
+        for each in self.frontends:
+            if each.demultiplexer.open_requests:
+                return f"{each.name} has open requests"
+        for each in self.routers:
+            if not each.process.dead and not each.core.idle:
+                return f"{each.name} has something open"
+        for worker in self.workers.values():
+            if not worker.process.dead and (len(worker.legs) or worker.engine.open):
+                return f"{worker.name} has something open"
+        return ""
+
+    def _must_be_empty(self) -> None:
+        if self.fabric.held:
+            raise BrokenRule(f"KV is left: {list(self.fabric.held)}")
+        for worker in self.workers.values():
+            if not worker.process.dead and worker.hooks and worker.hooks.open_sequences:
+                raise BrokenRule(f"hooks of {worker.name} still wait for an end")
+        for each in self.frontends:
+            for answer in each.answers:
+                judge_answer(self, answer)
+
+    def ends(self) -> Counter[str]:
+        """What its requests came to: finished, or an error's code."""
+        return Counter(
+            "finished" if answer.error is None else answer.error.code
+            for frontend in self.frontends
+            for answer in frontend.answers
+            if answer.over is not None
+        )
+
+    # --- the frame around it ---
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """Channels are the network's, and time is the loop's."""
+        kept = time.monotonic
+        modules = (router.connection, frontend.upstream.router_link)
+        opened = [module.open_channel for module in modules]
+        try:
+            time.monotonic = self.loop.time
+            for module in modules:
+                module.open_channel = self.network.open_channel  # type: ignore[assignment]
+            yield
+        finally:
+            time.monotonic = kept
+            for module, open_channel in zip(modules, opened, strict=True):
+                module.open_channel = open_channel  # type: ignore[assignment]
+
+    def _bury(self) -> None:
+        """Cancel what is left, silently."""
+        for process in self._processes():
+            process.dead = False
+            self.loop.resume(process)
+        self.loop.abandon()
+        self.loop.close()
+
+    def _processes(self) -> list[Process]:
+        parts = [*self.workers.values(), *self.routers, *self.frontends]
+        return [part.process for part in parts]

@@ -1,0 +1,85 @@
+"""A thousand seeds of the whole path, and proof that they reach what they should.
+
+A failing seed is replayed with its trace by `python tests/simulation/replay.py SEED`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from simulated.exceptions import EXCEPTIONS
+from simulated.world import World
+
+SEEDS = 1_000
+BLOCK = 100
+EXCUSED: Counter[str] = Counter()
+REPLAY = Path(__file__).with_name("replay.py")
+ENDS: Counter[str] = Counter()
+"""What the requests of faulty runs came to, over the blocks that this process ran."""
+
+
+def _run(seed: int) -> World:
+    world = World(seed)
+    try:
+        world.run()
+    except Exception as error:
+        error.add_note(f"replay it: python tests/simulation/replay.py {seed}")
+        raise
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_every_rule_holds_after_every_event(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        world = _run(seed)
+        EXCUSED.update(world.dice.excused)
+        if world.plan.faulty:
+            ENDS.update(world.ends())
+
+
+def test_at_least_half_of_the_requests_finish_in_spite_of_faults() -> None:
+    share = ENDS["finished"] / ENDS.total()
+    print(f"{share:.1%} of {ENDS.total()} finished: {dict(ENDS)}")
+    assert share > 0.5
+
+
+def test_the_seeds_reach_every_end_that_a_request_can_have() -> None:
+    assert ENDS.keys() >= {
+        "finished",
+        "cancelled",
+        "deadline_exceeded",
+        "engine_error",
+        "hook_failed",
+        "no_pair",
+        "queue_full",
+        "router_lost",
+        "worker_lost",
+    }
+
+
+def test_every_exception_is_still_needed() -> None:
+    """One that is not stands for a fault that is gone."""
+    assert EXCUSED.keys() == EXCEPTIONS.keys()
+
+
+def test_a_seed_replays_exactly() -> None:
+    def trace() -> list[str]:
+        lines: list[str] = []
+        World(7, trace=lines.append).run()
+        return lines
+
+    first = trace()
+    assert len(first) > 100
+    assert trace() == first
+
+
+def test_the_replay_command_prints_the_trace_and_the_verdict() -> None:
+    shown = subprocess.run(
+        [sys.executable, REPLAY, "7"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert "StartLeg" in "".join(shown)
+    assert shown[-1] == "seed 7 holds"
