@@ -2,75 +2,144 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
 
+from simulated.classifiers import NAME
 from simulated.frontend_process import Answer
 from simulated.loop import BrokenRule
-from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, Request
-
-if TYPE_CHECKING:
-    from simulated.world import World
+from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
+from tandem.v1 import common_pb2
 
 
-def judge_answer(world: World, answer: Answer) -> None:
+def judge_answer(answer: Answer) -> None:
     """Raises BrokenRule."""
     request = answer.request
-
-    def fail(text: str) -> None:
-        raise BrokenRule(f"request {request.number}: {text}")
-
-    finished = answer.error is None
-    if finished and len(answer.ends) != request.prompts * request.n:
-        fail(f"it has ended and choices {sorted(answer.ends)} have")
+    if answer.error is None and len(answer.ends) != request.prompts * request.n:
+        raise BrokenRule(f"request {request.number} is over and has the ends {answer.ends}")
     for choice in range(request.prompts * request.n):
-        prompt, output = divmod(choice, request.n)
-        _judge_choice(fail, answer, choice, prompt, output)
+        if why := _Choice(answer, choice).broken():
+            raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
+    if answer.error is None and (why := _broken_whole(answer)):
+        raise BrokenRule(f"request {request.number}: {why}")
 
 
-def _judge_choice(fail: object, answer: Answer, choice: int, prompt: int, output: int) -> None:
+class _Choice:
+    """One output, as it came and as the script has it."""
+
+    def __init__(self, answer: Answer, choice: int) -> None:
+        request = self.request = answer.request
+        self.prompt, self.output = divmod(choice, request.n)
+        self.run = request.last_run(self.prompt, self.output)
+        rows = answer.rows.get(choice, [])
+        self.text = "".join(row[1] for row in rows)
+        self.ids = [number for row in rows for number in row[2]]
+        self.end = answer.ends.get(choice)
+        self.wanted = request.shown(self.prompt, self.output, self.run)
+        self.blocked = request.blocked(self.prompt, self.output, self.run)
+        self.ending = request.ending(self.prompt, self.output, self.run)
+
+    def broken(self) -> str:
+        """What is wrong with it; empty: nothing."""
+        if self.end is None:
+            return self._beginning()
+        if self.end.reason != "content_filter":
+            return self._ended_by_itself()
+        if self.end.stop_reason == NAME:
+            return self._ended_by_classifier()
+        return self._beginning() or self._ended_by_hook()
+
+    def _beginning(self) -> str:
+        """It is the beginning of what is wanted, or of what is left of that once blocked."""
+        ids = [row.number for row in self.wanted if row.number is not None]
+        if self.request.want_ids:
+            right = not self.text and self.ids == ids[: len(self.ids)]
+        else:
+            text = self.text.removesuffix(REFUSAL) if self.blocked else self.text
+            right = "".join(row.text for row in self.wanted).startswith(text)
+        return "" if right else f"got {self.text} {self.ids}, not {self.wanted}"
+
+    def _complete(self) -> bool:
+        if self.request.want_ids:
+            return self.ids == [row.number for row in self.wanted if row.number is not None]
+        return self.text == "".join(row.text for row in self.wanted)
+
+    def _ended_by_itself(self) -> str:
+        assert self.end is not None
+        wanted = "length" if self.ending == "length" else "stop"
+        reason = None
+        if self.ending == "stop_string":
+            stop_at = self.request.stop_at
+            assert stop_at is not None
+            reason = text_of(self.request.token(self.prompt, self.output, self.run, stop_at))
+        by_itself = self.ending not in ("terminate", "fail") and not self.blocked
+        if not by_itself or (self.end.reason, self.end.stop_reason) != (wanted, reason):
+            return f"ends with {self.end}, the script with {self.ending}, blocked: {self.blocked}"
+        return "" if self._complete() else f"ends with {self.text} {self.ids}, not {self.wanted}"
+
+    def _ended_by_classifier(self) -> str:
+        """What was shown before the block stays; what was not is replaced."""
+        if not self.blocked:
+            return "is blocked, and the script lets it through"
+        if self.request.want_ids:
+            return self._beginning()
+        if not self.text.endswith(REFUSAL):
+            return f"is blocked and has no refusal: {self.text}"
+        shown = self.text.removesuffix(REFUSAL)
+        judged = self.request.judged
+        if shown and (judged.hold_back == "all" or not self.request.streaming):
+            return f"{shown} was shown before it was judged"
+        first = self.request.run(self.prompt, self.output, self.run).blocked_at
+        assert first is not None
+        bad = [row.text for row in self.wanted if row.position >= first and row.text]
+        if judged.hold_back == "window" and any(text in shown for text in bad):
+            return f"{shown} was shown and is blocked"
+        return self._beginning()
+
+    def _ended_by_hook(self) -> str:
+        assert self.end is not None
+        siblings = [(self.prompt, output) for output in range(self.request.n)]
+        if self.end.stop_reason == TERMINATED:
+            endings = {
+                self.request.ending(*each, run)
+                for each in siblings
+                for run in range(self.request.last_run(*each) + 1)
+            }
+            return "" if "terminate" in endings else "was terminated by no hook"
+        if self.end.stop_reason == TERMINATED_IN_PREFILL:
+            hooks = {
+                self.request.run(*each, run).prefill_hook
+                for each in siblings
+                for run in range(self.request.last_run(*each) + 1)
+            }
+            right = "terminate" in hooks and self.request.judged.propagate
+            return "" if right else "was terminated by no hook in prefill"
+        return f"is withheld for no reason: {self.end}"
+
+
+def _broken_whole(answer: Answer) -> str:
+    """What is wrong with a request that has ended well, beside its choices."""
     request = answer.request
-    rows = answer.rows.get(choice, [])
-    text = "".join(row[1] for row in rows)
-    ids = [number for row in rows for number in row[2]]
-    end = answer.ends.get(choice)
-    wanted = [request.shown(prompt, output, run) for run in range(1)]
-    whole_text = "".join(row[1] for row in wanted[0])
-    whole_ids = [row[0] for row in wanted[0] if row[2]]
-    if request.want_ids:
-        if text:
-            fail(f"choice {choice} got text {text}")
-        if ids != whole_ids[: len(ids)]:
-            fail(f"choice {choice} got the ids {ids}, not {whole_ids}")
-    elif not whole_text.startswith(text):
-        fail(f"choice {choice} got {text}, not {whole_text}")
-    if end is None:
-        return
-    ending = request.ending(prompt, output, 0)
-    complete = ids == whole_ids if request.want_ids else text == whole_text
-    if end.reason == "content_filter":
-        _judge_withheld(fail, request, choice, end.stop_reason, complete)
-        return
-    if ending in ("terminate", "fail") or not complete:
-        fail(f"choice {choice} ends with {end}, the script with {ending}; complete: {complete}")
-    reason = "length" if ending == "length" else "stop"
-    if end.reason != reason:
-        fail(f"choice {choice} ends with {end}, the script with {ending}")
+    least = most = 0
+    for choice, end in answer.ends.items():
+        prompt, output = divmod(choice, request.n)
+        runs = range(request.last_run(prompt, output) + 1)
+        bounds = [request.generated(prompt, output, run) for run in runs]
+        by_itself = end.reason != "content_filter"
+        least += sum(bound[0] for bound in bounds) if by_itself else 0
+        most += sum(bound[1] for bound in bounds)
+    if not least <= answer.completion_tokens <= most:
+        return f"{answer.completion_tokens} tokens are counted, not {least} to {most}"
+    return _broken_reports(answer) if request.want_report else ""
 
 
-def _judge_withheld(
-    fail: object, request: Request, choice: int, reason: str | None, complete: bool
-) -> None:
-    """A hook ended the request, here or in a sibling."""
-    prompt, own = divmod(choice, request.n)
-    endings = {output: request.ending(prompt, output, 0) for output in range(request.n)}
-    if reason == TERMINATED:
-        if "terminate" not in endings.values():
-            fail(f"choice {choice} was terminated by nobody")
-        if endings[own] == "terminate" and not complete:
-            pass  # a sibling was first
-    elif reason == TERMINATED_IN_PREFILL:
-        hooks = [request.run(prompt, output, 0).prefill_hook for output in range(request.n)]
-        if "terminate" not in hooks or not request.judged.propagate:
-            fail(f"choice {choice} was terminated by nobody in prefill")
-    else:
-        fail(f"choice {choice} is withheld because of {reason}, {REFUSAL}")
+def _broken_reports(answer: Answer) -> str:
+    """Each phase reports on each choice that ended by itself; prefill on every run of it."""
+    assert answer.state is not None
+    seen = Counter((each.sequence - answer.state.base, each.phase) for each in answer.reports)
+    for choice, end in answer.ends.items():
+        for phase in (common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE):
+            count = seen[choice, phase]
+            twice = phase == common_pb2.PHASE_DECODE and count > 1
+            if twice or (not count and end.reason != "content_filter"):
+                return f"{count} reports of choice {choice}'s {common_pb2.Phase.Name(phase)}"
+    return ""

@@ -37,6 +37,7 @@ class Answer:
     left: bool = False
     completion_tokens: int = 0
     state: RequestState | None = None
+    reports: list[common_pb2.PhaseReport] = field(default_factory=list)
 
 
 class _Client:
@@ -103,6 +104,7 @@ class FrontendProcess:
                 self._take(answer, state)
             answer.error = state.error
             answer.completion_tokens = state.completion_tokens
+            answer.reports = state.reports
 
     def _leave(self, answer: Answer, state: RequestState) -> None:
         if answer.over is None:

@@ -96,8 +96,6 @@ class SequenceBook:
     shown: bool = False
     """Decode has said that it started."""
     begun: bool = False
-    again: bool = False
-    """It waits for another attempt, before all of its priority that have had none."""
 
     @property
     def legs(self) -> list[LegBook]:

@@ -121,23 +121,22 @@ class RouterProcess:
         spawn(self.process, self.relay.keep_time())
         spawn(self.process, self.workers.run())
 
-    def shut_down(self, seconds: float, then: Callable[[], None]) -> None:
+    def shut_down(self, seconds: float) -> None:
         """Drain as a router does when it is told to stop; then it is gone."""
         self.stopped = True
         self.dice.later(self.dice.random.random(), self._unlist)
-        self.dice.loop.spawn(self.process, self._drain(seconds, then))
+        self.dice.loop.spawn(self.process, self._drain(seconds))
 
     def _unlist(self) -> None:
         names = self.network.services["router"]
         if self.name in names:
             names.remove(self.name)
 
-    async def _drain(self, seconds: float, then: Callable[[], None]) -> None:
+    async def _drain(self, seconds: float) -> None:
         server: Any = None
         running = RunningRouter(self.relay, server, Drain("router"), self.workers)
         await running.drain(seconds)
         await asyncio.sleep(1.0)  # as the server's own stop, which lets streams end
-        then()
         self.die()
 
     def die(self) -> None:

@@ -182,7 +182,11 @@ class RouterRules:
     def _worker_up(self, event: events.WorkerUp) -> None:
         self._lose(event.worker)
         self.books.workers[event.worker] = WorkerBook(
-            event.worker, event.profile, event.listed_as, event.profile.draining
+            event.worker,
+            event.profile,
+            event.listed_as,
+            event.profile.draining,
+            event.other_legs,
         )
         self.books.note_fleet(self.now)
 
@@ -333,7 +337,7 @@ class RouterRules:
         if sequence.legs:
             return
         if len(self.books.waiting()) < self.bounds.max_queue:
-            sequence.stage, sequence.again = "waiting", True
+            sequence.stage = "waiting"
             sequence.shown = False
         else:
             self._end_failed(sequence)
@@ -567,16 +571,9 @@ class RouterRules:
             asked.add(wanted)
             pair = self.books.startable(*wanted)
             if pair is not None:
-                excuse = "retry_blocks_queue" if self._blocked(sequence) else ""
-                self.fault(f"{sequence.key} waits and {pair} could take it", excuse)
+                self.fault(f"{sequence.key} waits and {pair} could take it")
             elif sequence.avoided and self._hopeless(sequence):
                 self.fault(f"{sequence.key} waits for another pair and there is none")
-
-    def _blocked(self, sequence: SequenceBook) -> bool:
-        """A retry that must not have the free pairs waits before it."""
-        model = sequence.request.submit.model
-        head = min(self.books.waiting(model), key=_rank)
-        return bool(head.avoided) and self.books.startable(model, head.avoided) is None
 
     def _know_fleet(self) -> None:
         books = self.books
@@ -588,7 +585,6 @@ class RouterRules:
                 self.fault(f"{worker.key} is not told that a pair uses it")
 
 
-def _rank(sequence: SequenceBook) -> tuple[int, bool, int]:
-    """Who comes first: by priority, then those that have had a turn, then by arrival."""
-    arrival = 0 if sequence.again else sequence.arrival
-    return -sequence.request.submit.priority, not sequence.again, arrival
+def _rank(sequence: SequenceBook) -> tuple[int, int]:
+    """Who comes first: by priority, then by arrival."""
+    return -sequence.request.submit.priority, sequence.arrival

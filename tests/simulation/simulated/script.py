@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Action = Literal["emit", "rewrite", "suppress", "terminate", "fail"]
 
@@ -51,6 +51,15 @@ def token_of(number: int) -> Token:
 
 def text_of(number: int) -> str:
     return f"<{number:x}>"
+
+
+class Shown(NamedTuple):
+    """What a client gets to see of one token."""
+
+    position: int
+    text: str
+    number: int | None
+    """Its id, where that is shown."""
 
 
 @dataclass(slots=True)
@@ -131,36 +140,61 @@ class Request:
             blocked = source.randrange(length)
         return Run(length, source.random() < 0.5, hook, prefill, blocked)
 
-    # --- what is shown -----------------------------------------------------------------------
+    # --- what is shown ---------------------------------------------------------------------------
 
-    def shown(self, prompt: int, output: int, run: int) -> list[tuple[int, str, bool]]:
-        """Token id, text and whether its id is shown, as far as hooks let the run through; the
-        classifier has not judged it.
-        """
+    def last_run(self, prompt: int, output: int) -> int:
+        """The run whose output counts: classifiers blocked those before it."""
+        run = 0
+        most = self.judged.regenerations if self.judged.hold_back == "all" else 0
+        while run < most and self.blocked(prompt, output, run):
+            if self.ending(prompt, output, run) in ("terminate", "fail"):
+                break
+            run += 1
+        return run
+
+    def blocked(self, prompt: int, output: int, run: int) -> bool:
+        """Whether the classifier blocks what hooks let through of a run."""
+        first = self.run(prompt, output, run).blocked_at
+        if not self.judged.classifier or first is None:
+            return False
+        return any(row.position >= first and row.text for row in self.shown(prompt, output, run))
+
+    def shown(self, prompt: int, output: int, run: int) -> list[Shown]:
+        """What hooks let through of a run; the classifier has not judged it."""
         drawn, rows = self.run(prompt, output, run), []
         for position in range(drawn.length):
             number = self.token(prompt, output, run, position)
-            last_is_eos = drawn.eos and position == drawn.length - 1
-            if position == self.stop_at and not last_is_eos:
+            eos = drawn.eos and position == drawn.length - 1
+            if position == self.stop_at and not eos:
                 break
             action = drawn.hook[position]
             if action in ("terminate", "fail"):
                 break
-            text = "" if last_is_eos else text_of(number)
             if action == "rewrite":
-                rows.append((number, f"[{number:x}]", False))
+                rows.append(Shown(position, f"[{number:x}]", None))
             elif action == "emit":
-                rows.append((number, text, True))
+                rows.append(Shown(position, "" if eos else text_of(number), number))
         return rows
 
     def ending(self, prompt: int, output: int, run: int) -> str:
         """How a run ends by itself: stop, length, stop_string, terminate or fail."""
         drawn = self.run(prompt, output, run)
         for position in range(drawn.length):
-            last = position == drawn.length - 1
-            if position == self.stop_at and not (drawn.eos and last):
-                # The hook still sees the end that is cut off, but nothing of it.
+            eos = drawn.eos and position == drawn.length - 1
+            if position == self.stop_at and not eos:
                 return "stop_string"
             if drawn.hook[position] in ("terminate", "fail"):
                 return drawn.hook[position]
         return "stop" if drawn.eos else "length"
+
+    def generated(self, prompt: int, output: int, run: int) -> tuple[int, int]:
+        """Tokens that a run generates: at least, and at most where it is cut late."""
+        drawn = self.run(prompt, output, run)
+        ending = self.ending(prompt, output, run)
+        least = drawn.length
+        if ending == "stop_string":
+            assert self.stop_at is not None
+            least = self.stop_at + 1
+        elif ending in ("terminate", "fail"):
+            least = drawn.hook.index(ending) + 1
+        return least, drawn.length

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from decode_worker.classifying import Classifying
+from decode_worker.rules import DecodeRules
+from prefill_worker.rules import PrefillRules
 from router.core.values import Phase
+from simulated.classifiers import build_classifiers
 from simulated.dice import Dice
 from simulated.engine import Fabric, ScriptedEngine, describe
 from simulated.hooks import ScriptedHooks
@@ -19,14 +22,15 @@ from tandem.engine.base import Role
 from tandem.errors import EngineError
 from tandem.metrics import Drain
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.worker.core import events
+from tandem.worker.core.machine import Core
+from tandem.worker.core.rules import PhaseRules
+from tandem.worker.counters import WorkerCounters
 from tandem.worker.drain import drain
 from tandem.worker.intake import Intake
-from tandem.worker.judges import Judges
-from tandem.worker.legs import Legs
-from tandem.worker.phases import DecodeRules, PrefillRules
-from tandem.worker.pipeline import Pipeline
+from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
-from tandem.worker.tally import WorkerTally
+from tandem.worker.shell import Shell
 
 PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
@@ -76,33 +80,34 @@ class WorkerProcess:
                 dice, self.process, spec.phase.value, requests, late=judged.late
             )
         self.described = describe(spec.model, spec.revision, spec.slots, self.endpoint)
-        judges = Judges(self.hooks)
         words: Any = Words()
-        self.legs = Legs(
-            phase=PHASES[spec.phase],
-            worker=self.name,
+        rules: PhaseRules = PrefillRules()
+        self.classifying: Classifying | None = None
+        if not prefill:
+            classifiers = build_classifiers(dice, judged, requests) if judged.classifier else None
+            rules = DecodeRules(classifiers)
+            self.classifying = classifiers and Classifying(classifiers, words)
+        self.core = Core(
+            rules=rules, worker=self.name, max_legs=spec.slots, hooked=self.hooks is not None
+        )
+        self.shell = Shell(
+            self.core,
             intake=Intake(
                 role=role,
                 model=spec.model,
                 limits=self.described.limits,
                 tokenizer=words,
-                reads_text=self.hooks is not None,
+                reads_text=self.hooks is not None or self.classifying is not None,
                 forced=(),
             ),
             engine=self.engine,
-            max_legs=spec.slots,
-            tally=WorkerTally(),
-            judges=judges,
+            hooks=self.hooks,
+            classifiers=self.classifying,
+            records=Records(WorkerCounters()),
             clock=dice.loop.time,
         )
-        self.pipeline = Pipeline(
-            self.legs,
-            rules=PrefillRules() if prefill else DecodeRules(),
-            judges=judges,
-            tally=WorkerTally(),
-        )
         self.servicer = WorkerServicer(
-            legs=self.legs, load=self._load, describe=self._describe, on_paired=self._paired
+            shell=self.shell, describe=self._describe, on_paired=self._paired
         )
         self.draining = False
 
@@ -113,15 +118,17 @@ class WorkerProcess:
 
     async def _serve(self) -> None:
         if self.hooks is not None:
-            await self.hooks.start(self.pipeline.on_rulings)
+            await self.hooks.start(self.shell.on_rulings)
+        if self.classifying is not None:
+            await self.classifying.start(self.shell.on_judgement)
         loop = asyncio.get_running_loop()
         ticking = loop.create_task(self._tick())
         try:
             async for step in self.engine.steps():
-                self.pipeline.on_step(step)
+                self.shell.on_step(step)
         except EngineError as error:
-            self.legs.fail_all(error, settled=True)
-            self.servicer.close()
+            self.shell.tell(events.EngineGone(error))
+            self.shell.flush()
             await asyncio.sleep(0.2)
             self.die()
         finally:
@@ -130,21 +137,21 @@ class WorkerProcess:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self.legs.sweep()
-            self.servicer.report_load()
+            self.shell.tell(events.Tick())
+            self.shell.report_load()
 
-    def shut_down(self, seconds: float, then: Callable[[], None]) -> None:
+    def shut_down(self, seconds: float) -> None:
+        """Drain as a worker does when it is told to stop; then it is gone."""
         self.draining = True
-        self.dice.loop.spawn(self.process, self._drain(seconds, then))
+        self.dice.loop.spawn(self.process, self._drain(seconds))
 
-    async def _drain(self, seconds: float, then: Callable[[], None]) -> None:
-        self.legs.draining = True
-        self.servicer.report_load()
+    async def _drain(self, seconds: float) -> None:
+        self.shell.tell(events.Drain())
+        self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
-        await drain(self.legs, never, seconds=seconds, measured=Drain("worker"))
-        self.servicer.close()
+        await drain(self.shell, never, seconds=seconds, measured=Drain("worker"))
+        self.shell.flush()
         await asyncio.sleep(2.0)
-        then()
         self.die()
 
     def die(self) -> None:
@@ -158,9 +165,6 @@ class WorkerProcess:
         for call in self.network.of(self.process):
             call.break_off()
 
-    def _load(self) -> worker_pb2.Load:
-        return worker_pb2.Load(open_legs=len(self.legs), draining=self.legs.draining)
-
     def _describe(self) -> worker_pb2.WorkerDescription:
         description = worker_pb2.WorkerDescription(
             name=self.name,
@@ -171,7 +175,7 @@ class WorkerProcess:
             has_hook=self.hooks is not None,
             propagate_terminate=self.spec.judged.propagate,
         )
-        description.load.CopyFrom(self._load())
+        description.load.CopyFrom(self.shell.load())
         return description
 
     async def _paired(self) -> None:

@@ -143,7 +143,7 @@ class World:
     def _retire(self, worker: WorkerProcess) -> None:
         if not worker.process.dead:
             self.dice.later(self.dice.random.random(), self._unlist, worker.spec.address)
-            worker.shut_down(60.0, lambda: None)
+            worker.shut_down(60.0)
 
     def _unlist(self, address: str) -> None:
         self._listing.pop(address, None)
@@ -158,7 +158,7 @@ class World:
 
     def _retire_router(self, router: RouterProcess, seconds: float) -> None:
         if not router.stopped:
-            router.shut_down(seconds, lambda: None)
+            router.shut_down(seconds)
 
     def _cut_stream(self) -> None:
         if calls := list(self.network.calls):
@@ -211,7 +211,7 @@ class World:
             if not each.process.dead and not each.core.idle:
                 return f"{each.name} has something open"
         for worker in self.workers.values():
-            if not worker.process.dead and (len(worker.legs) or worker.engine.open):
+            if not worker.process.dead and (len(worker.core) or worker.engine.open):
                 return f"{worker.name} has something open"
         return ""
 
@@ -223,7 +223,7 @@ class World:
                 raise BrokenRule(f"hooks of {worker.name} still wait for an end")
         for each in self.frontends:
             for answer in each.answers:
-                judge_answer(self, answer)
+                judge_answer(answer)
 
     def ends(self) -> Counter[str]:
         """What its requests came to: finished, or an error's code."""
