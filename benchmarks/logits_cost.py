@@ -61,7 +61,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Request(SimpleNamespace):
-    """What of SGLang's request is read."""
+    """The part of SGLang's request that processors read."""
 
     def finished(self) -> bool:
         return False
@@ -208,7 +208,7 @@ def keep_memory() -> None:
 
 
 def table(vocabulary: int, kinds: Sequence[str], rows: list[dict[str, Any]]) -> str:
-    """As Markdown; each figure is added to `rows` too."""
+    """The figures as a Markdown table; each one is added to `rows` too."""
     logits = torch.randn(BATCH, vocabulary)
     head = " | ".join(f"{active} active: µs, bare, ratio" for active in ACTIVE)
     lines = [f"| {vocabulary} tokens | {head} |", "| --- |" + " --- |" * len(ACTIVE)]

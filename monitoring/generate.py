@@ -14,7 +14,7 @@ OUTPUT = Path(__file__).resolve().parent.parent / "helm" / "tandem"
 
 
 def files() -> dict[Path, str]:
-    """By path. Raises UnknownMetricError and UnknownLabelError."""
+    """The generated files, by path. Raises UnknownMetricError and UnknownLabelError."""
     catalogue = Catalogue(families())
     made = {
         OUTPUT / "rules" / "recording.yaml": rules.write(recording.GROUPS, catalogue),

@@ -63,7 +63,7 @@ def render(panel: Panel, number: int, place: dict[str, int], expressions: Expres
 
 
 def _description(panel: Panel, scoped: Sequence[Scoped], expressions: Expressions) -> str:
-    """What the panel's metrics say of themselves."""
+    """The help texts of the panel's metrics, as its description."""
     helps = {name: expressions.catalogue.help(name) for each in scoped for name in each.series}
     lines = [f"{name}: {text}" for name, text in helps.items() if text]
     return "\n\n".join(filter(None, (panel.note, *lines)))

@@ -116,7 +116,7 @@ def _rule(rule: Recording | Alert, expressions: Expressions) -> dict[str, Any]:
 
 
 def _checked(annotation: str, expressions: Expressions, alert: Alert) -> str:
-    """With labels that the alert's series have."""
+    """The text, once its labels are known to be those of the alert's series."""
     known = expressions.labels(alert.expression)
     for label in _labels_of(annotation):
         if label not in known:

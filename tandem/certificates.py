@@ -49,9 +49,8 @@ class CertificateFiles:
         self._loaded = self._read()
 
     def current(self) -> LoadedCertificate:
-        """As the files are now; while they cannot be used, as they last could be. Any thread may
-        ask; the same object is answered until the files change.
-        """
+        """The files as they are now; while they cannot be used, as they last could be. Any thread
+        may ask; the same object is answered until the files change."""
         stamp = self._look()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -63,7 +62,7 @@ class CertificateFiles:
         return self._loaded
 
     def server_context(self) -> ssl.SSLContext:
-        """For a server's whole life: each handshake uses the files as they are then."""
+        """A context for a server's whole lifetime: each handshake uses the files as they are then."""
 
         def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             handshake.context = self.current().context

@@ -62,7 +62,7 @@ class TandemError(Exception):
         self.param = param
 
     def to_proto(self) -> common_pb2.Error:
-        """As it travels between components."""
+        """The message that carries this error between components."""
         return common_pb2.Error(
             code=self.code, message=self.message, phase=self.phase, param=self.param
         )

@@ -69,7 +69,7 @@ class Drain(Collector):
 
     @property
     def seconds(self) -> float:
-        """How long it has gone on, or took; 0 before it begins."""
+        """Seconds that the drain has gone on, or took; 0 before it begins."""
         if self._began is None:
             return 0.0
         return (self._clock() if self._ended is None else self._ended) - self._began

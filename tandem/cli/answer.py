@@ -19,7 +19,7 @@ class AnswerError(Exception):
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """What came. `chunks` counts those that brought text."""
+    """A streamed answer. `chunks` counts the chunks that brought text."""
 
     text: str = ""
     chunks: int = 0

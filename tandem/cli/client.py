@@ -62,7 +62,7 @@ class Client:
         return _json(self._whole("POST", path, body), self._parts.netloc)
 
     def text(self, path: str) -> str:
-        """What a GET answers, as it is."""
+        """The body that a GET is answered with, unchanged."""
         return self._whole("GET", path, None).decode(errors="replace")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -33,7 +33,7 @@ class Journey:
         return (self.arrivals[-1] - self.arrivals[0]) / gaps if gaps > 0 else 0.0
 
     def phase(self, name: str) -> Mapping[str, Any]:
-        """What that phase reported; empty where it reported nothing."""
+        """The report of that phase; empty if it reported nothing."""
         phases = self.report.get("phases", ())
         return next((each for each in phases if each["phase"] == name), {})
 

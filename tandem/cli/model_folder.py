@@ -32,7 +32,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is asked for: equal sources give the same files."""
+    """A model that is asked for. Equal sources give the same files."""
 
     uri: str
     revision: str = ""
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a folder holds whole. `files`: name -> size in bytes."""
+    """The record of a folder that is complete. `files` maps a name to its size in bytes."""
 
     source: Source
     commit: str = ""
@@ -105,8 +105,8 @@ class ModelFolder:
 
     @contextmanager
     def locked(self, *, wait_seconds: float, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Only one process fetches; the kernel frees the lock of one that is killed. `waiting` is
-        told for how long.
+        """Let only one process fetch. The kernel frees the lock of one that is killed. `waiting` is
+        told for how long this one has waited.
         """
         self.work.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("a") as file:

@@ -16,7 +16,7 @@ COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class StackOptions:
-    """What to start. A port of 0 is picked free."""
+    """The processes to start, and how. A port of 0 becomes any free one."""
 
     model_path: Path
     engine: str = "sglang"

@@ -44,7 +44,8 @@ def write(run_dir: Path, state: RunState) -> None:
 
 
 def read(run_dir: Path) -> RunState | None:
-    """None where nothing was started. Raises StartError for a file that is not ours."""
+    """The state of the started stack, or None if nothing was started. Raises StartError for a file
+    that is not ours."""
     path = run_dir / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

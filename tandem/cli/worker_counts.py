@@ -70,9 +70,8 @@ def read(workers: Sequence[Target], *, timeout_seconds: float) -> Reading:
 
 
 def counts(exposition: str) -> Mapping[str, Counts]:
-    """By phase, from a worker's metrics as Prometheus reads them. Raises ApiError for a text that
-    is none.
-    """
+    """A worker's counts by phase, from its metrics as Prometheus reads them. Raises ApiError for a
+    text that is none."""
     kv_bytes: defaultdict[str, float] = defaultdict(float)
     legs: defaultdict[str, float] = defaultdict(float)
     try:

@@ -186,7 +186,7 @@ class EngineFollower(Protocol):
         ...
 
     async def ended(self) -> None:
-        """Until the leader closes its engine. Raises EngineError where a part of it dies instead,
+        """Wait until the leader closes its engine. Raises EngineError if a part of it dies instead,
         here or on another node."""
         ...
 

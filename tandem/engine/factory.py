@@ -48,7 +48,7 @@ def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
 
 
 def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFollower:
-    """What runs on a node that does not lead. Not started yet; raises as `create`."""
+    """Create what runs on a node that does not lead, not started yet. Raises as `create` does."""
     follower: EngineFollower = _build(name, _FOLLOWERS.get(name, ""), role, settings)
     return follower
 

@@ -75,7 +75,7 @@ def dtype(model_path: Path) -> str:
 
 
 def processor_facts(model_path: Path) -> dict[str, Any]:
-    """What logits processors are told: arguments of tandem.logits.model.Model."""
+    """The facts that logits processors are told: arguments of tandem.logits.model.Model."""
     return {
         "vocabulary": vocabulary(model_path),
         "eos_token_ids": eos_token_ids(model_path),

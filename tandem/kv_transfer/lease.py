@@ -20,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Leases(Generic[Key]):
-    """What is held now, each with the time at which it is given back unasked."""
+    """The things held now, each with the time at which it is given back unasked."""
 
     def __init__(self) -> None:
         self._timers: dict[Key, tuple[asyncio.TimerHandle, Callable[[], object]]] = {}

@@ -65,7 +65,7 @@ class Receiver:
         self._rooms.pop(room, None)
 
     def lease(self, expected: Expected) -> None:
-        """From now on a peer may write into the pages."""
+        """Let a peer write into the pages from now on."""
 
         def expire() -> None:
             link = self._rooms.pop(expected.room, None)

@@ -41,7 +41,7 @@ class Expected:
 
 
 class ReceiverSide(Protocol):
-    """What a link tells of: the receiver."""
+    """The receiver, as its links need it."""
 
     hello: kv_pb2.KvMemory
     free: Callable[[Sequence[int]], None]

@@ -20,7 +20,7 @@ _HELLO_SECONDS = 10.0
 
 
 class SenderSide(Protocol):
-    """What a link tells of: the sender."""
+    """The sender, as its links need it."""
 
     memory: Memory
     hello: kv_pb2.KvMemory
@@ -51,7 +51,7 @@ class SenderLink:
         offers: AsyncIterator[kv_pb2.KvOffers],
         context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
     ) -> None:
-        """Until the stream ends. Nothing is written to the peer's memory afterwards."""
+        """Serve the stream until it ends. Nothing is written to the peer's memory afterwards."""
         self._serving = asyncio.current_task()
         try:
             first = await asyncio.wait_for(anext(offers), _HELLO_SECONDS)

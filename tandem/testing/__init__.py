@@ -1,4 +1,4 @@
-"""For the tests of those who write output hooks.
+"""Fixtures and functions for people who test their output hooks.
 
 `run_hook` passes chunks through a hook in the test's own process, in microseconds. `sim_stack`
 starts a whole stack with the hook in its workers, and gives an OpenAI-compatible address. As pytest

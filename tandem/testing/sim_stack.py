@@ -38,7 +38,7 @@ class SimStack:
 
     @property
     def base_url(self) -> str:
-        """For OpenAI's client; any api_key will do."""
+        """The base URL for OpenAI's client, with any api_key."""
         return f"{self.url}/v1"
 
     def saying(self, text: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class SimStack:
         }
 
     def log(self, component: str = "decode_worker-0") -> str:
-        """What a process has logged: prefill_worker-0, decode_worker-0, router or frontend."""
+        """The log of a process: prefill_worker-0, decode_worker-0, router or frontend."""
         return self.stack.components[component].log.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What became of a process's spans."""
+"""Counts what became of a process's spans."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class _Exporter(SpanExporter):
 
 
 def _context(span: Span) -> Context:
-    """That of the span's parent."""
+    """The context of a span's parent."""
     if not span.parent_id:
         return trace.set_span_in_context(trace.INVALID_SPAN)
     parent = trace.SpanContext(

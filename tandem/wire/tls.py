@@ -64,11 +64,11 @@ class PeerTls:
 
     @classmethod
     def of(cls, settings: TlsSettings) -> PeerTls | None:
-        """None: these settings ask for plaintext. Raises ConfigError."""
+        """The credentials of these settings, or None for plaintext. Raises ConfigError."""
         return cls(settings) if settings.tls_cert else None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """To be asked for at each dial: a channel never reads its files again."""
+        """New credentials, for each dial: a channel never reads its files again."""
         loaded = self._files.current()
         return grpc.ssl_channel_credentials(loaded.ca, loaded.key, loaded.cert)
 

@@ -104,7 +104,7 @@ class _Crowd:
         self._next_id = 1
 
     async def run(self, count: int) -> None:
-        """So many more, or fewer where the time is up. All of them are over at the end."""
+        """Run so many more requests, or fewer if the time is up. All are over at the end."""
         left, until = count, time.monotonic() + SECONDS
         running: list[_Run] = []
         while True:

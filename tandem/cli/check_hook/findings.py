@@ -1,4 +1,4 @@
-"""What was found out about a hook."""
+"""The findings about a hook, one for each check."""
 
 from __future__ import annotations
 

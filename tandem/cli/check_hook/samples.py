@@ -90,7 +90,7 @@ def steps(chunks: Iterable[str], *, final: bool = True) -> list[Brought]:
 
 
 def in_time(items: Iterable[T]) -> Iterator[T]:
-    """As many as fit into a check's time, and one at least."""
+    """As many samples as fit into a check's time, and at least one."""
     until = time.monotonic() + SECONDS
     for item in items:
         yield item

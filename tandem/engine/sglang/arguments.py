@@ -150,7 +150,7 @@ def listening_port(host: str, port: int) -> int:
 
 
 def _chosen(options: Options, device: str) -> Mapping[str, Any]:
-    """What the operator set, over our defaults for CPU, over SGLang's own."""
+    """The operator's choices, over our defaults for CPU, over SGLang's own."""
     defaults: dict[str, Any] = {}
     if device == "cpu":
         defaults = {

@@ -19,7 +19,7 @@ from tandem.engine.sglang.requests import HISTORY_KEY
 
 
 def delay_where_history_is_read() -> None:
-    """For this process. What the operator set by SGLANG_ENABLE_DELAY_SAMPLE stays on."""
+    """Let sampling wait in this process. If SGLANG_ENABLE_DELAY_SAMPLE is on, it stays on."""
     always = bool(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
     original = TpModelWorker.forward_batch_generation
     now = always

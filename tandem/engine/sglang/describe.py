@@ -21,7 +21,7 @@ _SCHEDULER_MARGIN = 6
 
 
 def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
-    """What requests may ask. Raises StartError where the KV cache is too small for any."""
+    """The limits of a request. Raises StartError if the KV cache is too small for any request."""
     manager = launched.manager
     reserved = launched.arguments["num_reserved_decode_tokens"] if role is Role.DECODE else 0
     context = min(int(manager.context_len), launched.capacity)

@@ -151,7 +151,8 @@ class SglangEngine:
                 return
 
     def load(self) -> worker_pb2.Load:
-        """From what was submitted and what came back: a request waits until its first token."""
+        """Computed from what was submitted and what came back: a request waits until its first
+        token."""
         streams = self._streams.values()
         return worker_pb2.Load(
             open_legs=len(streams),

@@ -39,7 +39,7 @@ class SglangFollower:
         registry: Registry,
         nodes: Nodes,
     ) -> None:
-        """As SglangEngine, with the same settings but for `host` and the rank in `nodes`."""
+        """Takes the settings of SglangEngine, the same but for `host` and the rank in `nodes`."""
         self._setup = Setup(
             role=role,
             model_path=model_path,

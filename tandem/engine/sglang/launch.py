@@ -177,7 +177,7 @@ class EngineThread:
         )
 
     def _kill_children(self) -> None:
-        """Those of this engine; SGLang itself would kill every child of the process."""
+        """Kill the children of this engine; SGLang itself would kill every child of the process."""
         children = [each for each in multiprocessing.active_children() if each not in self._others]
         for child in children:
             child.kill()
@@ -186,7 +186,7 @@ class EngineThread:
 
 
 def _close(launched: Launched) -> None:
-    """What SGLang's Engine.shutdown does, without killing the children of others."""
+    """Do what SGLang's Engine.shutdown does, without killing the children of others."""
     manager = launched.manager
     if manager is None:
         return  # a follower has nothing but schedulers

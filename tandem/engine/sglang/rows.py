@@ -27,7 +27,7 @@ _STATE = "_tandem_logits"
 
 
 class RowEditor:
-    """What a scheduler process needs to apply specs."""
+    """Applies specs to the rows of a step, in the scheduler process."""
 
     def __init__(self, registry: Registry, model: Model) -> None:
         self._registry = registry

@@ -1,4 +1,4 @@
-"""What an SGLang engine is started with, from settings: the same on each of its nodes."""
+"""The settings that an SGLang engine is started with, the same on each of its nodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Setup:
             )
 
     def endpoint(self) -> tuple[str, int] | None:
-        """Where a prefill engine begins hand-overs; None for other roles. Raises StartError."""
+        """The address at which a prefill engine begins hand-overs; None for other roles. Raises
+        StartError."""
         if self._role is not Role.PREFILL:
             return None
         return self._host, arguments.listening_port(self._host, self._options.bootstrap_port)

@@ -218,7 +218,7 @@ class SimEngine:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class _Started:
-    """What there is once the model's folder was read."""
+    """The parts that exist once the model's folder was read."""
 
     limits: worker_pb2.Limits
     eos: frozenset[int]

@@ -41,7 +41,7 @@ class Language:
 
     @staticmethod
     def load(model_path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> Language:
-        """From the folder's tokenizer.json. Raises ConfigError."""
+        """Load the language of a folder's tokenizer.json. Raises ConfigError."""
         words = _words(model_path / "tokenizer.json", vocabulary)
         noise = np.random.default_rng(0).random(vocabulary, dtype=np.float32) * _NOISE
         eos = min(eos_token_ids, default=None)

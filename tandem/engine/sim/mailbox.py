@@ -1,4 +1,4 @@
-"""From the engine to its one consumer: what has happened, in order, with a bound."""
+"""Carries what has happened from the engine to its one consumer, in order and bounded."""
 
 from __future__ import annotations
 

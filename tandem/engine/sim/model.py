@@ -134,7 +134,7 @@ class SimModel:
         return chosen
 
     def _sampled(self, sequences: Iterable[Sequence]) -> Iterator[Chosen | ProcessorError]:
-        """What those choose that have a sampler."""
+        """The choices of the sequences that have a sampler."""
         return iter(
             choose(
                 [
@@ -152,7 +152,7 @@ class SimModel:
 
 
 def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
-    """What decode must be told beside the pages; nothing that it could continue from."""
+    """What decode is told beside the pages: nothing that it could continue from."""
     landed = kv_pb2.KvLanded(
         room=sequence.request.room,
         prompt_tokens=len(sequence.request.token_ids),

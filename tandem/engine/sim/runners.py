@@ -32,13 +32,13 @@ class Troubles:
         self._relieved = asyncio.Event()
 
     def set(self, faults: Faults) -> None:
-        """Also ends a stall that lasts for ever."""
+        """Change the faults, which also ends a stall that lasts for ever."""
         self.faults = faults
         self._active = faults.active()
         self._relieved.set()
 
     def chosen(self, index: int) -> frozenset[Fault]:
-        """What request `index`, counted from 1, will suffer."""
+        """The faults that hit request `index`, counted from 1."""
         seed = self.faults.seed
         return frozenset(
             fault
@@ -121,7 +121,7 @@ class PrefillRunner:
             await asyncio.sleep(0)
 
     async def _take_time(self, sequence: Sequence, clock: float) -> float:
-        """Until `clock` plus the prompt's time; returns when that was to be."""
+        """Wait until `clock` plus the prompt's time, and return that moment."""
         alone = (sequence,)
         self._troubles.crash(alone, "prefill")
         if Fault.STALL in sequence.faults:
