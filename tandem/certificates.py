@@ -62,7 +62,7 @@ class CertificateFiles:
         return self._loaded
 
     def server_context(self) -> ssl.SSLContext:
-        """A context for a server's whole lifetime: each handshake uses the files as they are then."""
+        """A context for a server's lifetime: each handshake uses the files as they are then."""
 
         def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             handshake.context = self.current().context

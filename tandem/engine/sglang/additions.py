@@ -1,4 +1,4 @@
-"""What SGLang's scheduler process needs from Tandem. It travels there as a pickle of plain values."""
+"""What SGLang's scheduler process needs from Tandem. It travels as a pickle of plain values."""
 
 from __future__ import annotations
 
