@@ -4,13 +4,14 @@ the whole, and the client gets its last word from here.
 
 from __future__ import annotations
 
+from tandem import sampling
+from tandem.endings import FINISH_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.leg import Closing, Leg
 from tandem.worker.core.output import End
-from tandem.worker.sampling import REGENERATED
 
 
 class DecodeRules:
@@ -49,18 +50,14 @@ class DecodeRules:
     def closing(self, end: End) -> Closing:
         """A terminate ends the whole request, so the router must know."""
         if end.terminated:
-            return Closing("terminated", reason=end.stop_reason)
-        return Closing("finished")
+            return Closing(Outcome.TERMINATED, reason=end.stop_reason)
+        return Closing(Outcome.FINISHED)
 
     def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
         """Why the output ended, and what it came to."""
         return common_pb2.Finish(
             sequence=leg.sequence,
-            reason=(
-                common_pb2.FINISH_REASON_LENGTH
-                if end.reason == "length"
-                else common_pb2.FINISH_REASON_STOP
-            ),
+            reason=FINISH_TO_WIRE[end.reason],
             stop_reason=end.stop_reason,
             prompt_tokens=leg.prompt_tokens,
             completion_tokens=leg.spent_tokens + leg.output.completion_tokens,
@@ -79,7 +76,7 @@ class DecodeRules:
         if leg.regenerations >= wanted.times:
             return None
         again = common_pb2.Regeneration(count=leg.regenerations + 1)
-        for name in REGENERATED:
+        for name in sampling.REGENERATED:
             if (value := getattr(wanted, name)) is not None:
                 setattr(again, name, value)
         return again

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tandem import tracing
 from tandem.config import REQUIRED, load, setting
+from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.wire import tls
 
@@ -99,7 +100,7 @@ class FrontendConfig:
         False,
         'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
     )
-    withheld_finish_reason: Literal["stop", "content_filter"] = setting(
+    withheld_finish_reason: WithheldReason = setting(
         "stop",
         "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
         " says which.",

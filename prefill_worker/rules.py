@@ -4,6 +4,7 @@ its token. The router is told the verdict.
 
 from __future__ import annotations
 
+from tandem.endings import Outcome
 from tandem.engine.base import KvTransfer
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
@@ -43,7 +44,7 @@ class PrefillRules:
 
     def closing(self, end: End) -> Closing:
         """A terminate is the router's to act on: it closes decode's leg."""
-        return Closing("finished")
+        return Closing(Outcome.FINISHED)
 
     def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
         """Decode has the last word."""

@@ -19,11 +19,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from router.core.snapshot import Snapshot, WorkerSnapshot
-from router.core.values import Counts, Fingerprint, Outcome, Phase
+from router.core.values import Counts, Fingerprint, Phase
 from router.discovery.base import Trouble
 from router.relay import Relay
 from router.workers import Workers
 from tandem import errors, metrics
+from tandem.endings import Outcome
 
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
 _REJECTIONS = (*Fingerprint._fields[1:], "phase", "limits")

@@ -16,8 +16,9 @@ from typing import Any
 from router import spans, translate
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.values import Outcome, Phase, Profile
+from router.core.values import Phase, Profile
 from router.links import Sink, WorkerLink
+from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError
 from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2, worker_pb2

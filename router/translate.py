@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from router.core import actions, events
-from router.core.values import Fingerprint, Outcome, Phase, Profile, ServedModel
+from router.core.values import Fingerprint, Phase, Profile, ServedModel
 from tandem import ids
+from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, WorkerError, from_proto
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
-_OUTCOMES = {
-    worker_pb2.LegClosed.OUTCOME_FINISHED: Outcome.FINISHED,
-    worker_pb2.LegClosed.OUTCOME_TERMINATED: Outcome.TERMINATED,
-    worker_pb2.LegClosed.OUTCOME_CANCELLED: Outcome.CANCELLED,
-    worker_pb2.LegClosed.OUTCOME_FAILED: Outcome.FAILED,
-    worker_pb2.LegClosed.OUTCOME_REGENERATE: Outcome.REGENERATE,
-}
 
 
 def profile(description: worker_pb2.WorkerDescription) -> Profile:
@@ -90,7 +84,7 @@ def _verdict(worker: str, message: worker_pb2.LegEvent) -> events.Event:
 
 def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
     closed = message.closed
-    outcome = _OUTCOMES.get(closed.outcome)
+    outcome = OUTCOME_FROM_WIRE.get(closed.outcome)
     if outcome is None:
         error = InternalError("the worker closed a leg without saying how")
         return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length", "content_filter"]
+from tandem.endings import FinishReason
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontend.openai.tokenizer import Tokenizer
-from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem import token_limits
+from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2
 
 
@@ -18,11 +19,7 @@ class Limits:
         self.logits_processors = served.logits_processors
 
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
-        if token_ids and max(token_ids) >= self.vocabulary:
-            raise InvalidRequestError(
-                f"Token id {max(token_ids)} is not below the vocabulary's size {self.vocabulary}",
-                param=param,
-            )
+        token_limits.check_token_ids(token_ids, self.vocabulary, param=param)
 
     def room(self, prompt: Sequence[int], asked: int | None, default: int, *, param: str) -> int:
         """How many tokens may follow. Raises ContextLengthError where what was asked for does not
@@ -30,12 +27,7 @@ class Limits:
         """
         if not prompt:
             raise InvalidRequestError("The prompt must not be empty", param=param)
-        left = self.context_length - len(prompt)
-        if left < (asked or 1):
-            asked_for = f" and {asked} to generate" if asked else ""
-            raise ContextLengthError(
-                f"The prompt has {len(prompt)} tokens{asked_for}; the model's context holds "
-                f"{self.context_length} together",
-                param=param,
-            )
-        return asked or min(left, default)
+        context = self.context_length
+        if error := token_limits.context_error(len(prompt), asked, context, param=param):
+            raise error
+        return asked or min(context - len(prompt), default)

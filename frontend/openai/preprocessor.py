@@ -27,11 +27,11 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.sampling import TOP_K_OFF
 from tandem.v1 import common_pb2, router_pb2
 
 _DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for plain completions. A chat may use all that is left of the context."""
-_OFF_TOP_K = -1
 
 
 class Preprocessor:
@@ -216,7 +216,7 @@ def _sampling(
     return common_pb2.SamplingParams(
         temperature=_or(request.temperature, 1.0),
         top_p=_or(request.top_p, 1.0),
-        top_k=request.top_k or _OFF_TOP_K,
+        top_k=request.top_k or TOP_K_OFF,
         min_p=_or(request.min_p, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         presence_penalty=_or(request.presence_penalty, 0.0),

@@ -10,16 +10,23 @@ import msgspec
 from msgspec import Meta
 
 from frontend.openai.formats import FormFields
+from tandem.sampling import (
+    MAX_INT32,
+    LogitBias,
+    MaxTokens,
+    MinP,
+    Penalty,
+    RepetitionPenalty,
+    Temperature,
+    TopP,
+)
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
-_MAX_INT32 = 2**31 - 1
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Positive = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -46,17 +53,17 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """What chat and plain completions have in common. `null` means the default everywhere."""
 
     model: str
-    n: Annotated[int, Meta(ge=1, le=_MAX_INT32)] | None = None
-    max_tokens: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=_MAX_INT32)] | None = None
-    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None
+    min_p: MinP | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    logit_bias: dict[int, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: dict[int, LogitBias] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
@@ -95,7 +102,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ChatRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from frontend.openai.answers import FinishReason, Report, Usage
+from frontend.openai.answers import Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
 from frontend.openai.tokenizer import Tokenizer
 from frontend.upstream.request_state import Ending, Row
+from tandem.endings import FinishReason
 from tandem.errors import InternalError
 from tandem.v1 import common_pb2
 

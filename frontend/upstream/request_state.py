@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from frontend.metrics import Tally, TracedTally
+from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import SlowClientError, TandemError
 from tandem.v1 import common_pb2
 
 Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
 """Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
-FinishReason = Literal["stop", "length", "content_filter"]
 
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
@@ -168,11 +168,9 @@ class RequestState:
         prompt = choice * len(self.cached_tokens) // len(self._tokens)
         self.cached_tokens[prompt] = max(self.cached_tokens[prompt], finish.cached_tokens)
         self._tokens[choice] = max(self._tokens[choice], finish.completion_tokens)
-        reason: FinishReason = "stop"
+        reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
             reason = self._withheld_reason
-        elif finish.reason == common_pb2.FINISH_REASON_LENGTH:
-            reason = "length"
         self._end(Ending(choice, reason, finish.stop_reason or None, finish.external_scores))
 
     def withhold(self, choice: int, stop_reason: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from tandem.endings import WithheldReason
 from tandem.logits.spec import PARAM, LogitsProcessorSpec
 from tandem.v1 import common_pb2, router_pb2
 
@@ -40,7 +40,7 @@ class Submission:
     want_external_scores: bool
     metadata: Mapping[str, str]
     """The client's own, for classifiers."""
-    withheld_reason: Literal["stop", "content_filter"]
+    withheld_reason: WithheldReason
     """The finish_reason of a choice that a hook or a classifier ended."""
     timeout_seconds: float
     priority: int

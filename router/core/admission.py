@@ -5,13 +5,13 @@ from __future__ import annotations
 from router.core.events import Submit
 from router.core.state import State
 from tandem.errors import (
-    ContextLengthError,
     DrainingError,
     NoPairError,
     QueueFullError,
     TandemError,
     UnknownModelError,
 )
+from tandem.token_limits import context_error
 
 
 def refusal(state: State, submit: Submit) -> TandemError | None:
@@ -25,11 +25,9 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     if model is None or not model.pairs():
         return NoPairError("no matching prefill and decode workers are ready")
     context = model.served.context_length
-    if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
-        return ContextLengthError(
-            f"the prompt has {submit.prompt_tokens} tokens and max_tokens is {submit.max_tokens},"
-            f" together more than the context of {context} tokens"
-        )
+    too_long = context_error(submit.prompt_tokens, submit.max_tokens, context)
+    if too_long and submit.prompt_tokens:
+        return too_long
     waiting = len(state.waiting)
     too_many = submit.n - (state.bounds.max_queue - waiting)
     if too_many > 0 and too_many > _starts(state, submit.model):

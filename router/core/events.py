@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import msgspec
 
-from router.core.values import Outcome, Phase, Profile
+from router.core.values import Phase, Profile
+from tandem.endings import Outcome
 from tandem.errors import TandemError
 
 

@@ -12,7 +12,8 @@ from router.core.events import LegClosed
 from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
-from router.core.values import Outcome, Phase, SpanEvent
+from router.core.values import Phase, SpanEvent
+from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
     HookError,

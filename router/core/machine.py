@@ -23,7 +23,8 @@ from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
-from router.core.values import Bounds, Outcome, ServedModel
+from router.core.values import Bounds, ServedModel
+from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
     DeadlineError,

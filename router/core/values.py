@@ -7,24 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tandem.endings import Outcome
 from tandem.histogram import Histogram
 
 
 class Phase(enum.StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
-
-
-class Outcome(enum.StrEnum):
-    """How a leg closed. LOST: its worker's stream broke, so nothing of the leg is left there."""
-
-    FINISHED = "finished"
-    TERMINATED = "terminated"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-    LOST = "lost"
-    REGENERATE = "regenerate"
-    """A classifier blocked the output, and nothing was shown: the sequence is to be run again."""
 
 
 class Fingerprint(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from tandem.cli.client import Client
+from tandem.endings import FinishReason
 
 CHAT = "/v1/chat/completions"
-FINISH_REASONS = ("stop", "length", "content_filter")
 
 
 class AnswerError(Exception):
@@ -55,7 +55,7 @@ class StreamedAnswer:
         """Raises AnswerError where the whole lacks something."""
         if len(self.ids) != 1:
             raise AnswerError(f"the chunks have {len(self.ids)} ids, not one")
-        if self.finish_reason not in FINISH_REASONS:
+        if self.finish_reason not in get_args(FinishReason):
             raise AnswerError(f"the finish_reason is {self.finish_reason!r}")
         counts = [self.usage.get(f"{part}_tokens") for part in ("prompt", "completion", "total")]
         prompt, completion, total = (count if isinstance(count, int) else 0 for count in counts)

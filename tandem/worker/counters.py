@@ -4,12 +4,13 @@ when they are scraped.
 
 from __future__ import annotations
 
+from tandem.endings import OUTCOME_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import CODES, TandemError
 from tandem.histogram import Histogram
 from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS
 from tandem.tracing.exemplars import Exemplars
-from tandem.worker.core.leg import Closing, Outcome
+from tandem.worker.core.leg import Closing
 
 
 class TransferCounters:
@@ -27,13 +28,7 @@ class WorkerCounters:
     """All that one worker has counted since its start."""
 
     def __init__(self) -> None:
-        self.legs: dict[Outcome, int] = {
-            "finished": 0,
-            "terminated": 0,
-            "cancelled": 0,
-            "failed": 0,
-            "regenerate": 0,
-        }
+        self.legs = dict.fromkeys(OUTCOME_TO_WIRE, 0)
         self.failures = dict.fromkeys(CODES, 0)
         """Failed legs by their error's code; those that were refused count too."""
         self.leg_seconds = Histogram(REQUEST_SECONDS)
@@ -65,7 +60,7 @@ class WorkerCounters:
 
     def refused(self, error: TandemError) -> None:
         """A leg did not begin."""
-        self.legs["failed"] += 1
+        self.legs[Outcome.FAILED] += 1
         self._failed(error)
 
     def _failed(self, error: TandemError) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
-from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
+from tandem.errors import InvalidRequestError, UnknownModelError
 from tandem.ids import TRACE_ID, counter
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
+from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
-from tandem.worker.sampling import REGENERATED
-from tandem.worker.sampling import check as check_sampling
 
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003
@@ -54,16 +54,16 @@ class Intake:
         self._check_task(task)
         self._check_command(command)
         token_ids = self._prompt(task)
-        sampling = task.sampling
-        _sample_again(sampling, task.regeneration)
-        if sampling.HasField("seed"):
+        params = task.sampling
+        _sample_again(params, task.regeneration)
+        if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
             offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
-            sampling.seed = (sampling.seed + offset) % 2**_SEED_BITS
+            params.seed = (params.seed + offset) % 2**_SEED_BITS
         request = EngineRequest(
             request_id=self._next_request_id(),
             token_ids=token_ids,
-            sampling=sampling,
+            sampling=params,
             logits=self._logits(task.logits),
             room=command.room,
             kv_peer=command.kv_peer,
@@ -78,7 +78,7 @@ class Intake:
             raise InvalidRequestError("trace_id must be 32 lower-case hex digits", param="trace_id")
         if task.model != self._model:
             raise UnknownModelError("this worker serves another model", param="model")
-        check_sampling(task.sampling, vocabulary=self._limits.vocabulary)
+        sampling.check(task.sampling, vocabulary=self._limits.vocabulary)
 
     def _check_command(self, command: worker_pb2.StartLeg) -> None:
         if command.room == 0:
@@ -97,19 +97,10 @@ class Intake:
             token_ids = self._tokenizer.encode(task.prompt_text, special_tokens=True)
         else:
             token_ids = list(task.prompt_token_ids)
-            if max(token_ids) >= self._limits.vocabulary:
-                raise InvalidRequestError(
-                    f"token id {max(token_ids)} is outside the vocabulary of "
-                    f"{self._limits.vocabulary}",
-                    param="prompt",
-                )
-        total = len(token_ids) + task.sampling.max_tokens
-        if total > self._limits.context_length:
-            raise ContextLengthError(
-                f"{len(token_ids)} prompt tokens and {task.sampling.max_tokens} to generate are "
-                f"more than the context of {self._limits.context_length} tokens",
-                param="max_tokens",
-            )
+            check_token_ids(token_ids, self._limits.vocabulary, param="prompt")
+        context = self._limits.context_length
+        if error := context_error(len(token_ids), task.sampling.max_tokens, context):
+            raise error
         return token_ids
 
     def _logits(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
@@ -141,13 +132,11 @@ def _parse(data: bytes) -> common_pb2.Task:
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
 
 
-def _sample_again(
-    sampling: common_pb2.SamplingParams, regeneration: common_pb2.Regeneration
-) -> None:
+def _sample_again(params: common_pb2.SamplingParams, regeneration: common_pb2.Regeneration) -> None:
     """What a regeneration samples otherwise replaces what the client asked for."""
-    for name in REGENERATED:
+    for name in sampling.REGENERATED:
         if regeneration.HasField(name):  # type: ignore[arg-type]
-            setattr(sampling, name, getattr(regeneration, name))
+            setattr(params, name, getattr(regeneration, name))
 
 
 def trace_id_of(task: bytes) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tandem import ids
+from tandem.endings import Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.contract import Phase
@@ -78,7 +79,7 @@ class LegSpans:
         }
         if leg.first_at is not None:
             attributes["tandem.first_token.seconds"] = leg.first_at - leg.started_at
-        if closing.outcome == "cancelled" and closing.reason:
+        if closing.outcome is Outcome.CANCELLED and closing.reason:
             attributes["tandem.cancelled.reason"] = closing.reason
         if self._phase == "decode" and output.end is not None and closing.by_itself:
             attributes["gen_ai.response.finish_reasons"] = (output.end.reason,)

@@ -15,8 +15,9 @@ from router.core import actions, events
 from router.core.actions import Action
 from router.core.machine import MAX_N, Core
 from router.core.sequences import Request, Sequence
-from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
+from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import LeastLoaded
+from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
 from tandem.v1 import common_pb2
 

@@ -18,11 +18,12 @@ from router.config import RouterConfig
 from router.core import events
 from router.core.fleet import Fleet, Group
 from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
+from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.discovery.static import StaticDiscovery
 from router.links import WorkerLink
 from router.policies import LeastLoaded
 from router.server import running
+from tandem.endings import Outcome
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 SECONDS = 10.0

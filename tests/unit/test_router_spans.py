@@ -11,8 +11,9 @@ from router import spans, translate
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.sequences import MAX_SPAN_EVENTS
-from router.core.values import Bounds, Fingerprint, Outcome, Phase, Profile
+from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import RoundRobin
+from tandem.endings import Outcome
 from tandem.errors import WorkerLostError
 from tandem.tracing.spans import Span
 from tandem.v1 import router_pb2

@@ -6,12 +6,12 @@ for a hand-over that never comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, RequestError, UnsupportedError
-from tandem.v1 import common_pb2
+from tandem.token_limits import check_token_ids, context_error
 
 MAX_TOP_LOGPROBS = 128
 """Alternatives of the first token that fit into a hand-over's metadata row."""
@@ -33,10 +33,9 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     """Raises RequestError where the request can never run, naming the field."""
     _check_tokens(request, bounds)
     _check_hand_over(request, bounds.role)
-    for name, allowed, words in _RANGES:
-        if not allowed(request.sampling):
-            raise InvalidRequestError(f"{name} must be {words}", param=name)
-    _check_token_fields(request.sampling, bounds.vocabulary)
+    if request.sampling.logprobs > MAX_TOP_LOGPROBS:
+        raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
+    sampling.check(request.sampling, vocabulary=bounds.vocabulary)
     if request.sampling.HasField("seed") and not bounds.seeded:
         raise UnsupportedError(
             "seed has no effect here: the operator can set engine option seeded_sampling",
@@ -46,30 +45,20 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
         raise UnsupportedError(
             "ignore_eos would make SGLang ignore stop_token_ids too", param="stop_token_ids"
         )
-    if request.sampling.logprobs > MAX_TOP_LOGPROBS:
-        raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
 
 
 def _check_tokens(request: EngineRequest, bounds: EngineBounds) -> None:
     prompt, completion = len(request.token_ids), request.sampling.max_tokens
     if prompt == 0:
         raise InvalidRequestError("the prompt is empty", param="prompt")
-    if min(request.token_ids) < 0 or max(request.token_ids) >= bounds.vocabulary:
-        raise InvalidRequestError(
-            f"a token id of the prompt is outside the vocabulary of {bounds.vocabulary}",
-            param="prompt",
-        )
+    check_token_ids(request.token_ids, bounds.vocabulary, param="prompt")
     if prompt > bounds.prompt_length:
         raise ContextLengthError(
             f"{prompt} prompt tokens are more than the {bounds.prompt_length} this engine takes",
             param="prompt",
         )
-    if prompt + completion > bounds.context_length:
-        raise ContextLengthError(
-            f"{prompt} prompt tokens and {completion} to generate are more than the context of "
-            f"{bounds.context_length} tokens",
-            param="max_tokens",
-        )
+    if error := context_error(prompt, completion, bounds.context_length):
+        raise error
 
 
 def _check_hand_over(request: EngineRequest, role: Role) -> None:
@@ -80,29 +69,3 @@ def _check_hand_over(request: EngineRequest, role: Role) -> None:
             f"kv_peer must be host:port of a prefill engine, not {request.kv_peer!r}",
             param="kv_peer",
         )
-
-
-def _check_token_fields(sampling: common_pb2.SamplingParams, vocabulary: int) -> None:
-    for name, token_ids in (
-        ("stop_token_ids", sampling.stop_token_ids),
-        ("logit_bias", sampling.logit_bias),
-    ):
-        if outside := [token for token in token_ids if token >= vocabulary]:
-            raise InvalidRequestError(
-                f"{name}: token id {outside[0]} is outside the vocabulary of {vocabulary}",
-                param=name,
-            )
-    if any(abs(bias) > 100 or bias != bias for bias in sampling.logit_bias.values()):
-        raise InvalidRequestError("logit_bias must be in [-100, 100]", param="logit_bias")
-
-
-_RANGES: tuple[tuple[str, Callable[[common_pb2.SamplingParams], bool], str], ...] = (
-    ("max_tokens", lambda s: s.max_tokens >= 1, "at least 1"),
-    ("temperature", lambda s: 0 <= s.temperature < 1e4, "at least 0"),
-    ("top_p", lambda s: 0 < s.top_p <= 1, "in (0, 1]"),
-    ("top_k", lambda s: s.top_k == -1 or s.top_k >= 1, "-1 or at least 1"),
-    ("min_p", lambda s: 0 <= s.min_p <= 1, "in [0, 1]"),
-    ("frequency_penalty", lambda s: -2 <= s.frequency_penalty <= 2, "in [-2, 2]"),
-    ("presence_penalty", lambda s: -2 <= s.presence_penalty <= 2, "in [-2, 2]"),
-    ("repetition_penalty", lambda s: 0 < s.repetition_penalty <= 2, "in (0, 2]"),
-)

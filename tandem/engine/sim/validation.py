@@ -10,6 +10,7 @@ from tandem.engine.sim.sequence import Sequence
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
+from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import worker_pb2
 
 
@@ -33,8 +34,7 @@ def checked(
     sampling = request.sampling
     if sampling.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
-    if any(token >= limits.vocabulary for token in sampling.logit_bias):
-        raise InvalidRequestError("logit_bias names an unknown token", param="logit_bias")
+    check_token_ids(sampling.logit_bias, limits.vocabulary, param="logit_bias")
     length = len(request.token_ids)
     limit = min(sampling.max_tokens, limits.context_length - length)
     prompt_pages = pool.pages_for(length)
@@ -64,11 +64,6 @@ def _check_tokens(request: EngineRequest, limits: worker_pb2.Limits) -> None:
     tokens = request.token_ids
     if not tokens:
         raise InvalidRequestError("the prompt has no tokens", param="prompt")
-    if len(tokens) >= limits.context_length:
-        raise ContextLengthError(
-            f"the prompt has {len(tokens)} tokens; the context of {limits.context_length} must "
-            "hold at least one more",
-            param="prompt",
-        )
-    if min(tokens) < 0 or max(tokens) >= limits.vocabulary:
-        raise InvalidRequestError(f"token ids must be below {limits.vocabulary}", param="prompt")
+    if error := context_error(len(tokens), None, limits.context_length, param="prompt"):
+        raise error
+    check_token_ids(tokens, limits.vocabulary, param="prompt")

@@ -26,11 +26,11 @@ from msgspec import Meta, Struct
 from tandem.config import read_section
 from tandem.errors import ConfigError
 from tandem.hooks.settings import MAX_TIMEOUT_MS, Name
+from tandem.sampling import MinP, Penalty, Temperature, TopK, TopP
 
 HoldBack = Literal["none", "window", "all"]
 REFUSAL = "I can't help with that."
 MAX_REGENERATIONS = 3
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class ClassifierEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,10 +55,10 @@ class RegenerateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     times: Annotated[int, Meta(ge=1, le=MAX_REGENERATIONS)] = 1
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
 

@@ -28,8 +28,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from tandem.endings import OUTCOME_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
@@ -67,15 +67,6 @@ NEXT: dict[Stage, set[Stage]] = {
 }
 """What may follow each state."""
 
-Outcome = Literal["finished", "terminated", "cancelled", "failed", "regenerate"]
-_OUTCOMES: dict[Outcome, worker_pb2.LegClosed.Outcome.ValueType] = {
-    "finished": worker_pb2.LegClosed.OUTCOME_FINISHED,
-    "terminated": worker_pb2.LegClosed.OUTCOME_TERMINATED,
-    "cancelled": worker_pb2.LegClosed.OUTCOME_CANCELLED,
-    "failed": worker_pb2.LegClosed.OUTCOME_FAILED,
-    "regenerate": worker_pb2.LegClosed.OUTCOME_REGENERATE,
-}
-
 
 @dataclass(slots=True, frozen=True)
 class Closing:
@@ -86,17 +77,17 @@ class Closing:
     error: TandemError | None = None
     retryable: bool = False
     overlay: bytes = b""
-    """What replaces fields of the task, where the outcome is "regenerate"."""
+    """What replaces fields of the task, where the outcome is REGENERATE."""
 
     @property
     def by_itself(self) -> bool:
         """Its output came to an end; it did not fail, and nobody cancelled it."""
-        return self.outcome in ("finished", "terminated")
+        return self.outcome in (Outcome.FINISHED, Outcome.TERMINATED)
 
     def event(self, leg: int) -> worker_pb2.LegEvent:
         """As the router is told of leg number `leg`."""
         closed = worker_pb2.LegClosed(
-            outcome=_OUTCOMES[self.outcome],
+            outcome=OUTCOME_TO_WIRE[self.outcome],
             reason=self.reason,
             error=None if self.error is None else self.error.to_proto(),
             retryable=self.retryable,

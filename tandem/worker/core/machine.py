@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tandem.endings import Outcome
 from tandem.engine.base import Delta, Ending
 from tandem.errors import (
     DeadlineError,
@@ -119,7 +120,7 @@ class Core:
     def _link_down(self, event: events.LinkDown) -> None:
         self._links.pop(event.link, None)
         for leg in [leg for leg in self._open.values() if leg.link == event.link]:
-            self._end(leg, Closing("cancelled", reason="router_lost"))
+            self._end(leg, Closing(Outcome.CANCELLED, reason="router_lost"))
 
     def _start(self, event: events.Start) -> None:
         link, command, task, request = event.link, event.command, event.task, event.request
@@ -175,7 +176,9 @@ class Core:
         if not error.phase:
             error.phase = self._rules.phase
         if link in self._links:
-            closing = Closing("failed", error=error, retryable=not isinstance(error, RequestError))
+            closing = Closing(
+                Outcome.FAILED, error=error, retryable=not isinstance(error, RequestError)
+            )
             self._links[link].events.append(closing.event(command.leg))
         self._actions.append(actions.LegRefused(link, command, error, self._now))
 
@@ -189,7 +192,7 @@ class Core:
     def _cancel(self, event: events.Cancel) -> None:
         leg = self._numbers.get((event.link, event.leg))
         if leg is not None:
-            self._end(leg, Closing("cancelled", reason=event.reason))
+            self._end(leg, Closing(Outcome.CANCELLED, reason=event.reason))
 
     # --- time, and the end of everything ---------------------------------------------------------
 
@@ -280,9 +283,11 @@ class Core:
 
     def _ended_by_engine(self, leg: Leg, delta: Delta) -> Closing:
         if delta.end is Ending.CANCELLED:
-            return Closing("cancelled")
+            return Closing(Outcome.CANCELLED)
         error = delta.error or EngineError("the engine gave no reason")
-        return Closing("failed", error=error, retryable=delta.retryable and self._retryable(leg))
+        return Closing(
+            Outcome.FAILED, error=error, retryable=delta.retryable and self._retryable(leg)
+        )
 
     # --- what hooks make of it -------------------------------------------------------------------
 
@@ -296,7 +301,7 @@ class Core:
 
     def _take_ruling(self, leg: Leg, ruling: Ruling) -> Staged:
         if ruling.error is not None:
-            leg.closing = Closing("failed", error=ruling.error)
+            leg.closing = Closing(Outcome.FAILED, error=ruling.error)
             self._move(leg, _ENDING)
             return leg, None, True
         end = leg.output.ruled(ruling)
@@ -370,7 +375,7 @@ class Core:
         if step.over:
             if leg.guard is not None and leg.guard.blocked_by is not None:
                 leg.output.end = End("stop", leg.guard.blocked_by, withheld=True)
-            self._end(leg, leg.closing or Closing("finished"))
+            self._end(leg, leg.closing or Closing(Outcome.FINISHED))
         elif step.ask is not None:
             reason = "" if end is None else end.reason
             self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
@@ -387,13 +392,13 @@ class Core:
 
     def _take_judgement(self, leg: Leg, guard: SequenceGuard, judgement: Judgement) -> None:
         again = None
-        if leg.closing is not None and leg.closing.outcome == "finished":
+        if leg.closing is not None and leg.closing.outcome is Outcome.FINISHED:
             # Only where nothing was shown, which the settings see to, and no hook ended it.
             again = self._rules.regeneration(leg, judgement)
         if again is not None:
             again.spent_tokens = leg.spent_tokens + leg.output.completion_tokens
             overlay = common_pb2.Task(regeneration=again).SerializeToString()
-            self._end(leg, Closing("regenerate", overlay=overlay))
+            self._end(leg, Closing(Outcome.REGENERATE, overlay=overlay))
         else:
             self._past_guard(leg, guard.judged(judgement))
 
@@ -405,7 +410,7 @@ class Core:
     # --- how a leg ends --------------------------------------------------------------------------
 
     def _fail(self, leg: Leg, error: TandemError, *, retryable: bool = False) -> None:
-        self._end(leg, Closing("failed", error=error, retryable=retryable))
+        self._end(leg, Closing(Outcome.FAILED, error=error, retryable=retryable))
 
     def _spoiled(self, leg: Leg, error: Exception) -> None:
         """What came for a leg, or what the leg came to, cannot be worked with."""

@@ -14,7 +14,7 @@ from typing import Any
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
-from router.core.values import Bounds, Outcome, Phase
+from router.core.values import Bounds, Phase
 from simulated.router_books import (
     Books,
     Key,
@@ -24,6 +24,7 @@ from simulated.router_books import (
     SequenceBook,
     WorkerBook,
 )
+from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
     ContextLengthError,

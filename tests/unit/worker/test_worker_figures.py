@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import Metric
 
+from tandem.endings import Outcome
 from tandem.engine.base import EngineFigures
 from tandem.errors import KvTransferError
 from tandem.v1 import worker_pb2
@@ -36,8 +37,8 @@ def _values(families: list[Metric], series: str) -> dict[str, float]:
 
 def test_a_failed_leg_is_counted_by_its_code_and_every_code_is_there_at_zero() -> None:
     counters = WorkerCounters()
-    counters.closed(Closing("failed", error=KvTransferError("it did not come")))
-    counters.closed(Closing("finished"))
+    counters.closed(Closing(Outcome.FAILED, error=KvTransferError("it did not come")))
+    counters.closed(Closing(Outcome.FINISHED))
     failed = _values(list(leg_metrics("decode", counters)), "tandem_worker_failed_legs_total")
     assert failed["kv_transfer_failed"] == 1
     assert failed["hook_failed"] == failed["kv_corrupt"] == failed["draining"] == 0

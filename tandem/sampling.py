@@ -1,0 +1,91 @@
+"""The ranges of sampling parameters: for the bodies of clients, for settings, and for the wire.
+
+Both phases ask before their engines do: a leg whose partner refused would wait for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, NamedTuple, get_args
+
+from msgspec import Meta
+
+from tandem.errors import InvalidRequestError
+from tandem.token_limits import check_token_ids
+from tandem.v1 import common_pb2
+
+MAX_INT32 = 2**31 - 1
+
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INT32)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+"""As OpenAI offers it. On the wire it may be higher."""
+TopP = Annotated[float, Meta(gt=0, le=1)]
+TopK = Annotated[int, Meta(ge=1, le=MAX_INT32)]
+MinP = Annotated[float, Meta(ge=0, lt=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+LogitBias = Annotated[float, Meta(ge=-100, le=100)]
+
+TOP_K_OFF = -1
+REGENERATED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""What a regeneration may set otherwise."""
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+    words: str
+
+
+def _range(annotated: Any) -> _Range:
+    """An open bound becomes the nearest float inside it, so that a check compares twice."""
+    meta: Meta = get_args(annotated)[1]
+    bounds = {">=": meta.ge, ">": meta.gt, "<=": meta.le, "<": meta.lt}
+    low = meta.ge if meta.gt is None else math.nextafter(meta.gt, math.inf)
+    high = meta.le if meta.lt is None else math.nextafter(meta.lt, -math.inf)
+    assert low is not None, "both ends are bounded"
+    assert high is not None, "both ends are bounded"
+    words = [f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None]
+    return _Range(low, high, " and ".join(words))
+
+
+_TOP_K, _LOGIT_BIAS = _range(TopK), _range(LogitBias)
+_RANGES = {
+    "max_tokens": _range(MaxTokens),
+    "temperature": _range(Annotated[float, Meta(ge=0, lt=1e4)]),
+    "top_p": _range(TopP),
+    "min_p": _range(MinP),
+    "frequency_penalty": _range(Penalty),
+    "presence_penalty": _range(Penalty),
+    "repetition_penalty": _range(RepetitionPenalty),
+}
+
+
+def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
+    """Raises InvalidRequestError naming the field. NaN is in no range."""
+    for name, allowed in _RANGES.items():
+        _check(name, getattr(sampling, name), allowed)
+    if sampling.top_k != TOP_K_OFF:
+        _check("top_k", sampling.top_k, _TOP_K)
+    for bias in sampling.logit_bias.values():
+        _check("logit_bias", bias, _LOGIT_BIAS)
+    if not all(sampling.stop):
+        raise InvalidRequestError("stop must be of strings that are not empty", param="stop")
+    check_token_ids(sampling.stop_token_ids, vocabulary, param="stop_token_ids")
+    check_token_ids(sampling.logit_bias, vocabulary, param="logit_bias")
+    if sampling.logprobs > vocabulary:
+        raise InvalidRequestError(
+            f"logprobs must be at most the vocabulary, {vocabulary}", param="logprobs"
+        )
+
+
+def _check(name: str, value: float, allowed: _Range) -> None:
+    if not allowed.low <= value <= allowed.high:
+        raise InvalidRequestError(f"{name} must be {allowed.words}", param=name)
