@@ -5,11 +5,24 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGN = ROOT / "docs" / "design"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+OURS = ("architecture.md", "request-lifecycle.md", "router.md")
+"""Pages about the code, beside the design pages."""
 SGLANG = ROOT / "tandem" / "engine" / "sglang"
+
+_FILE = re.compile(
+    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|monitoring|tests|benchmarks|scripts"
+    r"|examples|proto|docker|deploy|helm|plugins|model|requirements|docs)/[\w./*-]*)`"
+)
+_CLASS = re.compile(r"`_?([A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
 
 
 def replaced(path: Path) -> Iterator[str]:
@@ -35,6 +48,36 @@ def test_0003_lists_every_attribute_of_sglang_that_is_replaced() -> None:
     found = {(name, path.name) for path in SGLANG.glob("*.py") for name in replaced(path)}
     assert listed == found
     assert len(found) == 7, "and the sentences above and below the table say how many"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    named = {name.rstrip("/") for name in _FILE.findall(_without_blocks(page))}
+    assert {name for name in named if not any(ROOT.glob(name))} == set()
+
+
+@pytest.mark.parametrize(
+    "page", [*DESIGN.glob("*.md"), *(DOCS / name for name in OURS)], ids=lambda page: page.stem
+)
+def test_the_classes_that_a_page_names_exist(page: Path) -> None:
+    named = set(_CLASS.findall(_without_blocks(page)))
+    assert {name for name in named if not re.search(rf"\b{name}\b", _code())} == set()
+
+
+def _without_blocks(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def _code() -> str:
+    folders = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "proto", "tests")
+    return "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".proto")
+    )
 
 
 def test_architecture_lists_every_design_page() -> None:
