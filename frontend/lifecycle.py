@@ -26,7 +26,7 @@ from frontend.upstream.router_link import RouterLink
 from tandem.admin import Admin, from_loop
 from tandem.certificates import CertificateFiles, ExpiryCollector
 from tandem.errors import DrainingError
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
@@ -63,7 +63,7 @@ async def serve(
         https=_https(config),
     )
     admin = Admin(metrics.registry, ready=lambda: endpoints.serving)
-    drained = Drain("frontend")
+    drained = DrainMetrics("frontend")
     metrics.registry.register(drained)
     metrics.registry.register(SpanCollector(tracer))
     metrics.registry.register(

@@ -26,7 +26,7 @@ from tandem.engine.base import EngineFigures
 from tandem.hooks.classifiers.tally import ClassifierTally
 from tandem.hooks.pool.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.v1 import worker_pb2
 from tandem.worker.counters import WorkerCounters
@@ -40,7 +40,11 @@ def families() -> Iterator[Metric]:
     yield from _frontend()
     yield from _router()
     yield from _worker()
-    for drain in (Drain("frontend"), Drain("router"), Drain("worker", phase="decode")):
+    for drain in (
+        DrainMetrics("frontend"),
+        DrainMetrics("router"),
+        DrainMetrics("worker", phase="decode"),
+    ):
         yield from drain.collect()
     yield from SpanCollector(None).collect()
     yield from ExpiryCollector({"tls_cert": "any"}).collect()

@@ -23,7 +23,7 @@ from tandem import ids
 from tandem.admin import Admin, from_loop
 from tandem.certificates import ExpiryCollector
 from tandem.errors import StartError
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2_grpc
@@ -41,7 +41,7 @@ LAST_WORDS_SECONDS = 1.0
 class RunningRouter:
     relay: Relay
     server: Server
-    drained: Drain
+    drained: DrainMetrics
     workers: Workers
     port: int = 0
     """Of gRPC, once it listens."""
@@ -108,7 +108,7 @@ async def running(
         lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),
         "tandem.v1.Router",
     )
-    router = RunningRouter(relay, server, Drain("router"), workers)
+    router = RunningRouter(relay, server, DrainMetrics("router"), workers)
     admin = _admin(config, router).serving(config.metrics_listen) if with_admin else nullcontext()
     async with admin:
         router.port = await _listen(server, config.listen)

@@ -47,7 +47,7 @@ def new_registry(component: str) -> CollectorRegistry:
     return registry
 
 
-class Drain(Collector):
+class DrainMetrics(Collector):
     """A component's shutdown: `tandem_<component>_drain_seconds` and `_drain_aborted_total`."""
 
     def __init__(

@@ -157,8 +157,8 @@ class Dispatcher:
             )
 
     def _give_up(self, state: RequestState, overdue: bool) -> None:
-        late = DeadlineError("The request's time ran out while no router took it")
-        state.fail(late if overdue else self._unavailable())
+        timed_out = DeadlineError("The request's time ran out while no router took it")
+        state.fail(timed_out if overdue else self._unavailable())
 
     def _end_wait(self, state: RequestState, placed: _Placed) -> None:
         self._waiting.pop(state, None)

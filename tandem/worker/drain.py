@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from tandem.errors import EngineError, WorkerError
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.worker.core import events
 from tandem.worker.shell import Shell
 
@@ -16,7 +16,7 @@ SETTLE_SECONDS = 10.0
 
 
 async def drain(
-    shell: Shell, engine: asyncio.Task[EngineError], *, seconds: float, measured: Drain
+    shell: Shell, engine: asyncio.Task[EngineError], *, seconds: float, measured: DrainMetrics
 ) -> None:
     """Let open legs finish, fail those that take longer than `seconds`, and return at once where
     the engine dies. The worker takes nothing new by now.

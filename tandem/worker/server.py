@@ -105,7 +105,7 @@ class Worker:
         self._engine = self._make_engine()
         self._server = Server(PeerTls.of(config))
         self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
-        self._drained = metrics.Drain("worker", phase=phase)
+        self._drained = metrics.DrainMetrics("worker", phase=phase)
         self._admin = AsyncExitStack()
         self._engine_died = False
         self._listening = False

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tandem import admin
 from tandem.admin import Admin, from_loop
 from tandem.errors import ConfigError
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 
 PATIENCE = 20.0
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -223,7 +223,7 @@ async def test_a_wildcard_of_ipv6_is_every_address() -> None:
 
 def test_a_drain_is_timed_until_it_ends() -> None:
     now = 100.0
-    drain = Drain("worker", clock=lambda: now, phase="decode")
+    drain = DrainMetrics("worker", clock=lambda: now, phase="decode")
 
     def shown() -> dict[str, float]:
         return {s.name: s.value for family in drain.collect() for s in family.samples}

@@ -15,7 +15,7 @@ from tandem.engine.base import Delta
 from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
 from tandem.engine.sim.mailbox import Mailbox
 from tandem.engine.sim.model import SimModel
-from tandem.engine.sim.sequence import Sequence, Stage
+from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import ProcessorError
 
 _MAX_BEHIND_SECONDS = 0.05
@@ -106,9 +106,9 @@ class PrefillRunner:
                 clock = await self._serve(self._queue.popleft(), clock)
 
     async def _serve(self, sequence: Sequence, clock: float) -> float:
-        if sequence.stage is Stage.PREFILL:
+        if sequence.stage is SequenceStage.PREFILL:
             clock = await self._take_time(sequence, clock)
-        if sequence.stage is Stage.PREFILL:  # it may have ended meanwhile
+        if sequence.stage is SequenceStage.PREFILL:  # it may have ended meanwhile
             self._compute(sequence)
         return clock
 

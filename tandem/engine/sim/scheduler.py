@@ -17,7 +17,7 @@ from tandem.engine.sim.mailbox import Mailbox
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles
-from tandem.engine.sim.sequence import Sequence, Stage
+from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
 from tandem.kv_transfer.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2
@@ -100,7 +100,7 @@ class Scheduler:
             if self._role is Role.DECODE:
                 self._expect(sequence)
             else:
-                sequence.stage = Stage.PREFILL
+                sequence.stage = SequenceStage.PREFILL
                 self._prefilling.add(sequence)
 
     def _computed(self, sequence: Sequence) -> None:
@@ -121,7 +121,7 @@ class Scheduler:
             self._export(sequence)
 
     def _export(self, sequence: Sequence) -> None:
-        sequence.stage = Stage.TRANSFER
+        sequence.stage = SequenceStage.TRANSFER
         self._handover.export(
             sequence,
             settle=lambda result: self._handed_over(sequence, result),
@@ -137,7 +137,7 @@ class Scheduler:
         self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs, kv=kv)
 
     def _expect(self, sequence: Sequence) -> None:
-        sequence.stage = Stage.TRANSFER
+        sequence.stage = SequenceStage.TRANSFER
         self._pool.clear(sequence.pages[: sequence.prompt_pages])
         self._lose_patience(sequence, self._options.handover_timeout_seconds)
         self._handover.expect(sequence, settle=lambda result: self._arrived(sequence, result))
@@ -167,7 +167,7 @@ class Scheduler:
         if sequence.patience is not None:
             sequence.patience.cancel()
             sequence.patience = None
-        sequence.stage = Stage.DECODE
+        sequence.stage = SequenceStage.DECODE
         end = self._model.ending_of_first(sequence)
         if end is not None:
             self._forget(sequence)
@@ -192,7 +192,7 @@ class Scheduler:
             return
         sequence.given_up = reason
         room = sequence.request.room
-        if sequence.stage is not Stage.TRANSFER:
+        if sequence.stage is not SequenceStage.TRANSFER:
             self._end_failed(sequence, reason)
         elif self._role is Role.DECODE:
             self._handover.receiver.abort(room, reason)
@@ -200,7 +200,7 @@ class Scheduler:
             self._handover.sender.withdraw(room, reason)
 
     def _end_failed(self, sequence: Sequence, error: TandemError) -> None:
-        if self._role is Role.PREFILL and sequence.stage is not Stage.TRANSFER:
+        if self._role is Role.PREFILL and sequence.stage is not SequenceStage.TRANSFER:
             # Decode waits for this room: it should not wait in vain.
             self._handover.sender.withdraw(sequence.request.room, error)
         if isinstance(error, CancelledError) and sequence.given_up is error:
@@ -219,13 +219,13 @@ class Scheduler:
 
     def _forget(self, sequence: Sequence) -> None:
         """Free all that a sequence holds: queue place, pages, room and timers."""
-        if sequence.stage is Stage.QUEUED:
+        if sequence.stage is SequenceStage.QUEUED:
             self._queue.remove(sequence)
         else:
             self._admitted -= 1
-        if sequence.stage is Stage.DECODE:
+        if sequence.stage is SequenceStage.DECODE:
             self._decoding.remove(sequence)
-        sequence.stage = Stage.ENDED
+        sequence.stage = SequenceStage.ENDED
         sequence.stop_timers()
         del self._sequences[sequence.id]
         self._rooms.pop(sequence.request.room, None)

@@ -15,7 +15,7 @@ from tandem.errors import TandemError
 NEVER = sys.maxsize
 
 
-class Stage(enum.Enum):
+class SequenceStage(enum.Enum):
     QUEUED = "queued"
     """Waits for room in the KV pool and in the batch."""
     PREFILL = "prefill"
@@ -41,7 +41,7 @@ class Sequence:
     sampler: RowSampler | None
     faults: frozenset[Fault]
     id: int = 0
-    stage: Stage = Stage.QUEUED
+    stage: SequenceStage = SequenceStage.QUEUED
     pages: list[int] = field(default_factory=list)
     state: int = 0
     position: int = 0
