@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from frontend.config import FrontendConfig
 from frontend.http import errors as http_errors
 from frontend.http.errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
 from frontend.http.messages import Call, Receive, Scope, Send
+from frontend.http.spans import CallSpans
 from frontend.metrics import Endpoint, Metrics
+from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.endpoints import MODELS, Endpoints
-from frontend.spans import CallSpans
+from frontend.openai.generation import Generation
 from tandem.errors import (
     AuthenticationError,
     CancelledError,
@@ -44,21 +46,25 @@ class App:
 
     def __init__(
         self,
-        config: FrontendConfig,
+        api_keys: Sequence[str],
         endpoints: Endpoints,
+        generation: Generation,
         metrics: Metrics,
         spans: CallSpans | None = None,
     ) -> None:
         """`spans`: of the requests that are counted; None: nothing is traced."""
-        self._config = config
         self._metrics = metrics
         self._spans = spans
-        self._keys = [key.encode() for key in config.api_keys]
+        self._keys = [key.encode() for key in api_keys]
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
-            "/v1/chat/completions": Route(post, endpoints.chat, True, "chat_completions"),
-            "/v1/completions": Route(post, endpoints.completions, True, "completions"),
+            "/v1/chat/completions": Route(
+                post, functools.partial(generation.serve, CHAT), True, "chat_completions"
+            ),
+            "/v1/completions": Route(
+                post, functools.partial(generation.serve, COMPLETION), True, "completions"
+            ),
             "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
             "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
             "/v1/models": Route(get, endpoints.models, secured=True),
@@ -82,9 +88,7 @@ class App:
             raise  # uvicorn logs it
 
     async def _serve(self, call: Call) -> None:
-        if call.connection.head_too_large:
-            limit = self._config.max_header_bytes
-            raise HeadTooLargeError(f"Request line and headers must not exceed {limit} bytes")
+        call.check_head()
         route = self._route(call)
         if route.counted is None:
             self._authenticate(call, route)
@@ -108,9 +112,10 @@ class App:
         if not (self._keys and route.secured):
             return
         scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
+        given = given.strip()
         if scheme.lower() != b"bearer" or not given:
             raise AuthenticationError("An API key is needed: `Authorization: Bearer KEY`")
-        matches = [hmac.compare_digest(given.strip(), key) for key in self._keys]
+        matches = [hmac.compare_digest(given, key) for key in self._keys]
         if not any(matches):
             raise AuthenticationError("The API key is wrong")
 

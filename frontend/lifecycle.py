@@ -14,13 +14,14 @@ from frontend.config import FrontendConfig
 from frontend.http.connection import Connection, ConnectionBounds
 from frontend.http.draining import Draining
 from frontend.http.server import HttpServer, listen
+from frontend.http.spans import CallSpans
 from frontend.metrics import Metrics
 from frontend.openai import chat_template
 from frontend.openai.endpoints import Endpoints
+from frontend.openai.generation import Generation
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
-from frontend.spans import CallSpans
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.router_link import RouterLink
 from tandem.admin import Admin, from_loop
@@ -51,10 +52,9 @@ async def serve(
         model=config.model_name,
         slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
     )
-    link = RouterLink(config.router, metrics.router, tls=PeerTls.of(config))
+    link = RouterLink(config.router, metrics.upstream, tls=PeerTls.of(config))
     draining = Draining()
-    endpoints, demultiplexer = _build(config, metrics, draining)
-    app = App(config, endpoints, metrics, _spans(config, tracer))
+    app, endpoints, demultiplexer = _build(config, metrics, draining, tracer)
     server = HttpServer(
         app,  # type: ignore[arg-type]  # its types are plain dicts
         bounds=_bounds(config),
@@ -90,30 +90,33 @@ async def serve(
 
 
 def _build(
-    config: FrontendConfig, metrics: Metrics, draining: Draining
-) -> tuple[Endpoints, Demultiplexer]:
+    config: FrontendConfig, metrics: Metrics, draining: Draining, tracer: Tracer | None
+) -> tuple[App, Endpoints, Demultiplexer]:
     model_path = Path(config.model_path)
     tokenizer = Tokenizer(model_path)
     template = chat_template.load(model_path)
     if template is None:
         log.warning("the model has no chat template: chat completions are refused")
     demultiplexer = Demultiplexer(
-        metrics,
+        metrics.upstream,
         model=config.model_name,
         tokenizer_sha256=tokenizer.sha256,
         max_open=config.max_open_requests,
+        max_backlog_bytes=config.max_backlog_bytes,
         router_wait_seconds=config.router_wait_seconds,
     )
     preprocessor = Preprocessor(config, tokenizer, template)
-    endpoints = Endpoints(config, tokenizer, preprocessor, demultiplexer, metrics, draining)
+    endpoints = Endpoints(config.model_name, tokenizer, preprocessor, demultiplexer, draining)
+    generation = Generation(preprocessor, demultiplexer, tokenizer, metrics)
     loop = asyncio.get_running_loop()
     metrics.watch(
         open_requests=lambda: demultiplexer.open_requests,
         backlog_bytes=from_loop(loop, lambda: demultiplexer.backlog_bytes),
         ready=lambda: endpoints.serving,
-        draining=lambda: endpoints.draining,
+        draining=lambda: draining.began,
     )
-    return endpoints, demultiplexer
+    app = App(config.api_keys, endpoints, generation, metrics, _spans(config, tracer))
+    return app, endpoints, demultiplexer
 
 
 def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:
@@ -131,6 +134,7 @@ def _https(config: FrontendConfig) -> CertificateFiles | None:
 def _bounds(config: FrontendConfig) -> ConnectionBounds:
     return ConnectionBounds(
         max_header_bytes=config.max_header_bytes,
+        max_body_bytes=config.max_body_bytes,
         receive_timeout_seconds=config.receive_timeout_seconds,
         client_stall_seconds=config.client_stall_seconds,
     )
@@ -141,7 +145,7 @@ async def _drain(
 ) -> None:
     """Let open requests finish and clients go, for so long."""
     log.info("draining", extra={"count": demultiplexer.open_requests})
-    draining.begin(connections, seconds)
+    draining.begin(seconds)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await demultiplexer.idle()

@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frontend.http import errors as http_errors
 from frontend.slo import Slo, SloCounts
-from frontend.upstream.router_metrics import RouterMetrics
-from tandem import errors, histogram
-from tandem.metrics import REQUEST_SECONDS, STEP_SECONDS, new_registry
-from tandem.tracing.exemplars import Exemplars
+from frontend.upstream.metrics import UpstreamMetrics
+from tandem import errors
+from tandem.metrics import REQUEST_SECONDS, new_registry
 
 Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
 ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
-
-
-class Tally(Collector):
-    """A histogram for the token path: it has exemplars, and counts without a lock.
-
-    Only the event loop may call `add`.
-    """
-
-    def __init__(
-        self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry
-    ) -> None:
-        self._name, self._text = name, text
-        self._counts = histogram.Histogram(buckets)
-        self.add = self._counts.add
-        self._exemplars = Exemplars(buckets)
-        registry.register(self)
-
-    def traced(self, trace_id: str) -> TracedTally:
-        """For the observations of one traced request."""
-        return TracedTally(self, self._exemplars, trace_id)
-
-    def collect(self) -> Iterable[Metric]:
-        family = HistogramMetricFamily(self._name, self._text)
-        buckets = self._exemplars.beside(self._counts.buckets())
-        family.add_metric([], buckets, self._counts.total)
-        yield family
-
-
-class TracedTally:
-    """Adds to a tally, and leaves exemplars there."""
-
-    __slots__ = ("_exemplars", "_tally", "_trace_id")
-
-    def __init__(self, tally: Tally, exemplars: Exemplars, trace_id: str) -> None:
-        self._tally, self._exemplars, self._trace_id = tally, exemplars, trace_id
-
-    def add(self, value: float, weight: int) -> None:
-        self._tally.add(value, weight)
-        self._exemplars.keep(value, self._trace_id)
 
 
 class Metrics:
@@ -74,7 +32,7 @@ class Metrics:
         )
         served.labels(model).set(1)
         self.slo = SloCounts(slo, registry)
-        self.router = RouterMetrics(registry)
+        self.upstream = UpstreamMetrics(registry)
         requests = Counter(
             "tandem_frontend_requests",
             "Requests that ended, by how: success, or the code of their error; and by whose fault:"
@@ -99,16 +57,7 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=registry,
         )
-        self.inter_token_seconds = Tally(
-            "tandem_frontend_itl_seconds",
-            "Time between a choice's tokens, as they come from the router.",
-            STEP_SECONDS,
-            registry,
-        )
         self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
-        self.completion_tokens = _counter(
-            "completion_tokens", "Tokens received from the router.", registry
-        )
         self.slow_clients = _counter(
             "slow_clients", "Requests cancelled because their client did not read.", registry
         )

@@ -52,7 +52,7 @@ def families() -> Iterator[Metric]:
 
 def _frontend() -> Iterator[Metric]:
     frontend = FrontendMetrics(model="any", slo=Slo(ttft=1, itl=1))
-    frontend.router.watch_waiting(lambda: 0)
+    frontend.upstream.watch_waiting(lambda: 0)
     frontend.watch(
         open_requests=lambda: 0, backlog_bytes=lambda: 0, ready=lambda: 0, draining=lambda: 0
     )

@@ -1,4 +1,4 @@
-"""The end of a frontend's life, as its clients see it: none of them loses a request.
+"""Connection draining: a frontend ends without a lost request of any client.
 
 A client keeps its connections and sends its next request by one of them, also when this process is
 no longer offered to new clients. So while the process drains, each connection is answered once
@@ -15,6 +15,8 @@ import math
 from collections.abc import Collection
 from typing import Protocol
 
+from tandem.errors import DrainingError
+
 PATIENCE_SECONDS = 5.0
 """A connection that was unused for so long may be closed; one that is opened so late is refused."""
 _LOOK_SECONDS = 0.05
@@ -26,32 +28,32 @@ class Client(Protocol):
     opened_at: float
     """By the event loop's clock, as all times here."""
 
-    def answer_last(self) -> None:
-        """Let the answer being made be its last, if that can still be said in it."""
-
     def unused_seconds(self) -> float:
         """Since its last answer; 0 during one."""
 
 
 class Draining:
-    """One process's. It begins once."""
+    """The draining of one process's connections. It begins once."""
 
     def __init__(self) -> None:
         self.began = False
         self._patience = 0.0
         self._refusing_since = math.inf
 
-    def begin(self, clients: Collection[Client], seconds: float) -> None:
-        """`seconds`: that the drain may take."""
+    def begin(self, seconds: float) -> None:
+        """From now on every connection is answered once more. The drain may take `seconds`."""
         self.began = True
         self._patience = min(PATIENCE_SECONDS, seconds / 2)
         self._refusing_since = asyncio.get_running_loop().time() + self._patience
-        for client in clients:
-            client.answer_last()
 
     def refuses(self, client: Client) -> bool:
         """Whether its requests come too late."""
         return client.opened_at > self._refusing_since
+
+    @staticmethod
+    def error() -> DrainingError:
+        """What clients are told that cannot be served any longer."""
+        return DrainingError("The frontend is shutting down; try again elsewhere")
 
     async def taken(self, clients: Collection[Client]) -> None:
         """Until every one of `clients`, which changes meanwhile, may be closed."""

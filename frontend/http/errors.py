@@ -40,6 +40,9 @@ class HeadTooLargeError(RequestError):
     code = "headers_too_large"
     http_status = 431
 
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"Request line and headers must not exceed {limit} bytes")
+
 
 def body(error: TandemError) -> bytes:
     """OpenAI's error object as JSON."""

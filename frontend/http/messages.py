@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from frontend.http.connection import EXTENSION, Connection, Headers
-from frontend.http.errors import ReceiveTimeoutError
-from frontend.spans import CallSpan
+from frontend.http.connection import EXTENSION, Connection
+from frontend.http.errors import HeadTooLargeError, ReceiveTimeoutError
+from frontend.http.spans import CallSpan
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError
 
 Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Coroutine[Any, Any, None]]
+Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -62,20 +64,26 @@ class Call:
                 return bytes(value)
         return None
 
-    async def body(self, *, limit: int, timeout_seconds: float) -> bytes:
+    def check_head(self) -> None:
+        """Raises HeadTooLargeError where a head that came in one piece is larger than allowed."""
+        scope, limit = self._scope, self.connection.bounds.max_header_bytes
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > limit:
+            raise HeadTooLargeError(limit)
+
+    async def body(self) -> bytes:
         """All of the body.
 
         Raises TooLargeError before reading a body that says it is too large, and as soon as one has
         grown so; ReceiveTimeoutError, and CancelledError where the client goes away first.
         """
+        bounds = self.connection.bounds
         declared = self.header(b"content-length") or b""
-        if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
-            raise TooLargeError(f"The body must not be larger than {limit} bytes")
-        if self.connection.received:
-            return await self._read(limit)
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > bounds.max_body_bytes):
+            raise _too_large(bounds.max_body_bytes)
         try:
-            async with asyncio.timeout(timeout_seconds):
-                return await self._read(limit)
+            async with asyncio.timeout(bounds.receive_timeout_seconds):
+                return await self._read(bounds.max_body_bytes)
         except TimeoutError:
             raise ReceiveTimeoutError("The body did not arrive in time") from None
 
@@ -88,44 +96,59 @@ class Call:
             parts.append(message["body"])
             size += len(message["body"])
             if size > limit:
-                raise TooLargeError(f"The body must not be larger than {limit} bytes")
+                raise _too_large(limit)
             if not message["more_body"]:
                 return b"".join(parts)
 
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:
-        self.started = True
         headers = (*headers, (b"content-length", b"%d" % len(body)))
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": self._headers(content_type, headers),
-            }
-        )
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._send(self._head(status, content_type, headers))
+        await self._send(_part(body, more=False))
 
     def stream(self, events: bytes) -> None:
-        """A part of a stream of server-sent events. The caller asks `connection.writable` first."""
+        """A part of a stream of server-sent events; the first leaves together with the head. Never
+        waits: the caller asks `connection.writable` before.
+        """
         if self.started:
-            self.connection.write_chunk(events)
-        else:
-            self.started = True
-            self.connection.start_chunks(self._headers(EVENTS, _UNBUFFERED), events)
+            self._send_now(_part(events, more=True))
+            return
+        with self.connection.joined():
+            self._send_now(self._head(200, EVENTS, _UNBUFFERED))
+            self._send_now(_part(events, more=True))
 
     async def end_stream(self, events: bytes) -> None:
         """The stream's last part; waits while the client's socket is full."""
         if not self.started:
-            self.stream(events)
-            events = b""
-        await self._send({"type": "http.response.body", "body": events, "more_body": False})
+            await self._send(self._head(200, EVENTS, _UNBUFFERED))
+        await self._send(_part(events, more=False))
 
-    def _headers(self, content_type: bytes, more: Headers) -> Headers:
+    def _send_now(self, message: Message) -> None:
+        """ASGI's `send` without a task: it waits only where the socket is full."""
+        try:
+            self._send(message).send(None)
+        except StopIteration:
+            return
+        raise RuntimeError("the HTTP server waits although the socket has room")
+
+    def _head(self, status: int, content_type: bytes, more: Headers) -> Message:
+        self.started = True
         trace_id = self.trace_id.encode()
-        return [
+        headers = [
             (b"content-type", content_type),
             (b"x-request-id", trace_id),
             (b"x-tandem-trace-id", trace_id),
             *more,
         ]
+        if self.connection.answers_last:
+            headers.append((b"connection", b"close"))
+        return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _part(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _too_large(limit: int) -> TooLargeError:
+    return TooLargeError(f"The body must not be larger than {limit} bytes")

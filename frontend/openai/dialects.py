@@ -1,12 +1,17 @@
-"""The two dialects of generation, chat and plain completions, as far as their answers differ."""
+"""The two dialects of generation, chat and plain completions, as far as they differ on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+
+import msgspec
 
 from frontend.openai import answers, logprobs
 from frontend.openai.answers import ChatLogprobs, CompletionLogprobs
+from frontend.openai.decoding import decode
+from frontend.openai.requests import ChatRequest, CompletionRequest
 from frontend.openai.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
@@ -15,12 +20,18 @@ Logprobs = ChatLogprobs | CompletionLogprobs
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Dialect:
-    """The pieces of a chunk's JSON around its text, and how a collected choice is written."""
+    """How a request is read, the pieces of a chunk's JSON around its text, and how a collected
+    choice is written.
+    """
 
+    decode: Callable[[bytes], ChatRequest | CompletionRequest]
+    """A body as its request. Raises RequestError."""
+    operation: str
+    """OpenTelemetry's name for it."""
     id_prefix: str
     chunk_object: str
     opening: bytes
-    """Of every choice, before its first text; empty: nothing."""
+    """What every choice begins with, before its first text; empty: nothing."""
     before_text: bytes
     after_text: bytes
     no_text: bytes
@@ -58,6 +69,8 @@ def _join_completion(parts: list[Logprobs]) -> CompletionLogprobs:
 
 
 CHAT = Dialect(
+    decode=partial(decode, msgspec.json.Decoder(ChatRequest)),
+    operation="chat",
     id_prefix="chatcmpl-",
     chunk_object="chat.completion.chunk",
     opening=b'"delta":{"role":"assistant","content":""}',
@@ -70,6 +83,8 @@ CHAT = Dialect(
     body=answers.ChatCompletion,
 )
 COMPLETION = Dialect(
+    decode=partial(decode, msgspec.json.Decoder(CompletionRequest)),
+    operation="text_completion",
     id_prefix="cmpl-",
     chunk_object="text_completion",
     opening=b"",

@@ -1,25 +1,28 @@
-"""Serves one generating request from submission to last byte, as a stream or as one body."""
+"""Serves one generating request, in one direction: decode, preprocess, submit, write the answer."""
 
 from __future__ import annotations
 
-import logging
 import time
 
 from frontend.http import errors as http_errors
 from frontend.http.messages import Call
+from frontend.http.spans import CallSpan
 from frontend.metrics import Metrics
 from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
 from frontend.openai.dialects import Dialect
+from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.requests import GenerationFields
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.request_state import RequestState
 from frontend.upstream.submission import Submission
-from tandem.errors import CancelledError, RequestError, SlowClientError, TandemError
+from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
+from tandem.tracing.spans import Event
 from tandem.v1 import common_pb2
 
-log = logging.getLogger(__name__)
+PROVIDER = "tandem"
 
 
 class Generation:
@@ -27,68 +30,34 @@ class Generation:
 
     def __init__(
         self,
+        preprocessor: Preprocessor,
         demultiplexer: Demultiplexer,
         tokenizer: Tokenizer,
         metrics: Metrics,
-        *,
-        backlog_limit: int,
     ) -> None:
+        self._preprocessor = preprocessor
         self._demultiplexer = demultiplexer
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._backlog_limit = backlog_limit
 
-    async def run(
-        self,
-        call: Call,
-        dialect: Dialect,
-        submission: Submission,
-        *,
-        include_usage: bool,
-        echo: bool,
-        arrived: float,
-    ) -> TandemError | None:
+    async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
         """Answer the client. A failure after the first byte is told to it here and returned.
 
         Raises the failure where nothing has been sent yet.
         """
-        echoes = [p.text for p in submission.prompts for _ in range(submission.n)] if echo else []
+        arrived = time.monotonic()
+        call.connection.check_not_late()
+        request = dialect.decode(await call.body())
+        served = await self._demultiplexer.served_model(call.connection, request.timeout)
+        submission = await self._preprocessor.submission(request, served, call.trace_id)
         if call.span is not None:
-            call.span.submitted(submission)
-        with self._demultiplexer.state(
-            submission,
-            backlog_limit=self._backlog_limit,
-            abort_client=call.connection.abort,
-            parent_span=0 if call.span is None else call.span.span_id,
+            _trace_submission(call.span, dialect, submission)
+        with self._demultiplexer.submit(
+            submission, call.connection, parent_span=0 if call.span is None else call.span.span_id
         ) as state:
-            call.connection.watch(
-                on_lost=lambda: state.fail(CancelledError("The client went away")),
-                on_stall=lambda: state.fail(SlowClientError("The client does not read")),
-            )
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
             try:
-                ending = _Ending(submission, state, arrived)
-                if submission.streaming:
-                    events = EventWriter(
-                        dialect,
-                        self._tokenizer,
-                        trace_id=submission.trace_id,
-                        model=submission.model,
-                        choices=submission.choices,
-                        include_usage=include_usage,
-                        token_ids=submission.want_token_ids,
-                    )
-                    await _stream(call, state, events, ending, echoes)
-                else:
-                    body = BodyWriter(
-                        dialect,
-                        self._tokenizer,
-                        trace_id=submission.trace_id,
-                        model=submission.model,
-                        choices=submission.choices,
-                        token_ids=submission.want_token_ids,
-                    )
-                    await _collect(call, state, body, ending, echoes)
+                await self._answer(call, dialect, request, _Open(submission, state, arrived))
             except RequestError as error:
                 error.param = submission.client_param(error.param)
                 raise
@@ -96,8 +65,24 @@ class Generation:
                 self._measure(call, state, arrived)
             return state.error
 
+    async def _answer(
+        self, call: Call, dialect: Dialect, request: GenerationFields, answered: _Open
+    ) -> None:
+        if request.stream:
+            options = request.stream_options
+            events = EventWriter(
+                dialect,
+                self._tokenizer,
+                answered.submission,
+                include_usage=bool(options and options.include_usage),
+            )
+            await _stream(call, events, answered)
+        else:
+            body = BodyWriter(dialect, self._tokenizer, answered.submission)
+            await _collect(call, body, answered)
+
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
-        """Of a request that is over."""
+        """Count a request that is over."""
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
         if state.first_at:
             self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
@@ -109,40 +94,40 @@ class Generation:
                 itl_seconds=state.mean_itl_seconds,
             )
         if call.span is not None:
-            call.span.generated(state, arrived=arrived)
+            _trace_output(call.span, state, arrived)
 
 
-class _Ending:
-    """What is said of a request as a whole, once it has ended."""
+class _Open:
+    """A request that is being answered, and what is said of it as a whole once it has ended."""
 
     def __init__(self, submission: Submission, state: RequestState, arrived: float) -> None:
-        self._submission, self._state, self._arrived = submission, state, arrived
+        self.submission, self.state, self._arrived = submission, state, arrived
 
     def usage(self) -> Usage:
-        prompt, completion = self._submission.prompt_tokens, self._state.completion_tokens
+        prompt, completion = self.submission.prompt_tokens, self.state.completion_tokens
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             total_tokens=prompt + completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._state.cached_tokens)),
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self.state.cached_tokens)),
         )
 
     def report(self) -> Report | None:
-        if not self._submission.want_report:
+        if not self.submission.want_report:
             return None
+        first_at = self.state.first_at
         return Report(
-            trace_id=self._submission.trace_id,
-            ttft_seconds=(first_at - self._arrived) if (first_at := self._state.first_at) else None,
+            trace_id=self.submission.trace_id,
+            ttft_seconds=first_at - self._arrived if first_at else None,
             request_seconds=time.monotonic() - self._arrived,
-            phases=[_phase(report, self._state.base) for report in self._state.reports],
+            phases=[_phase(report, self.state.base) for report in self.state.reports],
         )
 
 
-async def _stream(
-    call: Call, state: RequestState, events: EventWriter, ending: _Ending, echoes: list[str]
-) -> None:
+async def _stream(call: Call, events: EventWriter, answered: _Open) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
-    live = _Live(call, state, events, events.opening(echoes))
+    state = answered.state
+    live = _Live(call, state, events)
     state.pump = call.connection.on_writable = live.pump
     await state.over()
     state.pump = None  # they hold each other: else both are left to the garbage collector
@@ -152,7 +137,7 @@ async def _stream(
     if state.error is not None:
         last += b"data: " + http_errors.body(state.error) + b"\n\n"
     else:
-        last += events.closing(ending.usage(), ending.report())
+        last += events.closing(answered.usage(), answered.report())
     await call.end_stream(last)
 
 
@@ -161,11 +146,9 @@ class _Live:
 
     __slots__ = ("_call", "_events", "_opening", "_state")
 
-    def __init__(
-        self, call: Call, state: RequestState, events: EventWriter, opening: bytes
-    ) -> None:
+    def __init__(self, call: Call, state: RequestState, events: EventWriter) -> None:
         self._call, self._state, self._events = call, state, events
-        self._opening = opening
+        self._opening = events.opening()
 
     def pump(self) -> bool:
         """Send what there is. False: the client's socket is full, and nothing was taken."""
@@ -186,19 +169,52 @@ class _Live:
         return b"".join((opening, *map(events.row, rows), *map(events.ending, ended)))
 
 
-async def _collect(
-    call: Call, state: RequestState, body: BodyWriter, ending: _Ending, echoes: list[str]
-) -> None:
+async def _collect(call: Call, body: BodyWriter, answered: _Open) -> None:
+    state = answered.state
     await state.over()
     if state.error is not None:
         raise state.error
     rows, ended = state.take()
-    body.opening(echoes)
     for row in rows:
         body.row(row)
     for end in ended:
         body.ending(end)
-    await call.respond(200, body.body(ending.usage(), ending.report()))
+    await call.respond(200, body.body(answered.usage(), answered.report()))
+
+
+def _trace_submission(span: CallSpan, dialect: Dialect, submission: Submission) -> None:
+    """The request was understood and goes to the router. Attributes are named as OpenTelemetry's
+    conventions for generative AI name them.
+    """
+    sampling = submission.sampling
+    span.add(
+        {
+            "gen_ai.operation.name": dialect.operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": submission.model,
+            "gen_ai.request.stream": submission.streaming,
+            "gen_ai.request.choice.count": submission.n,
+            "gen_ai.request.max_tokens": max(each.max_tokens for each in submission.prompts),
+            "gen_ai.request.temperature": round(sampling.temperature, 6),
+            "gen_ai.request.top_p": round(sampling.top_p, 6),
+            "gen_ai.usage.input_tokens": submission.prompt_tokens,
+        },
+        Event("submitted", time.monotonic()),
+    )
+
+
+def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
+    """The router has nothing more for the request."""
+    span.add(
+        {
+            "gen_ai.usage.output_tokens": state.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": sum(state.cached_tokens),
+            "gen_ai.response.finish_reasons": state.finish_reasons,
+        }
+    )
+    if state.first_at:
+        first_chunk = {"gen_ai.response.time_to_first_chunk": state.first_at - arrived}
+        span.add(first_chunk, Event("first_token", state.first_at))
 
 
 def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:

@@ -21,7 +21,9 @@ class Limits:
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
         token_limits.check_token_ids(token_ids, self.vocabulary, param=param)
 
-    def room(self, prompt: Sequence[int], asked: int | None, default: int, *, param: str) -> int:
+    def max_tokens(
+        self, prompt: Sequence[int], asked: int | None, default: int, *, param: str
+    ) -> int:
         """How many tokens may follow. Raises ContextLengthError where what was asked for does not
         fit.
         """

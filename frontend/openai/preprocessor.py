@@ -22,7 +22,6 @@ from frontend.openai.tokenizer import Tokenizer
 from frontend.upstream.submission import Prompt, Submission
 from tandem.errors import (
     InvalidRequestError,
-    NoPairError,
     UnknownModelError,
     UnsupportedError,
 )
@@ -58,30 +57,31 @@ class Preprocessor:
         text = self._template.render([message.as_template_input() for message in messages])
         return await self._tokenizer.encode(text, add_special_tokens=False)
 
-    async def chat(
-        self, request: ChatRequest, served: router_pb2.ServedModel | None, trace_id: str
+    async def submission(
+        self,
+        request: ChatRequest | CompletionRequest,
+        served: router_pb2.ServedModel,
+        trace_id: str,
     ) -> Submission:
-        limits = self._limits(served)
+        limits = Limits(self._tokenizer, served)
         self._check_common(request)
-        top = request.top_logprobs
-        if top is not None and not request.logprobs:
+        if isinstance(request, ChatRequest):
+            prompts = [await self._chat_prompt(request, limits)]
+            logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        else:
+            prompts = await self._completion_prompts(request, limits)
+            logprobs = request.logprobs
+        return self._submission(request, limits, trace_id, prompts, logprobs)
+
+    async def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
+        if request.top_logprobs is not None and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
         token_ids = await self.chat_tokens(request.messages)
-        max_tokens = limits.room(token_ids, asked, limits.context_length, param="messages")
-        return self._submission(
-            request,
-            limits,
-            trace_id,
-            [Prompt(token_ids=token_ids, max_tokens=max_tokens)],
-            (top or 0) if request.logprobs else None,
-        )
+        max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
+        return Prompt(token_ids=token_ids, max_tokens=max_tokens)
 
-    async def completion(
-        self, request: CompletionRequest, served: router_pb2.ServedModel | None, trace_id: str
-    ) -> Submission:
-        limits = self._limits(served)
-        self._check_common(request)
+    async def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
         if request.echo and request.logprobs is not None:
             raise UnsupportedError("`echo` is not offered with `logprobs`", param="echo")
         if request.echo and request.detokenize is False:
@@ -92,31 +92,25 @@ class Preprocessor:
                 f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
                 param="prompt" if len(prompts) > 1 else "n",
             )
-        ready = [await self._prompt(request, limits, prompt) for prompt in prompts]
-        return self._submission(request, limits, trace_id, ready, request.logprobs)
+        return [await self._prompt(request, limits, prompt) for prompt in prompts]
 
     async def _prompt(
         self, request: CompletionRequest, limits: Limits, prompt: str | list[int]
     ) -> Prompt:
-        text = ""
         if isinstance(prompt, str):
             token_ids = (
                 await self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
             )
-            text = prompt
         else:
             token_ids = prompt
             limits.check_token_ids(token_ids, param="prompt")
-            text = self._tokenizer.decode(token_ids) if request.echo else ""
-        max_tokens = limits.room(
+        max_tokens = limits.max_tokens(
             token_ids, request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
         )
-        return Prompt(token_ids=token_ids, max_tokens=max_tokens, text=text)
-
-    def _limits(self, served: router_pb2.ServedModel | None) -> Limits:
-        if served is None:
-            raise NoPairError("No workers serve the model now; try again later")
-        return Limits(self._tokenizer, served)
+        echo = None
+        if request.echo:
+            echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+        return Prompt(token_ids=token_ids, max_tokens=max_tokens, echo=echo)
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config

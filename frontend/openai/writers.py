@@ -12,8 +12,9 @@ import msgspec
 from frontend.openai.answers import Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.request_state import Ending, Row
-from tandem.endings import FinishReason
+from frontend.upstream.request_state import Ending
+from frontend.upstream.rows import Row
+from frontend.upstream.submission import Submission
 from tandem.errors import InternalError
 from tandem.v1 import common_pb2
 
@@ -45,41 +46,39 @@ class EventWriter:
         self,
         dialect: Dialect,
         tokenizer: Tokenizer,
+        submission: Submission,
         *,
-        trace_id: str,
-        model: str,
-        choices: int,
         include_usage: bool,
-        token_ids: bool,
     ) -> None:
         head = _encode(
             {
-                "id": dialect.id_prefix + trace_id,
+                "id": dialect.id_prefix + submission.trace_id,
                 "object": dialect.chunk_object,
                 "created": int(time.time()),
-                "model": model,
+                "model": submission.model,
             }
         )
         self._head = b"data: " + head[:-1]
         self._nulls = b',"usage":null' if include_usage else b""
         self._include_usage = include_usage
         self._dialect = dialect
-        self._offsets = _Offsets(dialect, tokenizer, choices)
+        self._offsets = _Offsets(dialect, tokenizer, submission.choices)
         self._starts = [
             self._head + self._nulls + b',"choices":[{"index":%d,' % choice
-            for choice in range(choices)
+            for choice in range(submission.choices)
         ]
         self._before = [start + dialect.before_text for start in self._starts]
         self._after = dialect.after_text + _ROW_END
-        self._token_ids = token_ids
+        self._token_ids = submission.want_token_ids
+        self._echoes = submission.echoes
 
-    def opening(self, echoes: Sequence[str]) -> bytes:
+    def opening(self) -> bytes:
         """The events before any output: each choice's role, or the prompt it echoes."""
         if self._dialect.opening:
             return b"".join(start + self._dialect.opening + _ROW_END for start in self._starts)
         return b"".join(
             before + _encode(text) + self._after
-            for before, text in zip(self._before, echoes, strict=False)
+            for before, text in zip(self._before, self._echoes, strict=False)
         )
 
     def row(self, row: Row) -> bytes:
@@ -134,29 +133,15 @@ class EventWriter:
 class BodyWriter:
     """Collects rows and writes them as one JSON body."""
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        tokenizer: Tokenizer,
-        *,
-        trace_id: str,
-        model: str,
-        choices: int,
-        token_ids: bool,
-    ) -> None:
+    def __init__(self, dialect: Dialect, tokenizer: Tokenizer, submission: Submission) -> None:
+        choices = submission.choices
         self._dialect = dialect
         self._offsets = _Offsets(dialect, tokenizer, choices)
-        self._trace_id, self._model = trace_id, model
-        self._texts: list[list[str]] = [[] for _ in range(choices)]
+        self._submission = submission
+        self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
         self._ids: list[list[int]] = [[] for _ in range(choices)]
         self._logprobs: list[list[Logprobs]] = [[] for _ in range(choices)]
         self._endings: list[Ending | None] = [None] * choices
-        self._token_ids = token_ids
-
-    def opening(self, echoes: Sequence[str]) -> None:
-        """What each choice begins with, where its prompt is echoed."""
-        for texts, echo in zip(self._texts, echoes, strict=False):
-            texts.append(echo)
 
     def row(self, row: Row) -> None:
         choice, text, token_ids, logprobs = row
@@ -171,9 +156,9 @@ class BodyWriter:
     def body(self, usage: Usage, report: Report | None) -> bytes:
         return _encode(
             self._dialect.body(
-                id=self._dialect.id_prefix + self._trace_id,
+                id=self._dialect.id_prefix + self._submission.trace_id,
                 created=int(time.time()),
-                model=self._model,
+                model=self._submission.model,
                 choices=[self._choice(choice) for choice in range(len(self._texts))],
                 usage=usage,
                 tandem=report or msgspec.UNSET,
@@ -184,15 +169,14 @@ class BodyWriter:
         ending = self._endings[choice]
         if ending is None:
             raise InternalError(f"choice {choice} has no end")
-        reason: FinishReason = ending.reason
         parts = self._logprobs[choice]
         return self._dialect.choice(
             text="".join(self._texts[choice]),
             index=choice,
             logprobs=self._dialect.join_logprobs(parts) if parts else None,
-            finish_reason=reason,
+            finish_reason=ending.reason,
             stop_reason=ending.stop_reason,
-            token_ids=self._ids[choice] if self._token_ids else msgspec.UNSET,
+            token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
             external_scores=msgspec.Raw(ending.external_scores.encode())
             if ending.external_scores
             else msgspec.UNSET,

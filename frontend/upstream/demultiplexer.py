@@ -1,5 +1,5 @@
 """Joins client requests to the streams of sequences: numbers them and hands each row to its
-request. By which stream they go is dispatcher.py's.
+request. By which stream they go is dispatch.py's.
 
 Sequence numbers are never reused in the process's life, whichever streams they go by.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
-from frontend.http.connection import Connection
-from frontend.metrics import Metrics
 from frontend.upstream import rows
 from frontend.upstream.dispatch import Dispatcher
-from frontend.upstream.request_state import RequestState
+from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.request_state import Client, RequestState
 from frontend.upstream.router_stream import RouterStream
 from frontend.upstream.submission import Submission
 from tandem import errors
@@ -34,20 +34,25 @@ class Demultiplexer:
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: UpstreamMetrics,
         *,
         model: str,
         tokenizer_sha256: str,
         max_open: int,
+        max_backlog_bytes: int,
         router_wait_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Must be made on the event loop. `clock` is the one that its timers go by, in seconds."""
         self._dispatcher = Dispatcher(
-            metrics.router, wait_seconds=router_wait_seconds, max_open=max_open
+            metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock
         )
         self._metrics = metrics
         self._model = model
         self._tokenizer_sha256 = tokenizer_sha256
         self._max_open = max_open
+        self._max_backlog_bytes = max_backlog_bytes
+        self._clock = clock
         self._routes: dict[int, RequestState] = {}
         self._open: set[RequestState] = set()
         self._touched: list[RequestState] = []
@@ -55,7 +60,7 @@ class Demultiplexer:
         self._idle.set()
         self._next_plain = 1
         self._next_with_ids = rows.WITH_TOKEN_IDS + 1
-        self.served: router_pb2.ServedModel | None = None
+        self._served: router_pb2.ServedModel | None = None
         """The served model as the router that is used, or was last, sees it; None: unknown to it,
         or with another tokenizer.
         """
@@ -72,29 +77,28 @@ class Demultiplexer:
     def ready(self) -> bool:
         """Whether a pair for the served model takes work now."""
         used = self._dispatcher.stream is not None
-        return used and self.served is not None and self.served.ready_pairs > 0
+        return used and self._served is not None and self._served.ready_pairs > 0
 
-    async def offer(
-        self, connection: Connection, timeout_seconds: float | None
-    ) -> router_pb2.ServedModel | None:
-        """`served`. Waits, as long as a request may wait, where no router has said yet what it is.
+    async def served_model(
+        self, client: Client, timeout_seconds: float | None
+    ) -> router_pb2.ServedModel:
+        """The limits of the workers. Waits, as long as a request may wait, where no router has said
+        yet what they are.
 
-        Raises RefusedError after that, CancelledError once the client has gone.
+        Raises RefusedError after that and where no workers serve the model, and CancelledError once
+        the client has gone.
         """
-        await self._dispatcher.first_pair(connection, timeout_seconds or inf)
-        return self.served
+        await self._dispatcher.first_pair(client, timeout_seconds or inf)
+        if self._served is None:
+            raise errors.NoPairError("No workers serve the model now; try again later")
+        return self._served
 
     @contextmanager
-    def state(
-        self,
-        submission: Submission,
-        *,
-        backlog_limit: int,
-        abort_client: Callable[[], None],
-        parent_span: int = 0,
+    def submit(
+        self, submission: Submission, client: Client, *, parent_span: int = 0
     ) -> Iterator[RequestState]:
-        """Submit a request; leaving cancels whatever of it still runs. `parent_span`: its span; 0:
-        it is not traced.
+        """Send a request on its way; leaving cancels whatever of it still runs. `parent_span`: its
+        span; 0: it is not traced.
 
         Raises RefusedError where it cannot be submitted now.
         """
@@ -102,15 +106,15 @@ class Demultiplexer:
             raise errors.QueueFullError("Too many open requests; try again later")
         inter_token = self._metrics.inter_token_seconds
         state = RequestState(
+            submission,
+            client,
             base=self._number(submission),
-            prompts=len(submission.prompts),
-            n=submission.n,
-            backlog_limit=backlog_limit,
+            deadline=self._clock() + submission.timeout_seconds,
+            parent_span=parent_span,
+            backlog_limit=self._max_backlog_bytes,
             inter_token=inter_token.traced(submission.trace_id) if parent_span else inter_token,
             touched=self._touched,
             release=self._release,
-            abort_client=abort_client,
-            withheld_reason=submission.withheld_reason,
         )
         self._open.add(state)
         self._idle.clear()
@@ -121,7 +125,11 @@ class Demultiplexer:
             errors.DeadlineError("The request's time ran out"),
         )
         try:
-            self._dispatcher.add(state, submission, parent_span=parent_span)
+            self._dispatcher.submit(state, state.firsts)
+            client.watch(
+                on_lost=lambda: state.fail(errors.CancelledError("The client went away")),
+                on_stall=lambda: state.fail(errors.SlowClientError("The client does not read")),
+            )
             yield state
         finally:
             guard.cancel()
@@ -142,6 +150,7 @@ class Demultiplexer:
         self._dispatcher.opened(stream)
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+        """Raises DecodeError where the payload is none: nobody knows whose output is lost."""
         if message.payload:
             self._columns(wire_columns.parse(message.payload))
         for end in message.ends:
@@ -191,20 +200,32 @@ class Demultiplexer:
             self._idle.set()
         for sequence in state.sequences:
             self._routes.pop(sequence, None)
-        self._dispatcher.remove(state)
+        self._dispatcher.withdraw(state)
 
     def _columns(self, columns: common_pb2.TokenColumns) -> None:
         """One frame. Counts are added up here, once for all its rows."""
-        rows.hand_out(columns, self._routes)
+        try:
+            rows.hand_out(columns, self._routes, self._clock())
+        except ValueError as error:
+            log.error("output of workers is malformed", extra={"reason": str(error)})
+            self._fail_of(columns)
+            return
         if columns.token_count:
             self._metrics.completion_tokens.inc(sum(columns.token_count))
         for report in columns.report:
             if state := self._routes.get(report.sequence):
                 state.reports.append(report)
         for finish in columns.finish:
-            if state := self._routes.get(finish.sequence):
+            if state := self._routes.pop(finish.sequence, None):
                 state.finish(finish)
-                self._routes.pop(finish.sequence, None)
+
+    def _fail_of(self, columns: common_pb2.TokenColumns) -> None:
+        """End the requests that a malformed frame is of, and no others."""
+        error = errors.WorkerError("A worker's output cannot be read; try again")
+        finished = (finish.sequence for finish in columns.finish)
+        for sequence in {*columns.sequence, *finished}:
+            if state := self._routes.get(sequence):
+                state.fail(error)
 
     def _sequence_end(self, stream: RouterStream, end: router_pb2.SequenceEnd) -> None:
         state = self._routes.get(end.sequence)
@@ -212,9 +233,9 @@ class Demultiplexer:
             return
         if not end.HasField("error"):
             self._routes.pop(end.sequence)
-            state.withhold(end.sequence - state.base, end.stop_reason)
+            state.withhold(end.sequence, end.stop_reason)
             return
-        first = end.sequence - (end.sequence - state.base) % state.n
+        first = state.first_of(end.sequence)
         if first not in stream.open:
             return  # it was refused together with another sequence, and goes elsewhere by now
         error = errors.from_proto(end.error)
@@ -244,4 +265,4 @@ class Demultiplexer:
         if has_pair:
             self._dispatcher.use(stream)
         if stream is self._dispatcher.stream:
-            self.served = served
+            self._served = served

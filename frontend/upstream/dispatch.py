@@ -1,5 +1,5 @@
-"""Where open requests are: by the newest stream whose router takes them or, while there is none, in
-a bounded wait for one.
+"""Sends requests by the newest stream whose router takes them or, while there is none, lets them
+wait for one, within bounds.
 
 What goes by a stream is a submit, of one prompt; after a hand-over the prompts of one request may
 be by several. docs/design/0011-handing-over-between-routers.md says what is sent again, and why.
@@ -8,15 +8,11 @@ be by several. docs/design/0011-handing-over-between-routers.md says what is sen
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 
-from frontend.http.connection import Connection
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_metrics import RouterMetrics
+from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.request_state import Client, RequestState
 from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.submission import Submission
 from tandem.errors import (
     CancelledError,
     DeadlineError,
@@ -27,29 +23,25 @@ from tandem.errors import (
 )
 
 
-@dataclass(slots=True)
-class _Placed:
-    submission: Submission
-    parent_span: int
-    deadline: float
-    waiting: list[int] = field(default_factory=list)
-    """First sequences of the submits that wait for a stream."""
-    patience: asyncio.TimerHandle | None = None
-    """Ends the wait."""
-
-
 class Dispatcher:
-    """Knows every open request, and every stream by which one may be open."""
+    """Knows every stream by which a request may be open, and every request that waits for one."""
 
-    def __init__(self, metrics: RouterMetrics, *, wait_seconds: float, max_open: int) -> None:
+    def __init__(
+        self,
+        metrics: UpstreamMetrics,
+        *,
+        wait_seconds: float,
+        max_open: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._metrics = metrics
         self._wait_seconds = wait_seconds
         self._max_open = max_open
+        self._clock = clock
         self._first_pair = asyncio.get_running_loop().create_future()
         """Done once some router has had a pair."""
         self._early = 0
         """Requests that wait for that; no limits are known by which to check them."""
-        self._placed: dict[RequestState, _Placed] = {}
         self._waiting: dict[RequestState, None] = {}
         """In the order of their arrival."""
         self._streams: list[RouterStream] = []
@@ -69,7 +61,7 @@ class Dispatcher:
 
     # --- requests ---
 
-    async def first_pair(self, connection: Connection, within_seconds: float) -> None:
+    async def first_pair(self, client: Client, within_seconds: float) -> None:
         """Until some router has had a pair: in a process's first moments only.
 
         Raises RefusedError where too many wait, or for too long, and CancelledError once the client
@@ -80,7 +72,7 @@ class Dispatcher:
         if self._early >= self._max_open:
             raise QueueFullError("Too many open requests; try again later")
         gone = asyncio.get_running_loop().create_future()
-        connection.watch(on_lost=gone.cancel, on_stall=gone.cancel)
+        client.watch(on_lost=gone.cancel, on_stall=gone.cancel)
         seconds = min(self._wait_seconds, within_seconds)
         self._early += 1
         try:
@@ -94,30 +86,26 @@ class Dispatcher:
         if not self._first_pair.done():
             raise self._unavailable()
 
-    def add(self, state: RequestState, submission: Submission, *, parent_span: int) -> None:
-        """Submit a request. Raises QueueFullError while its stream is clogged."""
-        deadline = time.monotonic() + submission.timeout_seconds
-        placed = self._placed[state] = _Placed(submission, parent_span, deadline)
+    def submit(self, state: RequestState, firsts: Sequence[int]) -> None:
+        """Send prompts of a request with the time that is left of it, or let them wait.
+
+        Raises QueueFullError while the stream is clogged.
+        """
         stream = self.stream
         if stream is None:
-            self._wait(state, placed, state.firsts)
+            self._wait(state, firsts)
         else:
-            stream.submit(submission.to_submits(state.firsts, parent_span=parent_span))
+            seconds = max(0.0, state.deadline - self._clock())
+            stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
 
     def submit_again(self, state: RequestState, firsts: Sequence[int]) -> None:
-        """Submits that no router has taken."""
+        """Prompts that no router has taken."""
         self._metrics.resubmitted.inc(len(firsts))
-        placed = self._placed[state]
-        self._wait(state, placed, firsts)
-        if self.stream is not None:
-            self._send(self.stream, state, placed)
+        self._submit_or_fail(state, firsts)
 
-    def remove(self, state: RequestState) -> None:
+    def withdraw(self, state: RequestState) -> None:
         """Forget a request. What of it has not ended is cancelled."""
-        placed = self._placed.pop(state, None)
-        if placed is None:
-            return
-        self._end_wait(state, placed)
+        self._end_wait(state)
         for stream in self._streams:
             stream.release(state.firsts, cancel=state.open_choices > 0)
 
@@ -132,7 +120,7 @@ class Dispatcher:
         if not self._first_pair.done():
             self._first_pair.set_result(None)
         for state in list(self._waiting):
-            self._send(stream, state, self._placed[state])
+            self._submit_or_fail(state, self._end_wait(state))
 
     def ended(self, stream: RouterStream) -> None:
         self._streams.remove(stream)
@@ -141,41 +129,36 @@ class Dispatcher:
 
     # --- inside ---
 
+    def _submit_or_fail(self, state: RequestState, firsts: Sequence[int]) -> None:
+        try:
+            self.submit(state, firsts)
+        except QueueFullError as error:
+            state.fail(error)
+
     def _unavailable(self) -> RefusedError:
         """Why one waited in vain."""
         if self.newest is None or self.newest.draining:
             return RouterLostError("The router is not reachable; try again")
         return NoPairError("No prefill and decode worker for the model are ready")
 
-    def _wait(self, state: RequestState, placed: _Placed, firsts: Sequence[int]) -> None:
-        placed.waiting += firsts
+    def _wait(self, state: RequestState, firsts: Sequence[int]) -> None:
+        state.waiting += firsts
         self._waiting[state] = None
-        if placed.patience is None:
-            left = placed.deadline - time.monotonic()
-            placed.patience = asyncio.get_running_loop().call_later(
+        if state.patience is None:
+            left = state.deadline - self._clock()
+            state.patience = asyncio.get_running_loop().call_later(
                 min(self._wait_seconds, left), self._give_up, state, left < self._wait_seconds
             )
 
     def _give_up(self, state: RequestState, overdue: bool) -> None:
-        timed_out = DeadlineError("The request's time ran out while no router took it")
-        state.fail(timed_out if overdue else self._unavailable())
+        error = DeadlineError("The request's time ran out while no router took it")
+        state.fail(error if overdue else self._unavailable())
 
-    def _end_wait(self, state: RequestState, placed: _Placed) -> None:
+    def _end_wait(self, state: RequestState) -> list[int]:
+        """What waited of a request."""
         self._waiting.pop(state, None)
-        placed.waiting = []
-        if placed.patience is not None:
-            placed.patience.cancel()
-            placed.patience = None
-
-    def _send(self, stream: RouterStream, state: RequestState, placed: _Placed) -> None:
-        """What waits of a request, with the time that is left of it."""
-        left = max(0.0, placed.deadline - time.monotonic())
-        submits = replace(placed.submission, timeout_seconds=left).to_submits(
-            state.firsts, parent_span=placed.parent_span
-        )
-        chosen = [submit for submit in submits if submit.first_sequence in placed.waiting]
-        self._end_wait(state, placed)
-        try:
-            stream.submit(chosen)
-        except QueueFullError as error:
-            state.fail(error)
+        waiting, state.waiting = state.waiting, []
+        if state.patience is not None:
+            state.patience.cancel()
+            state.patience = None
+        return waiting

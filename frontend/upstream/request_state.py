@@ -8,19 +8,42 @@ sooner or later.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from frontend.metrics import Tally, TracedTally
+from frontend.upstream.rows import Row
+from frontend.upstream.submission import Submission
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
-from tandem.errors import SlowClientError, TandemError
-from tandem.v1 import common_pb2
+from tandem.errors import InternalError, SlowClientError, TandemError
+from tandem.v1 import common_pb2, router_pb2
 
-Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
-"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
+log = logging.getLogger(__name__)
 
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
+
+
+class Client(Protocol):
+    """The client of a request, as far as the request must know it: it can go away."""
+
+    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
+        """Until the answer is complete: call `on_lost` once the client has gone, and `on_stall`
+        once it has left its answer unread for too long. A new call replaces the last one's.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Send the client nothing more, not even what is buffered for it."""
+        ...
+
+
+class InterToken(Protocol):
+    """Counts the times between tokens."""
+
+    def add(self, value: float, times: int) -> None:
+        """`times` observations of `value` seconds."""
+        ...
 
 
 class Ending(NamedTuple):
@@ -39,55 +62,69 @@ class RequestState:
 
     A streaming handler sets `pump`, which is called once after each message of the router that
     brought something, for as long as more is to come; it answers False while its client's socket is
-    full. Rows it leaves are counted, and past `backlog_limit` bytes `abort_client` is called.
-    `release` is called once, as soon as nothing more is wanted from the router: at the last end, or
-    at the first failure.
+    full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up.
     """
 
     __slots__ = (
-        "_abort_client",
+        "_backlog_limit",
+        "_client",
         "_counted",
         "_ended",
         "_inter_token",
         "_last_at",
-        "_limit",
         "_release",
         "_rows",
         "_tokens",
         "_touched",
         "_touched_list",
         "_waiter",
-        "_withheld_reason",
         "backlog",
         "base",
         "cached_tokens",
+        "deadline",
         "error",
         "finish_reasons",
         "first_at",
         "firsts",
         "open_choices",
+        "parent_span",
+        "patience",
         "pump",
         "reports",
+        "submission",
+        "waiting",
     )
 
     def __init__(
         self,
+        submission: Submission,
+        client: Client,
         *,
         base: int,
-        prompts: int,
-        n: int,
+        deadline: float,
+        parent_span: int,
         backlog_limit: int,
-        inter_token: Tally | TracedTally,
+        inter_token: InterToken,
         touched: list[RequestState],
         release: Callable[[RequestState], None],
-        abort_client: Callable[[], None],
-        withheld_reason: FinishReason,
     ) -> None:
-        """`withheld_reason`: of a choice that a hook or a classifier ended."""
+        """`base`: the number of its first sequence. `touched`: where it enters itself when a
+        message brought something. `release` is called once, as soon as nothing more is wanted from
+        the router: at the last end, or at the first failure.
+        """
+        self.submission = submission
         self.base = base
-        self.firsts = range(base, base + prompts * n, n)
-        self.open_choices = prompts * n
-        self.cached_tokens = [0] * prompts
+        self.deadline = deadline
+        self.parent_span = parent_span
+        """The span of the request; 0: it is not traced."""
+        self.firsts = range(base, base + submission.choices, submission.n)
+        """The first sequence of each prompt."""
+        self.waiting: list[int] = []
+        """Those of `firsts` that wait for a stream to a router (dispatch.py's)."""
+        self.patience: asyncio.TimerHandle | None = None
+        """Ends that wait."""
+        self.open_choices = submission.choices
+        self.cached_tokens = [0] * len(submission.prompts)
         self.reports: list[common_pb2.PhaseReport] = []
         self.error: TandemError | None = None
         self.finish_reasons: list[FinishReason] = []
@@ -95,19 +132,18 @@ class RequestState:
         self.first_at = 0.0
         self.backlog = 0
         self.pump: Callable[[], bool] | None = None
-        self._tokens = [0] * (prompts * n)
-        self._last_at = [0.0] * (prompts * n)
+        self._tokens = [0] * submission.choices
+        self._last_at = [0.0] * submission.choices
         self._rows: list[Row] = []
         self._ended: list[Ending] = []
         self._counted = 0
-        self._limit = backlog_limit
+        self._backlog_limit = backlog_limit
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
         self._touched = False
         self._touched_list = touched
         self._release = release
-        self._abort_client = abort_client
-        self._withheld_reason = withheld_reason
+        self._client = client
 
     @property
     def sequences(self) -> range:
@@ -123,10 +159,23 @@ class RequestState:
         """Choices of each prompt."""
         return self.firsts.step
 
+    def first_of(self, sequence: int) -> int:
+        """The first sequence of its prompt."""
+        return sequence - (sequence - self.base) % self.n
+
     def silent(self, first_sequence: int) -> bool:
         """Whether no token has come for any choice of a prompt."""
         start = first_sequence - self.base
         return not any(self._tokens[start : start + self.n])
+
+    def to_submit(self, first_sequence: int, *, seconds: float) -> router_pb2.Submit:
+        """One prompt for a router, which has `seconds` for it."""
+        return self.submission.to_submit(
+            self.firsts.index(first_sequence),
+            first_sequence,
+            seconds=seconds,
+            parent_span=self.parent_span,
+        )
 
     @property
     def mean_itl_seconds(self) -> float:
@@ -165,17 +214,18 @@ class RequestState:
 
     def finish(self, finish: common_pb2.Finish) -> None:
         choice = finish.sequence - self.base
-        prompt = choice * len(self.cached_tokens) // len(self._tokens)
+        prompt = choice // self.n
         self.cached_tokens[prompt] = max(self.cached_tokens[prompt], finish.cached_tokens)
         self._tokens[choice] = max(self._tokens[choice], finish.completion_tokens)
         reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
-            reason = self._withheld_reason
+            reason = self.submission.withheld_reason
         self._end(Ending(choice, reason, finish.stop_reason or None, finish.external_scores))
 
-    def withhold(self, choice: int, stop_reason: str) -> None:
+    def withhold(self, sequence: int, stop_reason: str) -> None:
         """A hook ended the choice elsewhere: in prefill, or in another choice."""
-        self._end(Ending(choice, self._withheld_reason, stop_reason or None))
+        reason = self.submission.withheld_reason
+        self._end(Ending(sequence - self.base, reason, stop_reason or None))
 
     def _end(self, ending: Ending) -> None:
         """A choice has all it will have."""
@@ -193,8 +243,13 @@ class RequestState:
         self._touched = False
         if self._over():
             self._wake()
-        elif self.pump is not None and not self.pump():
-            self._bound_backlog()
+            return
+        try:
+            if self.pump is not None and not self.pump():
+                self._bound_backlog()
+        except Exception:  # what came for one request must not end the others
+            log.exception("the output of a request cannot be written")
+            self.fail(InternalError("The frontend failed; see its log"))
 
     def fail(self, error: TandemError) -> None:
         """End the whole request; what it still runs is cancelled. The first failure counts."""
@@ -233,6 +288,6 @@ class RequestState:
         fresh = self._rows[self._counted :]
         self._counted += len(fresh)
         self.backlog += sum(len(row[1]) + _ROW_BYTES for row in fresh)
-        if self.backlog > self._limit:
+        if self.backlog > self._backlog_limit:
             self.fail(SlowClientError("The client reads more slowly than tokens come"))
-            self._abort_client()
+            self._client.abort()

@@ -15,7 +15,7 @@ from typing import Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.upstream.router_metrics import RouterMetrics
+from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
@@ -55,7 +55,9 @@ class Receiver(Protocol):
 class RouterLink:
     """Keeps a stream to the router at `address` ("host:port") for as long as `run` runs."""
 
-    def __init__(self, address: str, metrics: RouterMetrics, *, tls: PeerTls | None = None) -> None:
+    def __init__(
+        self, address: str, metrics: UpstreamMetrics, *, tls: PeerTls | None = None
+    ) -> None:
         self._address = address
         self._metrics = metrics
         self._tls = tls

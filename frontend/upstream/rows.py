@@ -6,38 +6,66 @@ belong to a request that has gone meanwhile.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from frontend.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
 
 WITH_TOKEN_IDS = 1 << 62
+Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
+"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
-def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState]) -> None:
-    """`routes`: open sequences. Raises ValueError where the columns disagree."""
-    now = time.monotonic()
+class Receiver(Protocol):
+    """A request that rows are for."""
+
+    def row(
+        self,
+        sequence: int,
+        count: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[common_pb2.TokenLogprobs],
+        now: float,
+    ) -> None:
+        """`count` tokens came for a sequence at the time `now`."""
+        ...
+
+
+def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, Receiver], now: float) -> None:
+    """Give every row to the receiver that `routes` has for its sequence; others are dropped.
+
+    Raises ValueError where the columns disagree, before any row is handed out: a text that is
+    missing would give each of those after it to its neighbour's client.
+    """
+    sequences, counts, texts = columns.sequence, columns.token_count, columns.text
+    if not len(sequences) == len(counts) == len(texts):
+        raise ValueError("the columns of a frame differ in length")
     if columns.token_id or columns.logprobs:
-        _rich_rows(columns, routes, now)
+        _hand_out_rich(columns, routes, now)
         return
     get = routes.get
-    for sequence, count, text in zip(
-        columns.sequence, columns.token_count, columns.text, strict=True
-    ):
-        state = get(sequence)
-        if state is not None:
-            state.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
+    for sequence, count, text in zip(sequences, counts, texts, strict=True):
+        receiver = get(sequence)
+        if receiver is not None:
+            receiver.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
 
 
-def _rich_rows(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
+def _hand_out_rich(
+    columns: common_pb2.TokenColumns, routes: Mapping[int, Receiver], now: float
 ) -> None:
     """Rows some of which have token ids or log-probabilities."""
+    with_ids = (
+        count
+        for sequence, count in zip(columns.sequence, columns.token_count, strict=True)
+        if sequence & WITH_TOKEN_IDS
+    )
     token_ids = list(columns.token_id)
+    if sum(with_ids) != len(token_ids):
+        raise ValueError("token ids and rows of a frame disagree")
     logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
     for entry in columns.logprobs:
         logprobs[entry.sequence].append(entry)
@@ -45,16 +73,14 @@ def _rich_rows(
     for sequence, count, text in zip(
         columns.sequence, columns.token_count, columns.text, strict=True
     ):
-        ids: list[int] | tuple[int, ...] = _NO_IDS
+        ids: Sequence[int] = _NO_IDS
         if sequence & WITH_TOKEN_IDS:
             ids = token_ids[position : position + count]
             position += count
         entries = _for_row(logprobs[sequence], count) if sequence in logprobs else _NO_LOGPROBS
-        state = routes.get(sequence)
-        if state is not None:
-            state.row(sequence, count, text, ids, entries, now)
-    if position != len(token_ids):
-        raise ValueError("token ids and rows of a frame disagree")
+        receiver = routes.get(sequence)
+        if receiver is not None:
+            receiver.row(sequence, count, text, ids, entries, now)
 
 
 def _for_row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.endings import WithheldReason
@@ -17,8 +17,8 @@ _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 class Prompt:
     token_ids: Sequence[int]
     max_tokens: int
-    text: str = ""
-    """What the client wrote, or what its token ids stand for; only for echo."""
+    echo: str | None = None
+    """What the client wrote, or what its token ids stand for, where it is to be shown again."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -50,6 +50,11 @@ class Submission:
         return len(self.prompts) * self.n
 
     @property
+    def echoes(self) -> list[str]:
+        """What each choice begins with, where its prompt is to be shown again; else nothing."""
+        return [p.echo for p in self.prompts if p.echo is not None for _ in range(self.n)]
+
+    @property
     def prompt_tokens(self) -> int:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
@@ -61,26 +66,26 @@ class Submission:
         index = int(place[1])
         return f"{PARAM}[{index - 1}]" if index else self.form
 
-    def to_submits(
-        self, first_sequences: Iterable[int], *, parent_span: int = 0
-    ) -> list[router_pb2.Submit]:
-        """`parent_span`: the request's; 0: it is not traced."""
-        return [
-            router_pb2.Submit(
-                first_sequence=first,
-                n=self.n,
-                trace_id=self.trace_id,
-                model=self.model,
-                prompt_tokens=len(prompt.token_ids),
-                max_tokens=prompt.max_tokens,
-                timeout_ms=max(1, min(round(self.timeout_seconds * 1000), 2**32 - 1)),
-                priority=self.priority,
-                want_report=self.want_report,
-                task=self._task(prompt),
-                parent_span=parent_span,
-            )
-            for first, prompt in zip(first_sequences, self.prompts, strict=True)
-        ]
+    def to_submit(
+        self, prompt: int, first_sequence: int, *, seconds: float, parent_span: int
+    ) -> router_pb2.Submit:
+        """One of `prompts`, by its position, for a router that has `seconds` for it.
+        `parent_span`: the request's; 0: it is not traced.
+        """
+        chosen = self.prompts[prompt]
+        return router_pb2.Submit(
+            first_sequence=first_sequence,
+            n=self.n,
+            trace_id=self.trace_id,
+            model=self.model,
+            prompt_tokens=len(chosen.token_ids),
+            max_tokens=chosen.max_tokens,
+            timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
+            priority=self.priority,
+            want_report=self.want_report,
+            task=self._task(chosen),
+            parent_span=parent_span,
+        )
 
     def _task(self, prompt: Prompt) -> bytes:
         task = common_pb2.Task(

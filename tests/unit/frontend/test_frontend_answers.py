@@ -22,6 +22,7 @@ from harness import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from upstream_parts import submission
 
 from tandem.v1 import common_pb2
 
@@ -118,10 +119,9 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     )
 
     def both(rows: list[tuple[int, str, bool]]) -> tuple[list[str], list[str]]:
-        common = {"trace_id": "0" * 32, "model": MODEL, "choices": 2, "token_ids": False}
-        event_writer = EventWriter(DIALECT, tokenizer, include_usage=False, **common)
-        body_writer = BodyWriter(DIALECT, tokenizer, **common)
-        stream = event_writer.opening([])
+        event_writer = EventWriter(DIALECT, tokenizer, submission(n=2), include_usage=False)
+        body_writer = BodyWriter(DIALECT, tokenizer, submission(n=2))
+        stream = event_writer.opening()
         for choice, text, _ in rows:
             row = (choice, text, (), ())
             stream += event_writer.row(row)

@@ -31,6 +31,60 @@ async def test_only_the_right_key_opens_the_api(start: Start) -> None:
     assert second.status_code == 200
 
 
+KEY = "sk-first-0123456789"
+NEARLY = {
+    "its first three bytes": KEY[:3],
+    "its first half": KEY[: len(KEY) // 2],
+    "all but its last byte": KEY[:-1],
+    "all but its first byte": KEY[1:],
+    "its last half": KEY[len(KEY) // 2 :],
+    "a wrong end": KEY[:-1] + "x",
+    "a wrong beginning": "x" + KEY[1:],
+    "a wrong middle": KEY[:9] + "x" + KEY[10:],
+    "other bytes after its first three": KEY[:3] + "x" * (len(KEY) - 3),
+    "other bytes before its last three": "x" * (len(KEY) - 3) + KEY[-3:],
+    "a byte too many": KEY + "x",
+    "a byte too many in front": "x" + KEY,
+    "the key twice": KEY + KEY,
+    "both keys": f"{KEY},other-key",
+    "both keys with a space": f"{KEY} other-key",
+    "upper case": KEY.upper(),
+    "its bytes in another order": "".join(sorted(KEY)),
+    "as many other bytes": "x" * len(KEY),
+    "the end of one key after the beginning of another": KEY[:9] + "other-key",
+    "one byte": KEY[0],
+    "quotes around it": f'"{KEY}"',
+}
+
+
+async def test_a_key_is_compared_as_a_whole(start: Start) -> None:
+    frontend = await start(say_hello, api_keys=(KEY, "other-key"))
+    opened = []
+    for name, given in NEARLY.items():
+        response = await frontend.http.get(
+            "/v1/models", headers={"authorization": f"Bearer {given}"}
+        )
+        if response.status_code != 401 or error_of(response)[1] != "invalid_api_key":
+            opened.append(name)
+    assert opened == []
+
+
+@pytest.mark.parametrize("keys", [(KEY, "a", "other-key"), ("other-key", "a", KEY)])
+async def test_every_whole_key_opens(start: Start, keys: tuple[str, ...]) -> None:
+    frontend = await start(say_hello, api_keys=keys)
+    for given in (*keys, f" {KEY}"):
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            headers = {"authorization": f"{scheme} {given}"}
+            assert (await frontend.http.get("/v1/models", headers=headers)).status_code == 200
+
+
+async def test_an_empty_key_opens_nothing(start: Start) -> None:
+    frontend = await start(say_hello, api_keys=(KEY, ""))
+    for given in (b"Bearer", b"Bearer ", b"Bearer  ", b"", b" "):
+        head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: %b\r\n\r\n" % given
+        assert (await frontend.raw(head)).startswith(b"HTTP/1.1 401 ")
+
+
 async def test_a_body_that_says_it_is_too_large_is_refused_unread(start: Start) -> None:
     frontend = await start(say_hello, max_body_bytes=1000)
     reader, writer = await frontend.connect()

@@ -16,15 +16,20 @@ from harness import (
     PATIENCE,
     Start,
     error_of,
+    events,
     request_bytes,
     say_hello,
     say_much,
     say_nothing,
     say_without_end,
+    stream_text,
 )
 
 from tandem import errors
+from tandem.v1 import common_pb2
+from tandem.wire.columns import Draft
 
+STREAM = CHAT | {"stream": True}
 Unread = Callable[[int], socket.socket]
 FAILURES = [
     errors.QueueFullError("full"),
@@ -326,19 +331,85 @@ async def test_a_drain_that_takes_too_long_ends_streams_with_an_error_event(
     await frontend.router.until(lambda router: len(router.cancels) == 1)
 
 
-async def test_a_frame_that_breaks_the_protocol_ends_the_stream_not_the_process(
-    start: Start,
-) -> None:
-    async def script(reply: Reply) -> None:
+async def test_a_malformed_frame_ends_the_requests_it_is_of_and_no_others(start: Start) -> None:
+    broken = asyncio.Event()
+
+    async def say_before_and_after(reply: Reply) -> None:
+        reply.text("Hel")
+        await reply.flush()
+        await broken.wait()
+        reply.text("lo")
+        reply.finish(completion_tokens=2)
+        await reply.flush()
+
+    async def break_frame(reply: Reply) -> None:
+        reply.text("a secret of the first", output=0)
         reply.break_frame()
+        reply.text("a secret of the second", output=1)
+        await reply.cancelled.wait()
+
+    frontend = await start(say_before_and_after)
+    async with frontend.http.stream("POST", "/v1/chat/completions", json=STREAM) as innocent:
+        frontend.router.script = break_frame
+        response = await frontend.chat(n=2)
+        assert (response.status_code, response.json()["error"]["code"]) == (502, "worker_error")
+        broken.set()
+        assert stream_text(events((await innocent.aread()).decode())) == "Hello"
+    assert await frontend.metric("tandem_frontend_router_reconnects_total") == 0
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+
+
+async def test_no_text_of_a_malformed_frame_reaches_a_client(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.text("Hel", output=0)
+        await reply.flush()
+        reply.break_frame()
+        reply.text("a text for the second choice", output=1)
         await reply.cancelled.wait()
 
     frontend = await start(script)
-    response = await frontend.chat()
+    response = await frontend.chat(n=2, stream=True)
+    assert '"code":"worker_error"' in response.text
+    assert "a text for the second choice" not in response.text
+
+
+async def test_a_payload_that_is_none_ends_the_stream_not_the_process(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = await start(say_hello)
+    with monkeypatch.context() as patch:
+        patch.setattr(Draft, "serialize", lambda draft: b"\xff" if draft.texts else b"")
+        response = await frontend.chat()
     assert (response.status_code, response.json()["error"]["code"]) == (503, "router_lost")
-    frontend.router.script = say_hello
     await frontend.until("/ready", 200)
     assert (await frontend.chat()).status_code == 200
+
+
+async def test_output_that_cannot_be_written_ends_its_request_and_no_other(start: Start) -> None:
+    said = asyncio.Event()
+
+    async def say_around(reply: Reply) -> None:
+        reply.text("Hel")
+        await reply.flush()
+        await said.wait()
+        reply.text("lo")
+        reply.finish(completion_tokens=2)
+        await reply.flush()
+
+    async def say_half_an_entry(reply: Reply) -> None:
+        reply.logprobs(common_pb2.TokenLogprobs(token_id=[5], logprob=[]))
+        reply.text("x")
+        await reply.flush()
+        await reply.cancelled.wait()
+
+    frontend = await start(say_around)
+    async with frontend.http.stream("POST", "/v1/chat/completions", json=STREAM) as innocent:
+        frontend.router.script = say_half_an_entry
+        response = await frontend.chat(stream=True, logprobs=True)
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+        said.set()
+        assert stream_text(events((await innocent.aread()).decode())) == "Hello"
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
 
 
 async def test_the_clients_socket_sends_small_chunks_without_delay(

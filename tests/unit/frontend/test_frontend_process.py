@@ -90,7 +90,7 @@ async def test_a_fault_of_ours_is_a_500_and_ends_only_its_request(
 
     frontend = await start(say_hello)
     with monkeypatch.context() as patch:
-        patch.setattr(Preprocessor, "completion", broken)
+        patch.setattr(Preprocessor, "submission", broken)
         response = await frontend.complete()
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
     assert "a fault" not in response.text

@@ -8,11 +8,12 @@ import pytest
 from fake_router import Reply
 from harness import Start, say_hello
 from prometheus_client import CollectorRegistry
+from upstream_parts import FakeClient, submission
 
-from frontend.metrics import Tally
 from frontend.slo import Slo, SloCounts
 from frontend.upstream.request_state import RequestState
 from tandem.errors import WorkerLostError
+from tandem.histogram import Histogram
 
 COUNTS = "tandem_frontend_slo_requests_total"
 NEVER, ALWAYS = 1e-9, 1e3
@@ -25,15 +26,15 @@ async def _withhold_all(reply: Reply) -> None:
 
 def _request_state(n: int = 1) -> RequestState:
     return RequestState(
+        submission(n=n),
+        FakeClient(),
         base=1,
-        prompts=1,
-        n=n,
+        deadline=0.0,
+        parent_span=0,
         backlog_limit=1000,
-        inter_token=Tally("any", "", (1.0,), CollectorRegistry()),
+        inter_token=Histogram((1.0,)),
         touched=[],
         release=lambda state: None,
-        abort_client=lambda: None,
-        withheld_reason="stop",
     )
 
 

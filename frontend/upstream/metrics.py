@@ -1,0 +1,96 @@
+"""What the frontend counts of its streams to routers, and of the tokens that come by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from frontend.upstream.router_stream import RouterStream
+from tandem.histogram import Histogram
+from tandem.metrics import STEP_SECONDS
+from tandem.tracing.exemplars import Exemplars
+
+
+class InterTokenSeconds(Collector):
+    """The times between tokens: counted on the event loop, without a lock, read by a scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counts = Histogram(STEP_SECONDS)
+        self._exemplars = Exemplars(STEP_SECONDS)
+        self.add = self._counts.add
+        registry.register(self)
+
+    def traced(self, trace_id: str) -> TracedSeconds:
+        """For the observations of one traced request."""
+        return TracedSeconds(self._counts, self._exemplars, trace_id)
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(
+            "tandem_frontend_itl_seconds",
+            "Time between a choice's tokens, as they come from the router.",
+        )
+        buckets = self._exemplars.beside(self._counts.buckets())
+        family.add_metric([], buckets, self._counts.total)
+        yield family
+
+
+class TracedSeconds:
+    """Adds to the times between tokens, and leaves exemplars there."""
+
+    __slots__ = ("_counts", "_exemplars", "_trace_id")
+
+    def __init__(self, counts: Histogram, exemplars: Exemplars, trace_id: str) -> None:
+        self._counts, self._exemplars, self._trace_id = counts, exemplars, trace_id
+
+    def add(self, value: float, times: int) -> None:
+        self._counts.add(value, times)
+        self._exemplars.keep(value, self._trace_id)
+
+
+class UpstreamMetrics:
+    """Every series is there, at 0, from the start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        streams = Gauge(
+            "tandem_frontend_router_streams",
+            "Streams to routers: current takes what is new, old ones serve what is open while"
+            " their routers drain.",
+            ["state"],
+            registry=registry,
+        )
+        self.current, self.old = streams.labels("current"), streams.labels("old")
+        reconnects = Counter(
+            "tandem_frontend_router_reconnects",
+            "Current streams that were given up, because their router drained or was lost.",
+            ["cause"],
+            registry=registry,
+        )
+        self._drained, self._lost = reconnects.labels("draining"), reconnects.labels("lost")
+        self.resubmitted = Counter(
+            "tandem_frontend_resubmitted_prompts",
+            "Prompts submitted again because a router had not taken them.",
+            registry=registry,
+        )
+        self.completion_tokens = Counter(
+            "tandem_frontend_completion_tokens",
+            "Tokens received from the router.",
+            registry=registry,
+        )
+        self.inter_token_seconds = InterTokenSeconds(registry)
+
+    def watch_waiting(self, read: Callable[[], float]) -> None:
+        Gauge(
+            "tandem_frontend_waiting_requests",
+            "Requests that wait for a router.",
+            registry=self._registry,
+        ).set_function(read)
+
+    def left(self, stream: RouterStream) -> None:
+        """A stream takes nothing new any longer."""
+        self.current.set(0)
+        if stream.opened:
+            (self._drained if stream.draining else self._lost).inc()

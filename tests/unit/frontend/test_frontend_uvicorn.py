@@ -1,0 +1,103 @@
+"""The parts of uvicorn that are used beside ASGI: each is where frontend/http expects it.
+
+They are no public API. Where a newer uvicorn moved one, this test says so in a sentence, before a
+test of behaviour fails for reasons that are hard to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from harness import PATIENCE
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from frontend.http.connection import Connection
+from frontend.http.server import HttpServer
+
+CALLBACKS = {
+    "connection_made": ["transport"],
+    "connection_lost": ["exc"],
+    "data_received": ["data"],
+    "pause_writing": [],
+    "resume_writing": [],
+    "on_message_begin": [],
+    "on_headers_complete": [],
+    "on_response_complete": [],
+    "timeout_keep_alive_handler": [],
+    "send_400_response": ["msg"],
+}
+ARGUMENTS = {"config", "server_state", "app_state"}
+ATTRIBUTES = ("loop", "transport", "flow", "pipeline", "scope")
+FLOW = ("resume_reading", "pause_writing", "resume_writing")
+
+
+def _moved(part: str) -> str:
+    return (
+        f"uvicorn {uvicorn.__version__} has moved {part}, which frontend/http uses: adapt it,"
+        " or bound uvicorn in pyproject.toml to the versions before"
+    )
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_of_uvicorn_that_is_overridden_is_there(name: str) -> None:
+    callback = getattr(HttpToolsProtocol, name, None)
+    assert callback is not None, _moved(f"HttpToolsProtocol.{name}")
+    takes = list(inspect.signature(callback).parameters)[1:]
+    assert takes == CALLBACKS[name], _moved(f"the arguments of HttpToolsProtocol.{name}")
+
+
+def test_every_method_of_uvicorn_that_is_overridden_is_listed() -> None:
+    """So that none is left out above."""
+    own = {name for name, value in vars(Connection).items() if isinstance(value, Callable)}
+    assert own & set(dir(HttpToolsProtocol)) - {"__init__", "__doc__"} == set(CALLBACKS)
+
+
+async def test_what_is_read_of_a_connection_of_uvicorn_is_there() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    takes = set(inspect.signature(HttpToolsProtocol).parameters)
+    assert takes >= ARGUMENTS, _moved("the arguments of HttpToolsProtocol")
+    protocol = HttpToolsProtocol(config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(Mock(spec=asyncio.Transport))
+    protocol.on_message_begin()
+    for name in ATTRIBUTES:
+        assert hasattr(protocol, name), _moved(f"HttpToolsProtocol.{name}")
+    assert not protocol.pipeline, _moved("HttpToolsProtocol.pipeline")
+    assert isinstance(protocol.scope, dict), _moved("HttpToolsProtocol.scope")
+    for name in FLOW:
+        assert hasattr(protocol.flow, name), _moved(f"FlowControl.{name}")
+
+
+async def test_send_needs_no_task_while_the_socket_has_room() -> None:
+    """As frontend/http/messages.py sends the parts of a stream."""
+    stepped = asyncio.get_running_loop().create_future()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            send({"type": "http.response.start", "status": 200, "headers": []}).send(None)
+        except (StopIteration, AssertionError, TypeError) as answer:
+            stepped.set_result(type(answer))
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol = HttpToolsProtocol(config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(Mock(spec=asyncio.Transport))
+    protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert await asyncio.wait_for(stepped, PATIENCE) is StopIteration, _moved("the way it sends")
+
+
+def test_what_is_used_of_the_server_of_uvicorn_is_there() -> None:
+    assert hasattr(uvicorn.Server, "capture_signals"), _moved("Server.capture_signals")
+    server = uvicorn.Server(uvicorn.Config(Mock(), log_config=None))
+    assert isinstance(server.server_state.connections, set), _moved("ServerState.connections")
+    assert server.should_exit is False, _moved("Server.should_exit")
+    assert issubclass(HttpServer, uvicorn.Server)

@@ -1,0 +1,45 @@
+"""Parts of a request for tests of `frontend.upstream` alone: no HTTP, no gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from frontend.upstream.submission import Prompt, Submission
+from tandem.v1 import common_pb2
+
+
+def submission(**changes: Any) -> Submission:
+    """A request with one prompt of three tokens."""
+    fields: dict[str, Any] = {
+        "trace_id": "0" * 32,
+        "model": "tandem-tiny",
+        "prompts": [Prompt(token_ids=[1, 2, 3], max_tokens=16)],
+        "n": 1,
+        "sampling": common_pb2.SamplingParams(),
+        "logits": None,
+        "streaming": True,
+        "want_token_ids": False,
+        "want_report": False,
+        "want_external_scores": False,
+        "metadata": {},
+        "withheld_reason": "stop",
+        "timeout_seconds": 60.0,
+        "priority": 0,
+    }
+    return Submission(**fields | changes)
+
+
+class FakeClient:
+    """Goes away when the test says so."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+        self.lose: Callable[[], object] = lambda: None
+        self.stall: Callable[[], object] = lambda: None
+
+    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
+        self.lose, self.stall = on_lost, on_stall
+
+    def abort(self) -> None:
+        self.aborted = True
