@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -34,6 +35,12 @@ class Tokenizer:
             return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
         except Exception as error:  # the library raises nothing narrower
             raise ConfigError(f"cannot read {path} ({error}): download the model again") from error
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text has no fewer tokens than its length divided by
+        that."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     def encode(self, text: str, *, special_tokens: bool) -> list[int]:
         """`special_tokens`: with those that the tokenizer puts around a text, such as a beginning

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
-from tandem.errors import InvalidRequestError, UnknownModelError
+from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
 from tandem.ids import TRACE_ID, counter
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
 from tandem.text.stop_strings import StopStrings
@@ -94,6 +94,7 @@ class Intake:
                 "a prompt is either token ids or a text, and not empty", param="prompt"
             )
         if task.prompt_text:
+            self._check_size(task.prompt_text)
             token_ids = self._tokenizer.encode(task.prompt_text, special_tokens=True)
         else:
             token_ids = list(task.prompt_token_ids)
@@ -102,6 +103,16 @@ class Intake:
         if error := context_error(len(token_ids), task.sampling.max_tokens, context):
             raise error
         return token_ids
+
+    def _check_size(self, text: str) -> None:
+        """Refuse what cannot fit without tokenising it, which would take long."""
+        most = self._limits.context_length * self._tokenizer.longest_token
+        if len(text) > most:
+            raise ContextLengthError(
+                f"a prompt of {len(text)} characters is more than the context of "
+                f"{self._limits.context_length} tokens",
+                param="prompt",
+            )
 
     def _logits(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
         try:

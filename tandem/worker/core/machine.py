@@ -176,9 +176,8 @@ class Core:
         if not error.phase:
             error.phase = self._rules.phase
         if link in self._links:
-            closing = Closing(
-                Outcome.FAILED, error=error, retryable=not isinstance(error, RequestError)
-            )
+            at_fault = isinstance(error, RequestError | InternalError)
+            closing = Closing(Outcome.FAILED, error=error, retryable=not at_fault)
             self._links[link].events.append(closing.event(command.leg))
         self._actions.append(actions.LegRefused(link, command, error, self._now))
 

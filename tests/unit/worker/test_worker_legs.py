@@ -4,17 +4,15 @@ its hooks judge.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 from scripted_engine import LIMITS
-from worker_harness import KV, Bench, LaterHooks, delta, with_logprobs
+from worker_harness import KV, Bench, LaterHooks, delta, ids_of, terminate_at, with_logprobs
 
-from decode_worker.rules import DecodeRules
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
-from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
+from tandem.hooks.contract import Chunk, Verdict, emit, suppress
 from tandem.logits.spec import forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
@@ -34,31 +32,13 @@ def _hooks_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Bench, "hooks_run", request.param)
 
 
-def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, special_tokens=False)
-
-
-def _terminate_at(number: int, *, request_id: int = 1) -> Any:
-    """Terminates at the given call of one sequence."""
-    seen: list[Chunk] = []
-
-    def judge(chunk: Chunk) -> Verdict:
-        if chunk.request_id == request_id and not chunk.aborted:
-            seen.append(chunk)
-            if len(seen) == number:
-                return terminate("guard")
-        return emit(chunk.text_diff)
-
-    return judge
-
-
 # --- decode: the ordinary way ---------------------------------------------------------------------
 
 
 def test_rows_then_finish_then_closed(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(task={"want_token_ids": True})
-    ids = _ids(tokenizer, "Hello world")
+    ids = ids_of(tokenizer, "Hello world")
     bench.step(Delta(request, ids[:1], kv=KV, cached_tokens=2))
     bench.step(delta(request, [*ids[1:], 1], Ending.STOP))
     said = bench.said
@@ -79,16 +59,16 @@ def test_rows_then_finish_then_closed(tokenizer: Tokenizer) -> None:
 
 def test_the_end_token_has_no_text_even_where_it_is_an_ordinary_word(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
-    word = _ids(tokenizer, "the")
+    word = ids_of(tokenizer, "the")
     request = bench.start(stop_token_ids=word)
-    bench.step(delta(request, _ids(tokenizer, "a")), delta(request, word, Ending.STOP))
+    bench.step(delta(request, ids_of(tokenizer, "a")), delta(request, word, Ending.STOP))
     assert bench.said.text(101) == "a"
 
 
 def test_length_is_said_to_be_length(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start()
-    bench.step(delta(request, _ids(tokenizer, "ab"), Ending.LENGTH))
+    bench.step(delta(request, ids_of(tokenizer, "ab"), Ending.LENGTH))
     assert bench.said.finishes(101)[0].reason == LENGTH
 
 
@@ -99,7 +79,7 @@ def test_the_hook_runs_whatever_channel_the_client_reads(
 ) -> None:
     bench = Bench(tokenizer)
     request = bench.start(task={"want_text": want_text, "want_token_ids": True})
-    ids = _ids(tokenizer, "hello")
+    ids = ids_of(tokenizer, "hello")
     bench.step(delta(request, ids, Ending.LENGTH))
     assert bench.hook.calls[0].text_diff == "hello"
     assert bench.said.text(101) == ("hello" if want_text else "")
@@ -121,14 +101,14 @@ def test_log_probabilities_travel_flattened_with_their_row(tokenizer: Tokenizer)
 def test_a_stop_string_ends_the_sequence_and_its_engine_request(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(stop=["END"])
-    bench.step(delta(request, _ids(tokenizer, "one END two")))
+    bench.step(delta(request, ids_of(tokenizer, "one END two")))
     (finish,) = bench.said.finishes(101)
     assert bench.said.text(101) == "one "
     assert (finish.reason, finish.stop_reason) == (STOP, "END")
-    assert finish.completion_tokens == len(_ids(tokenizer, "one END two"))
+    assert finish.completion_tokens == len(ids_of(tokenizer, "one END two"))
     assert bench.engine.cancelled == [request]
     assert bench.said.of(1, "closed") == []
-    bench.step(delta(request, _ids(tokenizer, "late")))
+    bench.step(delta(request, ids_of(tokenizer, "late")))
     assert bench.settle().closed(1).outcome == FINISHED
     assert bench.said.text(101) == "one "
 
@@ -191,12 +171,12 @@ def test_the_test_switch_reaches_every_request_in_both_phases(
 
 @pytest.mark.promise("S0-013", "S0-014", "S0-015", "S0-022")
 def test_terminate_keeps_earlier_chunks_and_cancels_once(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, judge=_terminate_at(2))
+    bench = Bench(tokenizer, judge=terminate_at(2))
     request = bench.start()
-    bench.step(delta(request, _ids(tokenizer, "kept")))
-    bench.step(delta(request, _ids(tokenizer, " gone")))
+    bench.step(delta(request, ids_of(tokenizer, "kept")))
+    bench.step(delta(request, ids_of(tokenizer, " gone")))
     assert bench.engine.cancelled == [request]
-    bench.step(delta(request, _ids(tokenizer, " late")))
+    bench.step(delta(request, ids_of(tokenizer, " late")))
     bench.cancel(1, "test")
     said = bench.settle()
     assert said.text(101) == "kept"
@@ -209,7 +189,7 @@ def test_terminate_keeps_earlier_chunks_and_cancels_once(tokenizer: Tokenizer) -
 
 @pytest.mark.promise("S0-013")
 def test_terminate_on_the_last_chunk_is_the_finish(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, judge=_terminate_at(1))
+    bench = Bench(tokenizer, judge=terminate_at(1))
     request = bench.start()
     said = bench.step(delta(request, [20, 1], Ending.STOP))
     assert said.text(101) == ""
@@ -231,8 +211,8 @@ def test_a_failing_hook_fails_its_leg_alone(tokenizer: Tokenizer, verdict: Any) 
 
     bench = Bench(tokenizer, judge=judge)
     first, second = bench.start(1), bench.start(2)
-    bench.step(delta(first, _ids(tokenizer, "good")), delta(second, _ids(tokenizer, "good")))
-    bench.step(delta(first, _ids(tokenizer, "bad")), delta(second, [1], Ending.STOP))
+    bench.step(delta(first, ids_of(tokenizer, "good")), delta(second, ids_of(tokenizer, "good")))
+    bench.step(delta(first, ids_of(tokenizer, "bad")), delta(second, [1], Ending.STOP))
     said = bench.settle()
     assert said.text(101) == "good"
     assert said.finishes(101) == []
@@ -250,7 +230,7 @@ def test_interleaved_requests_are_told_apart_by_request_id(tokenizer: Tokenizer)
     bench = Bench(tokenizer)
     first, second = bench.start(1), bench.start(2)
     for word in ("a", "b"):
-        ids = _ids(tokenizer, word)
+        ids = ids_of(tokenizer, word)
         bench.step(delta(first, ids), delta(second, [*ids, *ids]))
     assert [call.text for call in bench.hook.of(first)] == ["a", "ab"]
     assert [call.text for call in bench.hook.of(second)] == ["aa", "aabb"]
@@ -263,7 +243,7 @@ def test_suppress_on_one_output_leaves_the_other_untouched(tokenizer: Tokenizer)
         judge=lambda chunk: suppress() if chunk.output_index == 0 else emit(chunk.text_diff),
     )
     first, second = bench.start(1), bench.start(2, output_index=1)
-    ids = _ids(tokenizer, "text")
+    ids = ids_of(tokenizer, "text")
     said = bench.step(delta(first, ids, Ending.LENGTH), delta(second, ids, Ending.LENGTH))
     assert (said.rows(101), said.text(102)) == ([], "text")
     assert [said.closed(leg).outcome for leg in (1, 2)] == [FINISHED, FINISHED]
@@ -276,10 +256,10 @@ def test_suppress_on_one_output_leaves_the_other_untouched(tokenizer: Tokenizer)
 def test_terminate_withholds_the_siblings_of_that_step_and_later(
     tokenizer: Tokenizer, terminating: int, sibling_ends: bool
 ) -> None:
-    bench = Bench(tokenizer, judge=_terminate_at(2, request_id=terminating + 1))
+    bench = Bench(tokenizer, judge=terminate_at(2, request_id=terminating + 1))
     requests = [bench.start(1), bench.start(2, output_index=1)]
     stranger = bench.start(3)
-    ids = _ids(tokenizer, "x")
+    ids = ids_of(tokenizer, "x")
     bench.step(*(delta(request, ids) for request in (*requests, stranger)))
     sibling = 1 - terminating
     ends: list[Ending | None] = [None, None]
@@ -298,142 +278,6 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     assert bench.take().closed(sibling + 1).outcome == CANCELLED
     assert [len(bench.hook.finals(request)) for request in requests] == [1, 1]
     assert len(bench.shell) == 1
-
-
-@pytest.mark.promise("S0-035")
-def test_terminate_in_prefill_leaves_the_siblings_to_their_own_verdicts(
-    tokenizer: Tokenizer,
-) -> None:
-    bench = Bench(tokenizer, phase="prefill", judge=_terminate_at(1, request_id=1))
-    requests = [bench.start(1), bench.start(2, output_index=1)]
-    ids = _ids(tokenizer, "x")[:1]
-    bench.step(*(delta(request, ids, Ending.LENGTH) for request in requests))
-    said = bench.settle()
-    assert [said.of(leg, "verdict")[0].terminate for leg in (1, 2)] == [True, False]
-    assert [said.closed(leg).outcome for leg in (1, 2)] == [FINISHED, FINISHED]
-
-
-# --- the hold -------------------------------------------------------------------------------------
-
-
-def test_held_output_goes_when_it_is_released(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer)
-    request = bench.start(hold=True, task={"want_token_ids": True, "want_report": True})
-    ids = _ids(tokenizer, "held back")
-    bench.step(delta(request, ids[:1]))
-    said = bench.step(delta(request, ids[1:], Ending.LENGTH))
-    assert said.rows(101) == said.finishes(101) == said.reports(101) == []
-    assert said.of(1, "closed") == []
-    assert said.order == ["started"]
-    bench.release(1)
-    bench.take()
-    assert said.text(101) == "held back"
-    assert said.token_ids(101) == ids
-    assert said.closed(1).outcome == FINISHED
-    assert said.order == ["started", "sequence", "finish", "report", "closed"]
-
-
-async def test_held_output_leaves_with_its_release_and_waits_for_no_further_step(
-    tokenizer: Tokenizer,
-) -> None:
-    bench = Bench(tokenizer)
-    request = bench.start(hold=True)
-    bench.step(delta(request, _ids(tokenizer, "first")))
-    frames = bench.link.outbox.messages()
-    bench.link.report_load()
-    await anext(frames)  # nothing is left that would wake the outbox
-    bench.release(1)
-    bench.said.add(await asyncio.wait_for(anext(frames), 5))
-    assert bench.said.text(101) == "first"
-
-
-def test_a_released_leg_goes_on_without_holding(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer)
-    request = bench.start(hold=True)
-    bench.step(delta(request, _ids(tokenizer, "a")))
-    bench.release(1)
-    assert bench.take().text(101) == "a"
-    assert bench.step(delta(request, _ids(tokenizer, "b"))).text(101) == "ab"
-
-
-@pytest.mark.promise("S0-019", "S0-035")
-@pytest.mark.parametrize("ended", [False, True])
-def test_what_was_held_is_never_shown_when_the_leg_is_cancelled(
-    tokenizer: Tokenizer, ended: bool
-) -> None:
-    bench = Bench(tokenizer)
-    request = bench.start(hold=True)
-    bench.step(delta(request, _ids(tokenizer, "a"), Ending.LENGTH if ended else None))
-    bench.cancel(1, "hook_failed")
-    said = bench.settle()
-    assert said.closed(1).outcome == CANCELLED
-    bench.release(1)
-    assert bench.take().rows(101) == []
-    assert len(bench.hook.finals(request)) == 1
-
-
-def test_a_hold_that_never_ends_fails_closed(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer)
-    request = bench.start(hold=True)
-    for _ in range(DecodeRules.max_held_rows + 1):
-        bench.step(delta(request, [20]))
-    said = bench.settle()
-    assert said.closed(1).error.code == "hook_failed"
-    assert said.rows(101) == []
-
-
-def test_a_terminate_while_held_waits_for_the_release(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, judge=_terminate_at(2))
-    request = bench.start(hold=True)
-    bench.step(delta(request, _ids(tokenizer, "a")))
-    bench.step(delta(request, _ids(tokenizer, "b")))
-    assert bench.settle().of(1, "closed") == []
-    bench.release(1)
-    said = bench.take()
-    assert said.text(101) == "a"
-    assert said.closed(1).outcome == TERMINATED
-
-
-# --- prefill --------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("S0-034")
-def test_prefill_judges_its_one_token_and_shows_nothing(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, phase="prefill")
-    request = bench.start(task={"want_report": True})
-    said = bench.step(Delta(request, _ids(tokenizer, "x"), Ending.LENGTH, kv=KV))
-    (call,) = bench.hook.calls
-    assert (call.phase, call.text_diff, call.is_final) == ("prefill", "x", True)
-    assert said.rows(101) == said.finishes(101) == []
-    assert said.order == ["report", "verdict", "closed"]
-    assert not said.of(1, "verdict")[0].terminate
-    assert said.closed(1).outcome == FINISHED
-    (report,) = said.reports(101)
-    assert (report.phase, report.worker, report.request_id) == (
-        common_pb2.PHASE_PREFILL,
-        "w",
-        request,
-    )
-    assert (report.emitted, report.kv_bytes, report.kv_transport) == (1, KV.bytes, KV.transport)
-
-
-@pytest.mark.promise("S0-035")
-def test_prefills_terminate_travels_as_its_verdict(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, phase="prefill", judge=lambda chunk: terminate("guard"))
-    said = bench.step(delta(bench.start(), [20], Ending.LENGTH))
-    (verdict,) = said.of(1, "verdict")
-    assert (verdict.terminate, verdict.reason) == (True, "guard")
-    assert said.closed(1).outcome == FINISHED
-
-
-@pytest.mark.promise("S0-019")
-def test_a_prefill_hook_that_fails_gives_no_verdict(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, phase="prefill", judge=lambda chunk: None)
-    said = bench.step(delta(bench.start(), [20], Ending.LENGTH))
-    assert said.of(1, "verdict") == []
-    closed = said.closed(1)
-    assert (closed.error.code, closed.retryable) == ("hook_failed", False)
-    assert closed.error.phase == common_pb2.PHASE_PREFILL
 
 
 # --- ends from outside ----------------------------------------------------------------------------
@@ -638,7 +482,7 @@ def test_the_engine_goes_on_while_verdicts_are_awaited_and_order_is_kept(
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start()
     for word, end in (("a", None), ("b", None), ("c", Ending.LENGTH)):
-        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word), end)]))
+        bench.shell.on_step(bench.engine.note([delta(request, ids_of(tokenizer, word), end)]))
     assert bench.link.take() is None or bench.said.text(101) == ""
     assert len(bench.shell) == 1
     bench.shell.on_rulings(later.rulings())
@@ -654,7 +498,7 @@ def test_what_comes_after_a_stop_string_is_dropped_while_its_verdict_is_awaited(
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start(stop=["END"])
     for word in ("kept", "END", "gone"):
-        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+        bench.shell.on_step(bench.engine.note([delta(request, ids_of(tokenizer, word))]))
     assert bench.engine.cancelled == [request]
     bench.shell.on_step(bench.engine.settle())
     assert len(bench.shell) == 1
@@ -671,7 +515,7 @@ def test_a_verdict_that_comes_after_the_end_changes_nothing(
 ) -> None:
     bench, later = _later(tokenizer, monkeypatch)
     request = bench.start()
-    bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, "a"))]))
+    bench.shell.on_step(bench.engine.note([delta(request, ids_of(tokenizer, "a"))]))
     late = later.rulings()
     bench.cancel(1, "test")
     bench.shell.on_rulings(late)
@@ -686,10 +530,10 @@ def test_what_the_engine_brought_after_a_terminate_that_was_not_known_yet_is_dro
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, later = _later(tokenizer, monkeypatch)
-    bench.hook.judge = _terminate_at(1)
+    bench.hook.judge = terminate_at(1)
     request = bench.start()
     for word in ("bad", "worse", "worst"):
-        bench.shell.on_step(bench.engine.note([delta(request, _ids(tokenizer, word))]))
+        bench.shell.on_step(bench.engine.note([delta(request, ids_of(tokenizer, word))]))
     bench.shell.on_rulings(later.rulings())
     said = bench.settle()
     assert said.text(101) == ""

@@ -14,7 +14,7 @@ from prefill_worker.rules import PrefillRules
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
-from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit
+from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit, terminate
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.runner import HookRunner
@@ -28,6 +28,7 @@ from tandem.worker.core.machine import Core
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.intake import Intake
 from tandem.worker.link import RouterLink
+from tandem.worker.phase import PhaseParts
 from tandem.worker.records import Records
 from tandem.worker.shell import Shell
 from tandem.worker.spans import LegSpans
@@ -185,6 +186,7 @@ class Bench:
         hook: bool | Hook = True,
         forced: LogitsProcessorEntry | None = None,
         spans: LegSpans | None = None,
+        parts: PhaseParts | None = None,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -196,10 +198,11 @@ class Bench:
         self.counters = WorkerCounters()
         self.now = 100.0
         self.phase = phase
+        parts = parts or PhaseParts(DecodeRules() if phase == "decode" else PrefillRules())
         inline = ChainHost(chain)
         hooks = (self.later or inline) if hook else None
         self.core = Core(
-            rules=DecodeRules() if phase == "decode" else PrefillRules(),
+            rules=parts.rules,
             worker="w",
             max_legs=LIMITS.max_sequences,
             hooked=bool(hook),
@@ -211,12 +214,12 @@ class Bench:
                 model=MODEL,
                 limits=LIMITS,
                 tokenizer=tokenizer,
-                reads_text=bool(hook),
+                reads_text=bool(hook) or parts.classifiers is not None,
                 forced=() if forced is None else (forced,),
             ),
             engine=self.engine,
             hooks=hooks,
-            classifiers=None,
+            classifiers=parts.classifiers,
             records=Records(self.counters, spans),
             clock=lambda: self.now,
         )
@@ -238,19 +241,25 @@ class Bench:
         """An open leg."""
         return next((leg for leg in self.core.legs if leg.request_id == request_id), None)
 
-    def start(
+    def start(self, leg: int = 1, *, link: RouterLink | None = None, **fields: Any) -> int:
+        """Starts sequence number 100 + leg. Returns its request_id, or 0 where it was refused."""
+        before = len(self.engine.submitted)
+        command = worker_pb2.WorkerCommand(start=[self.command(leg, **fields)])
+        self.shell.command(link or self.link, command)
+        accepted = len(self.engine.submitted) > before
+        return self.engine.submitted[-1].request_id if accepted else 0
+
+    def command(
         self,
-        leg: int = 1,
+        leg: int,
         *,
         output_index: int = 0,
         hold: bool = False,
         timeout_ms: int = 60_000,
-        link: RouterLink | None = None,
         parent_span: int = 0,
         task: dict[str, Any] | None = None,
         **sampling: Any,
-    ) -> int:
-        """Starts sequence number 100 + leg. Returns its request_id, or 0 where it was refused."""
+    ) -> worker_pb2.StartLeg:
         fields = {
             "trace_id": TRACE,
             "model": MODEL,
@@ -264,8 +273,7 @@ class Bench:
         )
         if message.want_token_ids:
             self.said.with_ids.add(100 + leg)
-        before = len(self.engine.submitted)
-        command = worker_pb2.StartLeg(
+        return worker_pb2.StartLeg(
             leg=leg,
             destination=7,
             sequence=100 + leg,
@@ -277,9 +285,6 @@ class Bench:
             hold_output=hold,
             parent_span=parent_span,
         )
-        self.shell.command(link or self.link, worker_pb2.WorkerCommand(start=[command]))
-        accepted = len(self.engine.submitted) > before
-        return self.engine.submitted[-1].request_id if accepted else 0
 
     def step(self, *deltas: Delta) -> Said:
         self.shell.on_step(self.engine.note(deltas))
@@ -313,3 +318,21 @@ def with_logprobs(request_id: int, token_ids: Sequence[int], end: Ending | None 
     chosen = [-0.5 * token_id for token_id in token_ids]
     top = [[(token_id, -0.5), (0, -9.0)] for token_id in token_ids]
     return Delta(request_id, token_ids, end, Logprobs(chosen, top))
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, special_tokens=False)
+
+
+def terminate_at(number: int, *, request_id: int = 1) -> Any:
+    """Terminates at the given call of one sequence."""
+    seen: list[Chunk] = []
+
+    def judge(chunk: Chunk) -> Verdict:
+        if chunk.request_id == request_id and not chunk.aborted:
+            seen.append(chunk)
+            if len(seen) == number:
+                return terminate("guard")
+        return emit(chunk.text_diff)
+
+    return judge

@@ -1,0 +1,97 @@
+"""What prefill decides: the one chunk is judged, never shown, and the verdict is the router's."""
+
+from __future__ import annotations
+
+import pytest
+from worker_harness import KV, Bench, delta, ids_of, terminate_at
+
+from prefill_worker.rules import PrefillRules
+from tandem.engine.base import Delta, Ending
+from tandem.errors import EngineError
+from tandem.hooks.contract import terminate
+from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core.output import End
+
+FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
+
+
+@pytest.mark.promise("S0-034")
+def test_prefill_judges_its_one_token_and_shows_nothing(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, phase="prefill")
+    request = bench.start(task={"want_report": True})
+    said = bench.step(Delta(request, ids_of(tokenizer, "x"), Ending.LENGTH, kv=KV))
+    (call,) = bench.hook.calls
+    assert (call.phase, call.text_diff, call.is_final) == ("prefill", "x", True)
+    assert said.rows(101) == said.finishes(101) == []
+    assert said.order == ["report", "verdict", "closed"]
+    assert not said.of(1, "verdict")[0].terminate
+    assert said.closed(1).outcome == FINISHED
+    (report,) = said.reports(101)
+    assert (report.phase, report.worker, report.request_id) == (
+        common_pb2.PHASE_PREFILL,
+        "w",
+        request,
+    )
+    assert (report.emitted, report.kv_bytes, report.kv_transport) == (1, KV.bytes, KV.transport)
+
+
+@pytest.mark.promise("S0-035")
+def test_prefills_terminate_travels_as_its_verdict(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, phase="prefill", judge=lambda chunk: terminate("guard"))
+    said = bench.step(delta(bench.start(), [20], Ending.LENGTH))
+    (verdict,) = said.of(1, "verdict")
+    assert (verdict.terminate, verdict.reason) == (True, "guard")
+    assert said.closed(1).outcome == FINISHED
+
+
+@pytest.mark.promise("S0-019")
+def test_a_prefill_hook_that_fails_gives_no_verdict(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, phase="prefill", judge=lambda chunk: None)
+    said = bench.step(delta(bench.start(), [20], Ending.LENGTH))
+    assert said.of(1, "verdict") == []
+    closed = said.closed(1)
+    assert (closed.error.code, closed.retryable) == ("hook_failed", False)
+    assert closed.error.phase == common_pb2.PHASE_PREFILL
+
+
+@pytest.mark.promise("S0-035")
+def test_terminate_in_prefill_leaves_the_siblings_to_their_own_verdicts(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer, phase="prefill", judge=terminate_at(1, request_id=1))
+    requests = [bench.start(1), bench.start(2, output_index=1)]
+    ids = ids_of(tokenizer, "x")[:1]
+    bench.step(*(delta(request, ids, Ending.LENGTH) for request in requests))
+    said = bench.settle()
+    assert [said.of(leg, "verdict")[0].terminate for leg in (1, 2)] == [True, False]
+    assert [said.closed(leg).outcome for leg in (1, 2)] == [FINISHED, FINISHED]
+
+
+@pytest.mark.parametrize("kv", [None, KV])
+def test_the_hand_over_is_measured_and_said_to_nobody_but_in_the_report(
+    tokenizer: Tokenizer, kv: object
+) -> None:
+    bench = Bench(tokenizer, phase="prefill", hook=False)
+    said = bench.step(Delta(bench.start(), [20], Ending.LENGTH, kv=kv))  # type: ignore[arg-type]
+    assert said.of(1, "started") == said.rows(101) == said.finishes(101) == []
+    assert bench.counters.transfers["nixl/ucx"].bytes == (KV.bytes if kv else 0)
+
+
+def test_an_engine_that_fails_in_prefill_may_be_replaced_by_another(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, phase="prefill")
+    request = bench.start()
+    error = EngineError("it broke")
+    closed = bench.step(Delta(request, (), Ending.FAILED, error=error, retryable=True)).closed(1)
+    assert closed.retryable
+    assert closed.error.phase == common_pb2.PHASE_PREFILL
+
+
+def test_prefill_never_says_that_a_terminate_was_its_own_outcome() -> None:
+    rules = PrefillRules()
+    end = End("stop", "guard", terminated=True, withheld=True)
+    verdict = rules.verdict(end)
+    assert verdict is not None
+    assert (verdict.terminate, verdict.reason) == (True, "guard")
+    assert rules.closing(end).outcome == "finished"
+    assert rules.guard(streaming=True) is None

@@ -1,0 +1,165 @@
+"""Whatever a request's own data or user code does, it ends that leg alone: its siblings on the same
+stream go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from worker_harness import Bench, delta
+
+from tandem.engine.base import Ending
+from tandem.hooks.deferred import SequenceInfo, Work
+from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.intake import Intake
+
+FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
+
+
+class OddError(Exception):
+    """Of a kind that nobody expects."""
+
+
+def _raise(*arguments: Any, **named: Any) -> Any:
+    raise OddError("with the user's own words")
+
+
+def _others_go_on(bench: Bench, first: int) -> None:
+    """Leg 1 runs on, to its end, on a stream that nobody gave up."""
+    said = bench.step(delta(first, [20], Ending.LENGTH))
+    assert said.closed(1).outcome == worker_pb2.LegClosed.OUTCOME_FINISHED
+    assert not bench.link.broken.is_set()
+    assert len(bench.shell) == 0
+
+
+def _failed_alone(bench: Bench, first: int, code: str, *, retryable: bool) -> None:
+    closed = bench.settle().closed(2)
+    assert (closed.outcome, closed.error.code) == (FAILED, code)
+    assert closed.retryable is retryable
+    assert "own words" not in closed.error.message
+    _others_go_on(bench, first)
+
+
+def test_arguments_that_are_nested_too_deep_are_refused(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    deep = common_pb2.LogitsProcessor(name="x", args_json='{"a":' * 5_000 + "1" + "}" * 5_000)
+    assert bench.start(2, task={"logits": common_pb2.LogitsSpec(processors=[deep])}) == 0
+    assert bench.take().closed(2).error.param == "logits_processors"
+    _failed_alone(bench, first, "invalid_request", retryable=False)
+
+
+def test_a_task_that_cannot_be_read_is_refused_whatever_it_raises(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    monkeypatch.setattr(Intake, "accept", _raise)
+    bench.start(2)
+    _failed_alone(bench, first, "internal_error", retryable=False)
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    monkeypatch.setattr(Tokenizer, "encode", _raise)
+    assert bench.start(2, task={"prompt_token_ids": [], "prompt_text": "a " * 4_000_000}) == 0
+    _failed_alone(bench, first, "context_length_exceeded", retryable=False)
+
+
+def test_an_engine_that_does_not_take_a_request_refuses_it_whatever_it_raises(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    submit = bench.engine.submit
+    monkeypatch.setattr(bench.engine, "submit", _raise)
+    bench.start(2)
+    monkeypatch.setattr(bench.engine, "submit", submit)
+    assert bench.hook.of(2) == []
+    _failed_alone(bench, first, "engine_error", retryable=True)
+
+
+@pytest.mark.parametrize("at", ["open", "submit"])
+def test_hooks_that_cannot_be_asked_fail_their_leg_closed(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    hooks: Any = bench.shell._hooks
+    does = getattr(hooks, at)
+
+    def trap(given: SequenceInfo | Sequence[Work]) -> None:
+        about = given.request_id if isinstance(given, SequenceInfo) else given[0].request_id
+        if about == 2:
+            _raise()
+        does(given)
+
+    monkeypatch.setattr(hooks, at, trap)
+    second = bench.start(2)
+    if at == "submit":
+        bench.step(delta(second, [20]))
+        assert bench.said.text(102) == ""
+    assert bench.engine.cancelled == [second]
+    _failed_alone(bench, first, "hook_failed", retryable=False)
+
+
+def test_hooks_that_cannot_be_told_of_an_end_keep_no_leg_open(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    bench.start(2)
+    monkeypatch.setattr(bench.shell._hooks, "abort", _raise)
+    bench.cancel(2, "client")
+    assert bench.settle().closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+    _others_go_on(bench, first)
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_output_that_cannot_be_worked_with_fails_its_leg(tokenizer: Tokenizer, hook: bool) -> None:
+    bench = Bench(tokenizer, hook=hook)
+    first, second = bench.start(1), bench.start(2, stop=["END"])
+    odd: Any = ["no number"]
+    bench.step(delta(second, odd), delta(first, [20]))
+    assert bench.said.text(101) != ""
+    _failed_alone(bench, first, "internal_error", retryable=False)
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_a_finish_that_cannot_be_said_fails_its_leg(tokenizer: Tokenizer, hook: bool) -> None:
+    bench = Bench(tokenizer, hook=hook)
+    first = bench.start(1)
+    spent = common_pb2.Regeneration(count=1, spent_tokens=2**32 - 1)
+    second = bench.start(2, task={"regeneration": spent})
+    bench.step(delta(second, [20], Ending.LENGTH))
+    assert bench.said.finishes(102) == []
+    _failed_alone(bench, first, "internal_error", retryable=False)
+
+
+def test_an_engine_that_cannot_be_told_to_cancel_disturbs_nobody(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer)
+    first, second = bench.start(1), bench.start(2)
+    monkeypatch.setattr(bench.engine, "cancel", _raise)
+    bench.cancel(2, "client")
+    bench.step(delta(second, [20], Ending.LENGTH))
+    assert bench.said.closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+    _others_go_on(bench, first)
+
+
+def test_a_cancel_in_one_message_with_its_start_ends_the_leg(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    cancel = worker_pb2.CancelLeg(leg=2, reason="client")
+    both = worker_pb2.WorkerCommand(start=[bench.command(2)], cancel=[cancel])
+    bench.shell.command(bench.link, both)
+    assert bench.engine.cancelled == [2]
+    assert bench.settle().closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+    _others_go_on(bench, first)

@@ -1,0 +1,292 @@
+"""The worker's core on its own: its drawing, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from decode_worker.rules import DecodeRules
+from prefill_worker.rules import PrefillRules
+from tandem.engine.base import Delta, Ending, EngineRequest
+from tandem.errors import EngineError, HookError, WorkerError
+from tandem.hooks.deferred import Ruling, Work
+from tandem.hooks.piece import Piece
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core import actions, events, leg
+from tandem.worker.core.leg import NEXT, Stage
+from tandem.worker.core.machine import Core
+from tandem.worker.core.output import Output
+
+CLOSED = "closed"
+
+
+def test_the_drawing_shows_every_state_and_the_table_leaves_none_out() -> None:
+    drawn = set(re.findall(r"\b[A-Z]{4,}\b", leg.__doc__ or "")) - {"NEXT"}
+    assert drawn == {stage.name for stage in Stage}
+    assert NEXT.keys() == set(Stage)
+    reached = {Stage.WAITING}
+    while grown := {after for stage in reached for after in NEXT[stage]} - reached:
+        reached |= grown
+    assert reached == set(Stage)
+    assert [stage for stage in Stage if not NEXT[stage]] == [Stage.CLOSED]
+
+
+class World:
+    """One core, and what must hold of every action that it gives."""
+
+    def __init__(self, seed: int, *, phase: str, hooked: bool) -> None:
+        self.draw = random.Random(seed)
+        self.hooked = hooked
+        rules = DecodeRules() if phase == "decode" else PrefillRules()
+        self.core = Core(rules=rules, worker="w", max_legs=6, hooked=hooked)
+        self.now = 0.0
+        self.in_engine: set[int] = set()
+        self.asked_to_cancel: set[int] = set()
+        self.judging: dict[int, list[Work]] = {}
+        self.links: dict[int, dict[int, int]] = {}
+        """The open legs of each link, by the router's number: their request_id."""
+        self.held: set[int] = set()
+        self.begun: dict[int, tuple[int, int]] = {}
+        self.numbers = 0
+        self.last_link = 0
+        self.rows: Counter[int] = Counter()
+        self.brought: Counter[int] = Counter()
+        self.finished: set[int] = set()
+        self.closed: Counter[int] = Counter()
+
+    def tell(self, *batch: events.Event) -> None:
+        for action in self.core.handle(self.now, batch):
+            self.check(action)
+        for open_leg in self.core.legs:
+            stage, number = open_leg.stage, open_leg.request_id
+            if stage not in (Stage.WAITING, Stage.RUNNING) and open_leg.engine_holds:
+                assert number in self.asked_to_cancel, f"{stage}, and the engine was not told"
+            if stage in (Stage.SILENCED, Stage.LEAVING):
+                assert open_leg.held is None
+            if stage is Stage.HELD:
+                assert open_leg.held is not None, "it waits for a release that came"
+
+    def check(self, action: actions.Action) -> None:
+        match action:
+            case actions.Begin(request, _, command):
+                number = request.request_id
+                if self.draw.random() < 0.1:
+                    self.tell_later = events.NotBegun(number, command, EngineError("full"))
+                    self.core_refuses(number, command)
+                    return
+                self.in_engine.add(number)
+                self.judging[number] = []
+            case actions.CancelEngine(number):
+                assert number in self.in_engine, "cancelled what the engine holds no more"
+                assert number not in self.asked_to_cancel, "cancelled twice"
+                self.asked_to_cancel.add(number)
+            case actions.JudgeByHooks(works):
+                assert self.hooked
+                for work in works:
+                    self.judging[work.request_id].append(work)
+            case actions.StopJudging(number):
+                assert self.judging.pop(number, None) is not None, "told twice that it is over"
+            case actions.Send(link):
+                self.take(link)
+            case actions.LegClosed(closed):
+                self.closed[closed.request_id] += 1
+                assert closed.request_id not in self.in_engine, "closed, and the engine holds it"
+                if self.hooked:
+                    assert closed.request_id not in self.judging, "closed, and hooks still judge"
+            case actions.LegRefused() | actions.CountTransfer():
+                pass
+            case _:
+                raise AssertionError(f"unexpected: {action}")
+
+    def core_refuses(self, number: int, command: worker_pb2.StartLeg) -> None:
+        self.links[self.begun[number][0]].pop(command.leg, None)
+        for action in self.core.handle(self.now, [self.tell_later]):
+            assert not isinstance(action, actions.LegClosed)
+            if isinstance(action, actions.Send):
+                self.take(action.link)
+
+    def take(self, link: int) -> None:
+        drafts, said = self.core.outgoing(link).take()
+        for draft in drafts.values():
+            for sequence in draft.sequences:
+                assert sequence not in self.finished, "a row after the finish"
+                assert sequence not in self.held, "a held row that nobody released"
+                self.rows[sequence] += 1
+                assert self.rows[sequence] <= self.brought[sequence], "a row that never came"
+            for finish in draft.finishes:
+                assert finish.sequence not in self.finished, "two finishes"
+                assert finish.sequence not in self.held
+                self.finished.add(finish.sequence)
+        for event in said:
+            if event.HasField(CLOSED):
+                self.links[link].pop(event.leg, None)
+
+    # --- what may happen -------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        self.last_link += 1
+        self.links[self.last_link] = {}
+        self.tell(events.LinkUp(self.last_link))
+
+    def link_down(self) -> None:
+        if self.links:
+            link = self.draw.choice(list(self.links))
+            self.tell(events.LinkDown(link))
+            del self.links[link]
+
+    def start(self) -> None:
+        if not self.links:
+            return
+        link = self.draw.choice(list(self.links))
+        first = self.numbers + 1
+        for index in range(self.draw.choice((1, 1, 2, 3))):
+            self.numbers += 1
+            number = self.numbers
+            command = worker_pb2.StartLeg(
+                leg=number,
+                destination=1,
+                sequence=first + index,
+                output_index=index,
+                timeout_ms=self.draw.choice((2_000, 60_000)),
+                hold_output=self.draw.random() < 0.3,
+            )
+            if command.hold_output:
+                self.held.add(command.sequence)
+            request = EngineRequest(
+                request_id=number, token_ids=[1], sampling=common_pb2.SamplingParams()
+            )
+            self.links[link][number] = number
+            self.begun[number] = (link, number)
+            self.tell(
+                events.Start(
+                    link=link,
+                    command=command,
+                    task=common_pb2.Task(want_text=True),
+                    request=request,
+                    output=Output(detokenizer=None),
+                )
+            )
+
+    def step(self) -> None:
+        deltas = []
+        for number in sorted(self.in_engine):
+            if self.draw.random() < 0.3:
+                continue
+            deltas.append(self.delta(number))
+        self.tell(events.Stepped(deltas))
+
+    def delta(self, number: int) -> Delta:
+        if number in self.asked_to_cancel and self.draw.random() < 0.6:
+            end: Ending | None = Ending.CANCELLED
+        else:
+            end = self.draw.choice((None,) * 8 + tuple(Ending))
+        if end is not None:
+            self.in_engine.discard(number)
+        if end is Ending.CANCELLED or end is Ending.FAILED:
+            return Delta(number, (), end, retryable=True)
+        self.brought[number] += 1
+        return Delta(number, (5,), end)
+
+    def rule(self) -> None:
+        rulings = []
+        for number in list(self.judging):
+            if number in self.judging and self.draw.random() < 0.6:
+                works, self.judging[number] = self.judging[number], []
+                rulings += [self.ruling(work) for work in works]
+        self.tell(events.Ruled(rulings))
+
+    def ruling(self, work: Work) -> Ruling:
+        what = self.draw.random()
+        if what < 0.05:
+            return Ruling(work.request_id, None, work.final, error=HookError("x"))
+        if what < 0.12:
+            return Ruling(work.request_id, None, work.final, reason="guard")
+        piece: Piece | None = work.piece if what < 0.8 else None
+        return Ruling(work.request_id, piece, work.final)
+
+    def release(self) -> None:
+        if self.held:
+            sequence = self.draw.choice(sorted(self.held))
+            self.held.discard(sequence)
+            self.tell(events.Release(self.begun[sequence][0], sequence))
+
+    def cancel(self) -> None:
+        if self.begun:
+            link, number = self.draw.choice(list(self.begun.values()))
+            self.tell(events.Cancel(link, number, "client"))
+
+    def several(self) -> None:
+        """Two things in one call."""
+        if self.begun:
+            link, number = self.draw.choice(list(self.begun.values()))
+            self.held.discard(number)
+            self.tell(events.Release(link, number), events.Cancel(link, number, "client"))
+
+    def tick(self) -> None:
+        self.tell(events.Tick())
+        for open_leg in self.core.legs:
+            assert open_leg.stage is Stage.LEAVING or open_leg.deadline > self.now
+
+    def judge_failed(self) -> None:
+        if self.begun:
+            number = self.draw.choice(list(self.begun))
+            self.tell(events.JudgeFailed(number, HookError("x")))
+
+    def live(self, turns: int) -> None:
+        weighted = [self.step] * 6 + [self.rule] * 4 + [self.start] * 3 + [self.release] * 2
+        rare = [self.cancel, self.several, self.tick, self.judge_failed, self.link_up]
+        for _ in range(turns):
+            self.now += self.draw.random()
+            self.draw.choice(weighted + rare + [self.link_down] * (self.draw.random() < 0.3))()
+
+    def end(self) -> None:
+        """Everything that is owed comes, and nothing new."""
+        if self.draw.random() < 0.5:
+            self.in_engine.clear()
+            self.tell(events.EngineGone(EngineError("died")))
+        else:
+            self.tell(events.Abandon(WorkerError("shut down")))
+            self.tell(
+                events.Stepped([Delta(n, (), Ending.CANCELLED) for n in sorted(self.drained())])
+            )
+
+    def drained(self) -> set[int]:
+        left, self.in_engine = self.in_engine, set()
+        return left
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, hooked: bool) -> None:
+    seen: set[Stage] = set()
+    for seed in range(150):
+        world = World(seed, phase=phase, hooked=hooked)
+        world.link_up()
+        for _ in range(12):
+            world.live(6)
+            seen |= {open_leg.stage for open_leg in world.core.legs}
+        world.end()
+        assert len(world.core) == 0
+        assert world.judging == {} or not hooked
+        assert max(world.closed.values(), default=1) == 1
+        assert all(open_legs == {} for open_legs in world.links.values())
+        assert world.core._groups == world.core._numbers == {}
+    expected = {Stage.WAITING, Stage.LEAVING}
+    if phase == "decode":
+        expected |= {Stage.RUNNING, Stage.HELD}
+        expected |= {Stage.RULING, Stage.SILENCED} if hooked else set()
+    assert expected <= seen
+
+
+def test_a_state_that_the_drawing_does_not_lead_to_is_refused() -> None:
+    world = World(1, phase="decode", hooked=False)
+    world.link_up()
+    world.start()
+    any_leg: Any = next(iter(world.core.legs))
+    any_leg.stage = Stage.LEAVING
+    with pytest.raises(AssertionError, match=r"LEAVING to Stage\.RUNNING"):
+        world.core._move(any_leg, Stage.RUNNING)
