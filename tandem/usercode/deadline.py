@@ -56,7 +56,7 @@ class Watch:
         threading.Thread(target=self._watch, name="hook-watch", daemon=True).start()
 
     def enter(self, began: float, timeout: float) -> None:
-        """A call begins. Seconds."""
+        """A call begins; both times are seconds."""
         self.due = due = began + timeout
         if due < self.next_look:
             self.look_at(due)
@@ -127,5 +127,5 @@ class Guard:
         return f"raised {type(error).__name__}"
 
     def _cpu_since(self, began: float) -> float:
-        """At least so much."""
+        """CPU seconds since then: at least so much."""
         return thread_time() - self._cpu - (began - self._started)

@@ -63,5 +63,5 @@ async def _run(instance: Any, name: str, seconds: float) -> None:
 
 
 def words(error: Exception) -> str:
-    """Of an error at start, where no client's text is near."""
+    """Describe an error at start, where no client's text is near."""
     return f"{type(error).__name__}: {error}"
