@@ -12,10 +12,10 @@ from tandem.hooks.audit import AuditLog
 from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
+from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.sequence_guard import Question
 from tandem.hooks.classifiers.settings import parse
-from tandem.hooks.classifiers.tally import ClassifierTally
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 from tandem.worker.config import WorkerConfig
@@ -61,8 +61,8 @@ class Classifying:
         self._open: dict[int, Guarded] = {}
 
     @property
-    def counters(self) -> dict[str, ClassifierTally]:
-        return {runner.name: runner.tally for runner in self._classifiers.runners}
+    def counters(self) -> dict[str, ClassifierCounters]:
+        return {runner.name: runner.counters for runner in self._classifiers.runners}
 
     async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
         self._deliver = deliver

@@ -23,8 +23,8 @@ from router.workers import Workers
 from tandem import metrics
 from tandem.certificates import ExpiryCollector
 from tandem.engine.base import EngineFigures
-from tandem.hooks.classifiers.tally import ClassifierTally
-from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.classifiers.counters import ClassifierCounters
+from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
@@ -94,4 +94,4 @@ def _worker() -> Iterator[Metric]:
         ready=lambda: False,
         figures=lambda: EngineFigures(open_handovers=0),
     ).collect()
-    yield from classifier_metrics("decode", {"any": ClassifierTally()})
+    yield from classifier_metrics("decode", {"any": ClassifierCounters()})

@@ -1,4 +1,4 @@
-"""The router's settings, with their defaults and help texts."""
+"""The router's settings."""
 
 from __future__ import annotations
 

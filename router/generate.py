@@ -21,7 +21,7 @@ from tandem.wire import columns
 FIRST_SEQUENCE = 1
 """A call's outputs are numbered from here."""
 _DEFAULTS = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-"""Defaults of fields for which 0 is no value."""
+"""Of fields for which 0 is no value."""
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("temperature", lambda value: value >= 0, "at least 0"),
     ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
@@ -134,7 +134,7 @@ class Answers:
         self._changed.set()
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
-        """Ignored: a single request needs no news of the fleet."""
+        """Nothing for one request."""
 
     def set_draining(self) -> None:
         """The call ends with its request."""

@@ -21,7 +21,7 @@ class Sink(Protocol):
     """Where output for one frontend number goes."""
 
     def add_payload(self, payload: bytes) -> None:
-        """Take output: a serialised TokenColumns."""
+        """A serialised TokenColumns."""
 
     def add_end(self, action: actions.EndSequence) -> None: ...
 

@@ -44,7 +44,7 @@ class RunningRouter:
     drained: DrainMetrics
     workers: Workers
     port: int = 0
-    """The port of gRPC, once it listens."""
+    """Of gRPC, once it listens."""
 
     @property
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""The router's gRPC service, for frontends and for plain callers."""
+"""The router's gRPC service."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Worker:
 
     @property
     def open_legs(self) -> int:
-        """Open legs, those of other routers included."""
+        """Of all routers."""
         return len(self.legs) + self.other_legs
 
     @property

@@ -99,7 +99,7 @@ class Core:
 
     @property
     def draining(self) -> bool:
-        """Whether it admits nothing new any more."""
+        """It admits nothing new."""
         return self.state.draining
 
     @property

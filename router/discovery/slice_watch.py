@@ -42,7 +42,7 @@ _TROUBLE_OF_STATUS = {
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Timing:
-    """How long each wait may take, in seconds."""
+    """Seconds."""
 
     watch: int = 240
     """The API server ends a watch after this; a new list follows."""
@@ -82,7 +82,7 @@ class SliceWatch:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Watch until `stop` is called."""
+        """Until `stop`."""
         try:
             while not self._stopping.is_set():
                 try:

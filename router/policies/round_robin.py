@@ -1,4 +1,4 @@
-"""The round_robin policy: the workers in turn, by address."""
+"""One after the other."""
 
 from __future__ import annotations
 

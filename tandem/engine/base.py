@@ -167,7 +167,7 @@ class Engine(Protocol):
         ...
 
     def figures(self) -> EngineFigures:
-        """The engine's figures for metrics. Cheap."""
+        """A snapshot; cheap."""
         ...
 
     async def close(self) -> None:

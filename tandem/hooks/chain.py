@@ -1,17 +1,22 @@
-"""Several hooks in order: each sees what those before it let through."""
+"""Several hooks in order: each sees what those before it let through.
+
+A sequence's way through them is a state machine that calls nothing itself: it says which hook to
+call with which chunk, and is told what came of it. tandem.hooks.runner makes the calls.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
-from tandem.errors import LoadError
+from tandem.errors import HookError, LoadError
 from tandem.hooks.audit import AuditLog
-from tandem.hooks.contract import Phase
+from tandem.hooks.contract import Chunk, Phase
 from tandem.hooks.deferred import SequenceInfo
-from tandem.hooks.loader import load_hook
+from tandem.hooks.loader import LoadedHook, load_hook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
 from tandem.hooks.sequence_hook import SequenceHook
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.usercode.deadline import WATCH
@@ -22,7 +27,7 @@ log = logging.getLogger(__name__)
 class Chain:
     """All hooks of one process: one instance each (S0-001)."""
 
-    def __init__(self, hooks: Sequence[HookRunner], *, audit: AuditLog | None = None) -> None:
+    def __init__(self, hooks: Sequence[LoadedHook], *, audit: AuditLog | None = None) -> None:
         self.hooks = hooks
         self.audit = audit
         self.is_async = any(hook.is_async for hook in hooks)
@@ -53,98 +58,115 @@ class Chain:
 
     def sequence(self, info: SequenceInfo) -> SequenceChain:
         """For the chunks of one sequence, in order."""
-        return SequenceChain([SequenceHook(hook, info) for hook in self.hooks])
+        return SequenceChain([SequenceHook(hook, info) for hook in self.hooks], info)
 
 
 class SequenceChain:
     """One sequence's passage through all hooks.
+
+    `begin` and `end` return a chunk that `hook` must be called with, and so does `answered`, which
+    is told what came of that call: an answer, or a Failed. None: there is nothing to call now. Then
+    `passed` is what may be shown of the piece.
 
     A chunk of which a hook lets nothing through is not shown to those after it, unless it is the
     last: every hook gets its final call. After a terminate the hooks before it are told that the
     sequence is over; those after it get a last chunk, so that they give what they still hold.
     """
 
-    __slots__ = ("_hooks", "reason")
+    __slots__ = (
+        "_ending",
+        "_final",
+        "_hooks",
+        "aborted",
+        "error",
+        "hook",
+        "info",
+        "over",
+        "passed",
+        "reason",
+    )
 
-    def __init__(self, hooks: Sequence[SequenceHook]) -> None:
+    def __init__(self, hooks: Sequence[SequenceHook], info: SequenceInfo) -> None:
+        self.info = info
         self._hooks = hooks
+        for before, after in pairwise(hooks):
+            before.next = after
+        self.hook = hooks[0]
+        """The one to be called."""
+        self._final = False
+        self._ending = False
+        self.over = False
+        """Its hooks know, or will be told, that it is over: nothing more is judged."""
+        self.aborted = False
+        """Nobody waits for what becomes of its pieces."""
+        self.passed: Piece | None = None
+        """What may be shown of the last piece; None: hooks withheld it."""
         self.reason: str | None = None
         """Set by a terminate."""
+        self.error: HookError | None = None
+        """A hook failed closed."""
 
     @property
     def seconds(self) -> float:
         """Spent in hooks."""
-        return sum(hook.seconds for hook in self._hooks)
+        return sum([hook.seconds for hook in self._hooks])
 
-    def judge(self, piece: Piece, final: bool) -> Piece | None:
-        """What may be shown of a piece; None: hooks withheld it. Only where no hook is async.
+    def begin(self, piece: Piece, final: bool) -> Chunk | None:
+        """A piece comes. Only where the sequence is not over."""
+        self.passed = piece
+        self._final = final
+        hook = self.hook = self._hooks[0]
+        return self._ask(hook) if hook.muted else hook.chunk(piece, final)
 
-        Raises HookError; then, as after a terminate, every hook knows that the sequence is over.
+    def answered(self, answer: Any) -> Chunk | None:
+        """What `hook` answered."""
+        piece, hook, final = self.passed, self.hook, self._final
+        if self._ending or piece is None:
+            hook.told(answer)
+            return self.end()
+        try:
+            passed = hook.judge(answer, piece, final)
+        except HookError as error:
+            self.error, self.passed, self.reason = error, None, None
+            return self.end()
+        if passed is not piece:
+            self.passed = passed
+            if hook.reason is not None:
+                # The first reason counts, and what comes now is the last.
+                self.reason = self.reason or hook.reason
+                self._final = True
+                self.passed = passed if passed is not None and passed.text else None
+            elif passed is None and not final:
+                return None
+        elif hook.next is None and not final:
+            return None  # as it is: what nearly every call comes to
+        return self._ask(hook.next)
+
+    def end(self) -> Chunk | None:
+        """The sequence is over, also in the middle of a call that was broken off: every hook is
+        told that does not know it.
         """
-        passed: Piece | None = piece
-        try:
-            for hook in self._hooks:
-                if hook.muted:
-                    continue
-                given = passed or Piece("", ())
-                passed = hook.judge(given, final)
-                if passed is given:
-                    continue  # as it is: what nearly every call comes to
-                if hook.reason is not None:
-                    final, passed = self._terminated(hook.reason, passed)
-                elif passed is None and not final:
-                    return None
-        except BaseException:
-            self.abort()
-            raise
-        if final:
-            self.abort()
-        return passed
-
-    async def judge_async(self, piece: Piece, final: bool) -> Piece | None:
-        """`judge` for every chain."""
-        passed: Piece | None = piece
-        try:
-            for hook in self._hooks:
-                if hook.muted:
-                    continue
-                given = passed or Piece("", ())
-                if hook.is_async:
-                    passed = await hook.judge_async(given, final)
-                else:
-                    passed = hook.judge(given, final)
-                if hook.reason is not None:
-                    final, passed = self._terminated(hook.reason, passed)
-                elif passed is None and not final:
-                    return None
-        except Exception:
-            await self.abort_async()
-            raise
-        if final:
-            await self.abort_async()
-        return passed
-
-    def abort(self) -> None:
-        """Tell every hook once that the sequence is over, unless it knows."""
+        self.over = self._ending = True
         for hook in self._hooks:
-            hook.abort()
+            if not hook.ended:
+                self.hook = hook
+                return hook.last_words()
+        return None
 
-    async def abort_async(self) -> None:
-        """`abort` for every chain."""
-        for hook in self._hooks:
-            if hook.is_async:
-                await hook.abort_async()
-            else:
-                hook.abort()
-
-    def _terminated(self, reason: str, passed: Piece | None) -> tuple[bool, Piece | None]:
-        """The first reason counts. What comes now is the last."""
-        if self.reason is None:
-            self.reason = reason
-        return True, passed if passed is not None and passed.text else None
+    def _ask(self, hook: SequenceHook | None) -> Chunk | None:
+        """This hook, or the next one that is to be asked."""
+        while hook is not None and hook.muted:
+            hook = hook.next
+        if hook is None:
+            return self.end() if self._final else None
+        self.hook = hook
+        piece = self.passed
+        if piece is None:
+            piece = self.passed = Piece("", ())
+        return hook.chunk(piece, self._final)
 
 
-def _load(entry: HookEntry, phase: Phase, model: str, audit: AuditLog | None) -> HookRunner:
+def _load(entry: HookEntry, phase: Phase, model: str, audit: AuditLog | None) -> LoadedHook:
     try:
         hook = load_hook(entry.path, entry.config)
     except LoadError as error:
@@ -156,4 +178,4 @@ def _load(entry: HookEntry, phase: Phase, model: str, audit: AuditLog | None) ->
     elif entry.on_error == "open":
         log.warning("a hook fails open: what it fails on is shown", extra={"hook": entry.name})
     log.info("hook loaded", extra={"hook": entry.name, "phase": phase})
-    return HookRunner(hook, entry=entry, phase=phase, model=model, audit=audit)
+    return LoadedHook(hook, entry=entry, phase=phase, model=model, audit=audit)

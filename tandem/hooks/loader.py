@@ -1,16 +1,22 @@
-"""Builds the hook that a worker's settings name."""
+"""Builds the hooks that a worker's settings name, and keeps what all calls of one share."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.hooks.contract import Hook
+from tandem.hooks.audit import AuditLog
+from tandem.hooks.contract import Chunk, Hook, Phase
+from tandem.hooks.counters import HookCounters
+from tandem.hooks.settings import HookEntry
 from tandem.usercode import lifecycle
-from tandem.usercode.loader import load_object
+from tandem.usercode.call import Caller, Failed
+from tandem.usercode.loader import check_takes_one, is_async, load_object
 
+log = logging.getLogger(__name__)
 READY: dict[str, str] = {
     "banned_phrases": "tandem.guardrails.banned_phrases:BannedPhrases",
     "json_only": "tandem.guardrails.json_only:JsonOnly",
@@ -38,22 +44,69 @@ def load_hook(path: str, config: Mapping[str, Any] | None = None) -> Hook:
         )
     if inspect.isasyncgenfunction(type(instance).__call__):
         raise LoadError(f"hook {path!r}: its __call__ is a generator; it must return one verdict")
-    _check_signature(path, instance)
+    check_takes_one(instance, f"hook {path!r}: its __call__ must take the chunk alone")
     hook: Hook = instance
     return hook
 
 
-def is_async(instance: Any) -> bool:
-    """Whether its __call__ is `async def`."""
-    return inspect.iscoroutinefunction(type(instance).__call__)
+class LoadedHook:
+    """A hook of this process, built once."""
 
+    __slots__ = (
+        "audit",
+        "caller",
+        "counters",
+        "entry",
+        "forget",
+        "function",
+        "hook",
+        "is_async",
+        "model",
+        "phase",
+    )
 
-def _check_signature(path: str, instance: Any) -> None:
-    try:
-        inspect.signature(instance).bind(None)
-    except TypeError as error:
-        raise LoadError(
-            f"hook {path!r}: its __call__ must take the chunk alone: {error}"
-        ) from error
-    except ValueError:
-        pass  # no readable signature: the first call decides, and fails closed
+    def __init__(
+        self,
+        hook: Hook,
+        *,
+        entry: HookEntry,
+        phase: Phase,
+        model: str,
+        audit: AuditLog | None = None,
+    ) -> None:
+        self.hook = hook
+        self.audit = audit
+        self.entry = entry
+        self.phase: Phase = phase
+        self.model = model
+        self.is_async = is_async(hook)
+        self.caller = Caller(entry.timeout_ms / 1000)
+        self.function: Callable[[Chunk], Any] = hook.__call__
+        self.forget: Callable[[int], object] | None = getattr(hook, "close", None)
+        self.counters = HookCounters()
+
+    @property
+    def name(self) -> str:
+        return self.entry.name or self.entry.path
+
+    async def startup(self) -> None:
+        """Raises LoadError."""
+        await lifecycle.startup(f"hook {self.name!r}", self.hook)
+
+    async def shutdown(self) -> None:
+        """Bounded; a failure is logged."""
+        await lifecycle.shutdown(f"hook {self.name!r}", self.hook)
+
+    def close(self, request_id: int) -> None:
+        """Tell the hook that nothing more comes of a sequence. A failure is counted and logged."""
+        self.counters.sequences -= 1
+        if self.forget is None:
+            return
+        answer = self.caller.call(self.forget, request_id)
+        if type(answer) is Failed:
+            self.failed(answer)
+            log.warning("a hook's close raised", extra={"hook": self.name, "reason": answer.kind})
+
+    def failed(self, failed: Failed) -> None:
+        """Count it."""
+        self.counters.verdicts["timeout" if failed.overdue else "error"] += 1

@@ -11,6 +11,7 @@ from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.piece import Piece
+from tandem.hooks.runner.async_ import run
 
 
 @dataclass(slots=True)
@@ -54,7 +55,6 @@ class TrialRequest:
         streaming: bool = True,
         trace_id: str = "",
     ) -> None:
-        self._chain = chain
         self._sequences = [
             chain.sequence(
                 SequenceInfo(
@@ -99,20 +99,10 @@ class TrialRequest:
         for output, sequence in zip(self.outputs, self._sequences, strict=True):
             if not output.over:
                 output.over = True
-                if self._chain.is_async:
-                    await sequence.abort_async()
-                else:
-                    sequence.abort()
+                await run(sequence, sequence.end())
 
     async def _judge(self, output: Shown, sequence: SequenceChain, given: Brought) -> Piece | None:
-        try:
-            if self._chain.is_async:
-                passed = await sequence.judge_async(given.piece, given.final)
-            else:
-                passed = sequence.judge(given.piece, given.final)
-        except HookError as error:
-            output.error, output.over = error, True
-            return None
+        await run(sequence, sequence.begin(given.piece, given.final))
+        output.error, output.over = sequence.error, sequence.over
         output.stop_reason = sequence.reason
-        output.over = given.final or sequence.reason is not None
-        return passed
+        return sequence.passed

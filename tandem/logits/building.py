@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tandem.errors import InvalidRequestError, ProcessorError
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.logits.spec import PARAM
-from tandem.usercode.deadline import Guard
+from tandem.usercode.call import Caller, Failed
 
 DEFAULT_SECONDS = 1.0
 """The limit of one call of a processor."""
@@ -25,21 +26,30 @@ def build(
     Raises InvalidRequestError where it says that its arguments do not fit (ValueError), and
     ProcessorError where it fails otherwise.
     """
-    guard = Guard(seconds * _CALLS)
-
-    def built() -> Any:
-        processor = make(**args)
-        prepare = getattr(processor, "prepare", None)
-        if prepare is not None:
-            prepare(model)
+    caller = Caller(seconds * _CALLS, by_cpu_time=True)
+    processor: LogitsProcessor | Failed = caller.call(partial(_built, make, args), model)
+    if not isinstance(processor, Failed):
         return processor
-
-    try:
-        processor: LogitsProcessor = guard.call(built)
-    except ValueError as error:
-        raise InvalidRequestError(f"logits processor {name!r}: {error}", param=PARAM) from error
-    except BaseException as error:
-        raise ProcessorError(
-            f"logits processor {name!r} could not be built: it {guard.words(error)}"
+    error = processor.error
+    if isinstance(error, ValueError):
+        raise InvalidRequestError(
+            f"logits processor {name!r}: {processor.text}", param=PARAM
         ) from error
+    raise ProcessorError(
+        f"logits processor {name!r} could not be built: it {what_failed(processor, caller)}"
+    ) from error
+
+
+def what_failed(failed: Failed, caller: Caller) -> str:
+    """What a processor did."""
+    if failed.overdue:
+        return f"took longer than {caller.seconds * 1000:g} ms"
+    return f"raised {failed.kind}"
+
+
+def _built(make: Callable[..., Any], args: Mapping[str, Any], model: Model) -> Any:
+    processor = make(**args)
+    prepare = getattr(processor, "prepare", None)
+    if prepare is not None:
+        prepare(model)
     return processor

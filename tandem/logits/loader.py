@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from importlib import metadata
 from typing import Any
 
 from tandem.errors import LoadError
 from tandem.logits.processor import INTERFACE_VERSION, LogitsProcessor, Need
 from tandem.logits.ready import READY
-from tandem.usercode.loader import load_object
+from tandem.usercode.loader import load_entry_point, load_object
 
 GROUP = "tandem.logits_processors"
 
@@ -64,17 +63,10 @@ def _found(name: str, use: str) -> Any:
         return load_object(use)
     if use in READY:
         return load_object(READY[use])
-    points = metadata.entry_points(group=GROUP, name=use)
-    if not points:
-        installed = sorted({point.name for point in metadata.entry_points(group=GROUP)})
+    try:
+        return load_entry_point(GROUP, use)
+    except LoadError as error:
         raise LoadError(
             f"logits processor {name!r}: {use!r} is not an import path "
-            f'("package.module:Class"), not ready-made ({", ".join(sorted(READY))}), and not an '
-            f"entry point of the group {GROUP} ({', '.join(installed) or 'none is installed'})"
-        )
-    if len({point.value for point in points}) > 1:
-        raise LoadError(
-            f"logits processor {name!r}: several distributions declare {use!r} in {GROUP}; "
-            "name one by its import path"
-        )
-    return load_object(next(iter(points)).value)
+            f'("package.module:Class") and not ready-made ({", ".join(sorted(READY))}): {error}'
+        ) from error

@@ -31,8 +31,9 @@ from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 
 INTERFACE_VERSION = 1
-"""The version of this module. A class may state the one it was written for as `interface_version`;
-another one is refused at load."""
+"""Of this module. A class may state the one it was written for as `interface_version`; another one
+is refused at load.
+"""
 
 
 class Need(enum.Enum):

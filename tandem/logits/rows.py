@@ -1,22 +1,20 @@
-"""Applies the processors of a step's rows. User code is called here alone; whatever it does wrong
-becomes a value.
-"""
+"""Applies the processors of a step's rows. Whatever user code does wrong becomes a value."""
 
 from __future__ import annotations
 
 import logging
 import math
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import ProcessorError
 from tandem.logits import arrays
+from tandem.logits.building import what_failed
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import leaves_token
-from tandem.usercode.deadline import Guard
+from tandem.usercode.call import Caller, Failed
 
 if TYPE_CHECKING:
     from tandem.logits.state import Part, RequestLogits
@@ -50,9 +48,9 @@ class _Step:
     """The rows of one step, while their processors edit them."""
 
     __slots__ = (
+        "_caller",
         "_doubtful",
         "_forbidden",
-        "_guard",
         "_histories",
         "_logits",
         "_numpy",
@@ -73,7 +71,7 @@ class _Step:
         """Whether a row may have no token left."""
         self._forbidden: dict[int, Any] = {}
         """Bool, (vocabulary,): what a row's grammar forbids."""
-        self._guard = Guard(states[0].seconds)
+        self._caller = Caller(states[0].seconds, by_cpu_time=True)
 
     def edit(self, place: int) -> None:
         """Call the processors at `place` of all rows."""
@@ -137,7 +135,7 @@ class _Step:
         history, error = self._histories[index], None
         if part.due != history.position:
             row = self._row(index, part)
-            error = self._attempt(part.name, part.renew)
+            error = self._attempt(part.name, type(part).renew, part)
             error = error or self._attempt(part.name, part.replay, history, row)
             self._states[index].error = error
         part.due = history.position + 1
@@ -186,11 +184,12 @@ class _Step:
 
     def _attempt(self, name: str, function: Any, *args: Any) -> ProcessorError | None:
         """One call of user code. A row is its last argument."""
-        try:
-            answer = self._guard.call(function, *args)
-        except BaseException as error:  # noqa: BLE001 - user code becomes an outcome, also exit()
-            return _failed(name, self._guard.words(error), _place(error))
-        if answer is not None and not (args and answer is args[-1]):
+        answer = self._caller.call(partial(function, *args[:-1]), args[-1])
+        if type(answer) is Failed:
+            what, place = what_failed(answer, self._caller), answer.place
+            del answer  # its traceback leads to this frame, and would keep all of the step alive
+            return _failed(name, what, place)
+        if answer is not None and answer is not args[-1]:
             return _failed(name, "returned a value: it must edit the row in place")
         return None
 
@@ -218,8 +217,3 @@ def _failed(name: str, what: str, place: str = "") -> ProcessorError:
         "logits processor failed", extra={"processor": name, "reason": f"{what} {place}".strip()}
     )
     return ProcessorError(f"logits processor '{name}' {what}")
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

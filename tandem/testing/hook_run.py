@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Hook, Phase
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.hooks.trial import Brought, Shown, TrialRequest
 
@@ -122,7 +122,7 @@ def _chain(hooks: Hook | Sequence[Hook], *, phase: Phase, model: str, timeout_ms
     given = [*hooks] if isinstance(hooks, Sequence) else [hooks]
     return Chain(
         [
-            HookRunner(
+            LoadedHook(
                 hook,
                 entry=HookEntry(path=type(hook).__name__, timeout_ms=timeout_ms),
                 phase=phase,

@@ -1,5 +1,6 @@
-"""What hooks and classifiers have in common from their building to their end: the operator's class,
-built with its config, and its optional `startup` and `shutdown`.
+"""User code from its building to its end: the class, built with its config, and its optional
+`startup` and `shutdown`, plain or async. Waiting is bounded; a constructor, or a plain `startup`,
+may take its time, because models are loaded there.
 """
 
 from __future__ import annotations
@@ -7,14 +8,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from tandem.errors import LoadError
+from tandem.usercode.call import Caller, Failed
 
 log = logging.getLogger(__name__)
 STARTUP_SECONDS = 60.0
 SHUTDOWN_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
+"""For a call that was cancelled to end; one that ignores it is left behind."""
 
 
 def build(what: str, user_class: type[Any], config: Mapping[str, Any]) -> Any:
@@ -28,40 +34,41 @@ def build(what: str, user_class: type[Any], config: Mapping[str, Any]) -> Any:
         raise LoadError(f"{what} cannot be built {given}: {error}") from error
     except ValueError:
         pass  # a class without a readable signature, written in C: the call decides
-    try:
-        return user_class(**config)
-    except LoadError as error:
-        raise LoadError(f"{what}: {error}") from error
-    except Exception as error:
-        raise LoadError(f"{what}: its constructor raised {words(error)}") from error
+    instance = Caller(math.inf).call(lambda config: user_class(**config), config)
+    if isinstance(instance, Failed):
+        if isinstance(instance.error, LoadError):
+            raise LoadError(f"{what}: {instance.error}") from instance.error
+        raise LoadError(f"{what}: its constructor raised {instance.words}") from instance.error
+    return instance
 
 
 async def startup(what: str, instance: Any) -> None:
     """Run its own, where it has one. Raises LoadError."""
-    try:
-        await _run(instance, "startup", STARTUP_SECONDS)
-    except Exception as error:
-        raise LoadError(f"{what}: its startup raised {words(error)}") from error
+    failed = await _run(instance, "startup", Caller(math.inf), STARTUP_SECONDS)
+    if failed is not None:
+        raise LoadError(f"{what}: its startup raised {failed.words}") from failed.error
 
 
 async def shutdown(what: str, instance: Any) -> None:
-    """Run its own, where it has one, in bounded time; a failure is logged."""
-    try:
-        await _run(instance, "shutdown", SHUTDOWN_SECONDS)
-    except Exception as error:  # noqa: BLE001 - user code at the end of the process
-        log.warning("%s: its shutdown raised", what, extra={"reason": type(error).__name__})
+    """Run its own, where it has one. A failure is logged."""
+    failed = await _run(instance, "shutdown", Caller(SHUTDOWN_SECONDS), SHUTDOWN_SECONDS)
+    if failed is not None:
+        log.warning("%s: its shutdown raised", what, extra={"reason": failed.kind})
 
 
-async def _run(instance: Any, name: str, seconds: float) -> None:
+async def _run(instance: Any, name: str, caller: Caller, seconds: float) -> Failed | None:
+    """Call a method, and wait for what it returns."""
+    answer = caller.call(partial(_call_method, name), instance)
+    if inspect.isawaitable(answer):
+        task = asyncio.get_running_loop().create_task(Caller(seconds).call_async(lambda: answer))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds + CANCEL_SECONDS)
+        finally:
+            task.cancel()
+        answer = task.result() if done else Failed(TimeoutError("it does not end"))
+    return answer if isinstance(answer, Failed) else None
+
+
+def _call_method(name: str, instance: Any) -> Any:
     method = getattr(instance, name, None)
-    if method is None:
-        return
-    async with asyncio.timeout(seconds):
-        result = method()
-        if inspect.isawaitable(result):
-            await result
-
-
-def words(error: Exception) -> str:
-    """Describe an error at start, where no client's text is near."""
-    return f"{type(error).__name__}: {error}"
+    return None if method is None else method()

@@ -1,4 +1,5 @@
-"""Finds the code that a setting names.
+"""Finds the code that a setting names: by import path, or as an entry point of an installed
+package.
 
 Every way in which that can fail is a LoadError with a message of its own, so that a worker never
 starts without what it was asked to run.
@@ -7,10 +8,12 @@ starts without what it was asked to run.
 from __future__ import annotations
 
 import importlib
+import inspect
+from importlib import metadata
 from typing import Any
 
 from tandem.errors import LoadError
-from tandem.usercode import lifecycle
+from tandem.usercode.call import Failed
 
 
 def load_object(path: str) -> Any:
@@ -31,10 +34,12 @@ def load_object(path: str) -> Any:
         raise LoadError(
             f"{path!r}: module {module_name!r} imports {error.name!r}, which is not installed"
         ) from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raised = Failed(error).words
         raise LoadError(
-            f"{path!r}: module {module_name!r} raised while it was imported: "
-            f"{lifecycle.words(error)}"
+            f"{path!r}: module {module_name!r} raised while it was imported: {raised}"
         ) from error
     for name in names.split("."):
         try:
@@ -42,6 +47,47 @@ def load_object(path: str) -> Any:
         except AttributeError:
             raise LoadError(f"{path!r}: module {module_name!r} has no {names!r}") from None
     return found
+
+
+def load_entry_point(group: str, name: str) -> Any:
+    """What an installed package offers as entry point `name` of `group`.
+
+    Raises LoadError: no package offers it, several do, or as load_object.
+    """
+    points = metadata.entry_points(group=group, name=name)
+    found = {f"{point.module}:{point.attr}" for point in points}
+    if len(found) == 1:
+        return load_object(found.pop())
+    if found:
+        raise LoadError(
+            f"several installed packages offer {name!r} as an entry point of the group {group}"
+        )
+    known = (
+        ", ".join(sorted({point.name for point in metadata.entry_points(group=group)})) or "none"
+    )
+    raise LoadError(
+        f"no installed package offers {name!r} as an entry point of the group {group}; "
+        f"there is {known}"
+    )
+
+
+def is_async(function: Any) -> bool:
+    """Whether it is an `async def`, or an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004 - an object whose __call__ is async
+    )
+
+
+def check_takes_one(function: Any, what: str) -> None:
+    """Raises LoadError, which begins with `what`, unless it can be called with one argument. Where
+    there is no readable signature the first call decides.
+    """
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise LoadError(f"{what}: {error}") from error
+    except ValueError:
+        pass
 
 
 def _split(path: str) -> tuple[str, str]:

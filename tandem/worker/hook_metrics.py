@@ -8,17 +8,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from tandem.hooks.audit import AuditLog
-from tandem.hooks.classifiers.tally import ClassifierTally
+from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.contract import Phase
-from tandem.hooks.pool.pool import HookPool
-from tandem.hooks.tally import Tallied
+from tandem.hooks.counters import CountedHook
+from tandem.hooks.runner.processes.pool import HookPool
 
 _PHASE = ("phase",)
 _HOOK = ("phase", "hook")
 _CLASSIFIER = ("phase", "classifier")
 
 
-def hook_metrics(phase: Phase, hooks: Sequence[Tallied]) -> Iterator[Metric]:
+def hook_metrics(phase: Phase, hooks: Sequence[CountedHook]) -> Iterator[Metric]:
     """Of the chain, wherever it runs."""
     seconds = HistogramMetricFamily(
         "tandem_hook_seconds", "Time of one call of a hook.", labels=_HOOK
@@ -42,13 +42,13 @@ def hook_metrics(phase: Phase, hooks: Sequence[Tallied]) -> Iterator[Metric]:
         labels=(*_HOOK, "on_error", "shadow"),
     )
     for hook in hooks:
-        entry, tally = hook.entry, hook.tally
+        entry, counters = hook.entry, hook.counters
         labels = (phase, entry.name)
-        seconds.add_metric(labels, tally.seconds.buckets(), tally.seconds.total)
-        for verdict, count in tally.verdicts.items():
+        seconds.add_metric(labels, counters.seconds.buckets(), counters.seconds.total)
+        for verdict, count in counters.verdicts.items():
             verdicts.add_metric((*labels, verdict), count)
-        held.add_metric(labels, tally.held_tokens)
-        sequences.add_metric(labels, tally.sequences)
+        held.add_metric(labels, counters.held_tokens)
+        sequences.add_metric(labels, counters.sequences)
         info.add_metric((*labels, entry.on_error, str(entry.shadow).lower()), 1)
     yield from (seconds, verdicts, held, sequences, info)
 
@@ -89,7 +89,7 @@ def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
 
 
 def classifier_metrics(
-    phase: Phase, classifiers: Mapping[str, ClassifierTally]
+    phase: Phase, classifiers: Mapping[str, ClassifierCounters]
 ) -> Iterator[Metric]:
     """By name."""
     seconds = HistogramMetricFamily(
@@ -105,10 +105,10 @@ def classifier_metrics(
     running = GaugeMetricFamily(
         "tandem_classifier_running", "Calls that have not returned.", labels=_CLASSIFIER
     )
-    for name, tally in classifiers.items():
+    for name, counters in classifiers.items():
         labels = (phase, name)
-        seconds.add_metric(labels, tally.seconds.buckets(), tally.seconds.total)
-        for verdict, count in tally.verdicts.items():
+        seconds.add_metric(labels, counters.seconds.buckets(), counters.seconds.total)
+        for verdict, count in counters.verdicts.items():
             verdicts.add_metric((*labels, verdict), count)
-        running.add_metric(labels, tally.running)
+        running.add_metric(labels, counters.running)
     yield from (seconds, verdicts, running)

@@ -10,20 +10,27 @@ from tandem.hooks.audit import AuditLog
 from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Phase
+from tandem.hooks.counters import CountedHook
 from tandem.hooks.deferred import DeferredHooks
-from tandem.hooks.hosting.host import ChainHost
-from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.runner import in_this_process
+from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import parse
-from tandem.hooks.tally import Tallied
 from tandem.worker.config import WorkerConfig
 
 
 class WorkerHooks:
     """What runs them, and what they count."""
 
-    def __init__(self, runs: DeferredHooks, tallied: Sequence[Tallied]) -> None:
+    def __init__(
+        self,
+        runs: DeferredHooks,
+        counted: Sequence[CountedHook],
+        audit: AuditLog | None = None,
+    ) -> None:
         self.runs = runs
-        self.tallied = tallied
+        self.counted = counted
+        self.audit = audit
+        """What this process writes; those of a pool write themselves."""
 
     @classmethod
     def load(cls, phase: Phase, config: WorkerConfig) -> WorkerHooks | None:
@@ -46,14 +53,9 @@ class WorkerHooks:
             )
             return cls(pool, pool.hooks)
         chain = Chain.build(settings, phase=phase, model=model)
-        return cls(ChainHost(chain), chain.hooks)
+        return cls(in_this_process(chain), chain.hooks, chain.audit)
 
     @property
     def pool(self) -> HookPool | None:
         """None: no process but this one runs hooks."""
         return self.runs if isinstance(self.runs, HookPool) else None
-
-    @property
-    def audit(self) -> AuditLog | None:
-        """What this process writes; those of a pool write themselves."""
-        return self.runs.chain.audit if isinstance(self.runs, ChainHost) else None

@@ -1,4 +1,4 @@
-"""A worker's metrics. Nothing is observed on the token path: a scrape reads the tallies, so every
+"""A worker's metrics. Nothing is observed on the token path: a scrape reads the counters, so every
 series is there from the start.
 """
 
@@ -58,7 +58,7 @@ class WorkerCollector(Collector):
 
     def _judges(self) -> Iterator[Metric]:
         hooks, classifiers = self._hooks, self._classifiers
-        yield from hook_metrics(self._phase, () if hooks is None else hooks.tallied)
+        yield from hook_metrics(self._phase, () if hooks is None else hooks.counted)
         yield from classifier_metrics(
             self._phase, {} if classifiers is None else classifiers.counters
         )

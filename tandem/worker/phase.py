@@ -9,8 +9,8 @@ from typing import Protocol
 from tandem.engine.base import EngineRequest
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.classifiers.sequence_guard import Question
-from tandem.hooks.classifiers.tally import ClassifierTally
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 from tandem.worker.config import WorkerConfig
@@ -26,7 +26,7 @@ class Classifiers(Protocol):
         ...
 
     @property
-    def counters(self) -> Mapping[str, ClassifierTally]:
+    def counters(self) -> Mapping[str, ClassifierCounters]:
         """By the classifiers' names."""
         ...
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Phase, Verdict
-from tandem.hooks.runner import HookRunner
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.settings import HookEntry, HookSettings
 
 MODEL = "check-hook"
@@ -47,7 +47,7 @@ class Subject:
 class Probe:
     """Stands between the runner and the hook, and writes down what happens there."""
 
-    def __init__(self, runner: HookRunner) -> None:
+    def __init__(self, runner: LoadedHook) -> None:
         self.hook = runner.hook
         self.is_async = runner.is_async
         self.verdicts: Counter[str] = Counter()
@@ -59,9 +59,9 @@ class Probe:
         """Seconds that each call took, from its begin to its verdict."""
         self.blocked = array("d")
         """Seconds of each call in which nothing else could run in the process."""
-        self._timeout = runner.timeout
-        self._call, self._close = runner.call, runner.forget
-        runner.call = self._call_async if runner.is_async else self._call_sync
+        self._timeout = runner.caller.seconds
+        self._call, self._close = runner.function, runner.forget
+        runner.function = self._call_async if runner.is_async else self._call_sync
         if self._close is not None:
             runner.forget = self._closed
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import httpx
 
 MARGIN = 0.95
-"""Share of a classifier's timeout that the call may take; the rest is for what comes before and
-after it."""
+"""Of a classifier's timeout: the rest is for what happens before and after the call."""
 KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s after which common servers close, so that no request meets a closing one."""
 
@@ -127,7 +126,7 @@ class GuardrailClient:
             return _parse(answer)
 
     async def aclose(self) -> None:
-        """Close all connections to the service."""
+        """Close all connections."""
         await self._client.aclose()
 
     def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 
 class ModerationsClassifier:
-    """OpenAI's moderations; `openai_moderations` in the settings."""
+    """`openai_moderations` in the settings."""
 
     name = "openai_moderations"
     blocking = True

@@ -30,7 +30,7 @@ LEAST_SECRET_BYTES = 24
 
 
 class WebhookClassifier:
-    """A signed webhook of your own; `webhook` in the settings."""
+    """`webhook` in the settings."""
 
     name = "webhook"
     blocking = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -11,10 +10,12 @@ from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.contract import ExternalClassifierHook, ScoringContext
+from tandem.hooks.classifiers.counters import Decision
 from tandem.hooks.classifiers.loader import load_classifier, load_plugin
-from tandem.hooks.classifiers.runner import ClassifierRunner, Outcome
+from tandem.hooks.classifiers.runner import ClassifierRunner
+from tandem.hooks.classifiers.scores import Answer
 from tandem.hooks.classifiers.settings import ClassifierSettings
-from tandem.hooks.classifiers.tally import Counted
+from tandem.usercode.loader import check_takes_one, is_async
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Judgement:
     """
     replacement: str = ""
     """Where it is blocked, the text to show instead."""
-    decisions: Mapping[str, Counted] = field(default_factory=dict)
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
     """What each decided, by its name."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """external_scores: what each answered, by its name."""
@@ -70,7 +71,7 @@ class ClassifierSet:
 
     @property
     def runners(self) -> tuple[ClassifierRunner, ...]:
-        """In order; each with `.name` and `.tally`."""
+        """In order; each with `.name` and `.counters`."""
         return tuple(self._runners.values())
 
     @property
@@ -102,15 +103,15 @@ class ClassifierSet:
         timeout. Raises nothing but this task's own cancellation, which cancels them all (S4-115).
         """
         began = perf_counter()
-        outcomes = await asyncio.gather(*(runner.run(ctx) for runner in self._runners.values()))
-        return self._joined(dict(zip(self._runners, outcomes, strict=True)), perf_counter() - began)
+        answers = await asyncio.gather(*(runner.run(ctx) for runner in self._runners.values()))
+        return self._joined(dict(zip(self._runners, answers, strict=True)), perf_counter() - began)
 
-    def _joined(self, outcomes: Mapping[str, Outcome], seconds: float) -> Judgement:
-        scores = {name: outcome.scores for name, outcome in outcomes.items()}
-        decisions = {name: outcome.decision for name, outcome in outcomes.items()}
-        for name, outcome in outcomes.items():
-            if outcome.blocks:
-                replacement = outcome.replacement
+    def _joined(self, answers: Mapping[str, Answer], seconds: float) -> Judgement:
+        scores = {name: answer.scores for name, answer in answers.items()}
+        decisions = {name: answer.decision for name, answer in answers.items()}
+        for name, answer in answers.items():
+            if answer.blocks:
+                replacement = answer.replacement
                 return Judgement(
                     blocked_by=name,
                     replacement=self.settings.refusal if replacement is None else replacement,
@@ -136,24 +137,7 @@ def _checked(hook: Any) -> str:
     score = getattr(hook, "score", None)
     if not callable(score):
         raise LoadError(f"classifier {name!r} has no method score(self, ctx)")
-    if not _is_async(score):
+    if not is_async(score):
         raise LoadError(f"classifier {name!r}: its score must be async: write `async def score`")
-    _check_signature(name, score)
+    check_takes_one(score, f"classifier {name!r}: its score must take the context alone")
     return name
-
-
-def _is_async(score: Any) -> bool:
-    return inspect.iscoroutinefunction(score) or inspect.iscoroutinefunction(
-        getattr(score, "__call__", None)  # noqa: B004 - an object whose __call__ is async
-    )
-
-
-def _check_signature(name: str, score: Any) -> None:
-    try:
-        inspect.signature(score).bind(None)
-    except TypeError as error:
-        raise LoadError(
-            f"classifier {name!r}: its score must take the context alone: {error}"
-        ) from error
-    except ValueError:
-        pass  # no readable signature: the first call decides, and fails

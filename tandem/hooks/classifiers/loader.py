@@ -5,14 +5,15 @@ A worker never starts without a classifier that it was asked to run: every failu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.settings import ClassifierEntry
 from tandem.usercode import lifecycle
-from tandem.usercode.loader import load_object
+from tandem.usercode.call import Caller, Failed
+from tandem.usercode.loader import load_entry_point, load_object
 
 PLUGINS = "tandem.classifiers"
 """The entry-point group of packages that register classifiers by code."""
@@ -54,28 +55,18 @@ def load_plugin(name: str) -> Callable[[Any], object]:
 
     Raises LoadError: no package offers it, several do, it cannot be imported, or is no function.
     """
-    found = {f"{point.module}:{point.attr}" for point in entry_points(group=PLUGINS, name=name)}
-    if not found:
-        known = sorted(point.name for point in entry_points(group=PLUGINS)) or ["none"]
-        raise LoadError(
-            f"no installed package offers the classifier plugin {name!r}; there is "
-            f"{', '.join(known)} (entry points of the group {PLUGINS})"
-        )
-    if len(found) > 1:
-        raise LoadError(f"several installed packages offer the classifier plugin {name!r}")
-    register = load_object(path := found.pop())
+    register = load_entry_point(PLUGINS, name)
     if not callable(register):
-        raise LoadError(f"classifier plugin {name!r} is no function: {path}")
+        raise LoadError(f"classifier plugin {name!r} is a {type(register).__name__}, no function")
 
     def call(classifiers: Any) -> None:
-        try:
-            register(classifiers)
-        except LoadError as error:
-            raise LoadError(f"classifier plugin {name!r}: {error}") from error
-        except Exception as error:
-            raise LoadError(
-                f"classifier plugin {name!r} raised {lifecycle.words(error)}"
-            ) from error
+        answer = Caller(math.inf).call(register, classifiers)
+        if not isinstance(answer, Failed):
+            return
+        what = (
+            f": {answer.text}" if isinstance(answer.error, LoadError) else f" raised {answer.words}"
+        )
+        raise LoadError(f"classifier plugin {name!r}{what}") from answer.error
 
     return call
 

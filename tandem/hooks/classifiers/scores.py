@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.hooks.classifiers.counters import Decision
+
 MAX_SCORES_BYTES = 16 * 1024
 """Of one classifier's answer as JSON, its replacement not counted (S4-106)."""
 MAX_REPLACEMENT_CHARS = 1024 * 1024
@@ -18,17 +20,22 @@ class InvalidAnswerError(Exception):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Answer:
-    """A classifier's answer that can be used."""
+    """What became of one call of a classifier."""
 
-    block: bool
-    replacement: str | None
+    blocks: bool
+    replacement: str | None = None
     """Text to show instead; None: the refusal of the settings."""
+    decision: Decision
     scores: Mapping[str, Any] = field(default_factory=dict)
-    """The answer as plain JSON data, without the replacement."""
+    """For external_scores: the answer as plain JSON data, without the replacement; of a failure
+    `{"error": reason}`.
+    """
 
 
-def read(answer: Any) -> Answer:
-    """Raises InvalidAnswerError, or whatever the answer's own objects raise."""
+def read(answer: Any, blocking: bool) -> Answer:
+    """Raises InvalidAnswerError, or whatever the answer's own objects raise: call it as user code.
+    `blocking`: the classifier's `block` decides.
+    """
     if not isinstance(answer, Mapping):
         raise InvalidAnswerError("it answered no mapping")
     block = bool(answer.get("block", False))
@@ -39,7 +46,12 @@ def read(answer: Any) -> Answer:
     scores = _plain(rest)
     if "block" in answer:
         scores["block"] = block
-    return Answer(block=block, replacement=replacement, scores=scores)
+    decision: Decision = "annotate"
+    if blocking:
+        decision = "block" if block else "pass"
+    return Answer(
+        blocks=blocking and block, replacement=replacement, decision=decision, scores=scores
+    )
 
 
 def _check_replacement(replacement: Any) -> None:

@@ -1,4 +1,4 @@
-"""A processor that allows one of several answers, and nothing else."""
+"""One of several answers."""
 
 from __future__ import annotations
 

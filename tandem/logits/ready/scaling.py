@@ -1,4 +1,4 @@
-"""Processors that scale logits: temperature, penalties and their like."""
+"""Processors that scale logits."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def pool_processes() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if "tandem.hooks.pool.process" in child.cmdline()
+        if "tandem.hooks.runner.processes.process" in child.cmdline()
     ]
 
 

@@ -9,8 +9,8 @@ from examples.redact_pii import RedactPii
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Hook
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry
 from tandem.hooks.trial import Brought, TrialRequest
 
@@ -29,7 +29,7 @@ class Lines(AuditLog):
 async def decisions(hook: Hook, *texts: str) -> list[tuple[Any, ...]]:
     lines = Lines()
     entry = HookEntry(path="h", name="h")
-    runner = HookRunner(hook, entry=entry, phase="decode", model="m", audit=lines)
+    runner = LoadedHook(hook, entry=entry, phase="decode", model="m", audit=lines)
     request = TrialRequest(Chain([runner], audit=lines))
     for number, text in enumerate(texts, 1):
         if not request.over:

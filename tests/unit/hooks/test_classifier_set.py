@@ -15,9 +15,9 @@ import pytest
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
+from tandem.hooks.classifiers.counters import CLASSIFIER_SECONDS
 from tandem.hooks.classifiers.scores import MAX_REPLACEMENT_CHARS, MAX_SCORES_BYTES
 from tandem.hooks.classifiers.settings import ClassifierSettings
-from tandem.hooks.classifiers.tally import CLASSIFIER_SECONDS
 
 CONTEXT = ScoringContext(
     request_id="r-1",
@@ -342,10 +342,10 @@ async def test_a_classifier_that_will_not_be_cancelled_delays_nobody_and_keeps_i
         for _ in range(3):
             assert (await classifiers.judge(CONTEXT)).blocked
         assert calls == 1  # the others waited for a turn that never came
-        assert runner.tally.running == 1
+        assert runner.counters.running == 1
         release.set()
         await classifiers.shutdown()
-        assert runner.tally.running == 0
+        assert runner.counters.running == 0
         assert not (await classifiers.judge(CONTEXT)).blocked
 
 
@@ -407,7 +407,7 @@ async def test_cancelling_a_judgement_cancels_every_classifier() -> None:
         judging.cancel()
         await ended.wait()
     assert judging.cancelled()
-    assert [runner.tally.verdicts["cancelled"] for runner in classifiers.runners] == [1, 1]
+    assert [runner.counters.verdicts["cancelled"] for runner in classifiers.runners] == [1, 1]
 
 
 # --- registration --------------------------------------------------------------------------------
@@ -527,7 +527,7 @@ async def test_calls_verdicts_failures_and_seconds_are_counted_for_each_classifi
     )
     for _ in range(4):
         await classifiers.judge(CONTEXT)
-    blocking, annotating = (runner.tally for runner in classifiers.runners)
+    blocking, annotating = (runner.counters for runner in classifiers.runners)
     assert blocking.verdicts == {
         "pass": 1, "block": 1, "annotate": 0, "error": 1, "timeout": 1, "cancelled": 0,
     }  # fmt: skip

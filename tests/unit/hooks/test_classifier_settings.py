@@ -160,7 +160,7 @@ async def test_a_class_named_by_path_is_built_with_its_config() -> None:
     settings = parse({"entries": [{"path": f"{HERE}:Sample", "config": {"threshold": 0.9}}]})
     classifiers = ClassifierSet.build(settings, model="m")
     (runner,) = classifiers.runners
-    assert (runner.name, runner.blocking, runner.timeout) == ("sample", True, 0.25)
+    assert (runner.name, runner.blocking, runner.caller.seconds) == ("sample", True, 0.25)
     judgement = await classifiers.judge(
         ScoringContext(request_id="r", prompt="", generated_text="")
     )
@@ -170,13 +170,13 @@ async def test_a_class_named_by_path_is_built_with_its_config() -> None:
 def test_what_the_entry_says_of_a_classifier_counts_before_what_its_class_says() -> None:
     entry = {"path": f"{HERE}:Sample", "name": "mine", "blocking": False, "timeout_ms": 80}
     (runner,) = ClassifierSet.build(parse({"entries": [entry]}), model="m").runners
-    assert (runner.name, runner.blocking, runner.timeout) == ("mine", False, 0.08)
+    assert (runner.name, runner.blocking, runner.caller.seconds) == ("mine", False, 0.08)
 
 
 def test_a_class_that_says_nothing_of_itself_is_named_after_its_path() -> None:
     settings = parse({"entries": [{"path": f"{HERE}:Terse", "blocking": True}]})
     (runner,) = ClassifierSet.build(settings, model="m").runners
-    assert (runner.name, runner.timeout) == (f"{HERE}:Terse", 1.0)
+    assert (runner.name, runner.caller.seconds) == (f"{HERE}:Terse", 1.0)
 
 
 def test_whether_it_blocks_must_be_said_by_the_entry_or_the_class() -> None:
@@ -262,7 +262,10 @@ def test_a_package_that_is_not_named_registers_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("absent", "no installed package offers the classifier plugin 'absent'; there is acme"),
+        (
+            "absent",
+            "no installed package offers 'absent' as an entry point .*; there is acme",
+        ),
         ("broken", "classifier plugin 'broken' raised OSError: no network"),
     ],
 )

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judging import judge, judge_async
 
 from tandem.errors import HookError, LoadError
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.deferred import SequenceInfo
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.usercode.deadline import WATCH
 
@@ -27,14 +28,14 @@ INFO = SequenceInfo(request_id=7, group=1, output_index=0, streaming=True, trace
 class Recording:
     """Answers by `judge`, and remembers what it was asked."""
 
-    def __init__(self, judge: Callable[[Chunk], Verdict] | None = None) -> None:
-        self.judge = judge or (lambda chunk: emit(chunk.text_diff))
+    def __init__(self, answer: Callable[[Chunk], Verdict] | None = None) -> None:
+        self.answer = answer or (lambda chunk: emit(chunk.text_diff))
         self.calls: list[Chunk] = []
         self.closed: list[int] = []
 
     def __call__(self, chunk: Chunk) -> Verdict:
         self.calls.append(chunk)
-        return self.judge(chunk)
+        return self.answer(chunk)
 
     def close(self, request_id: int) -> None:
         self.closed.append(request_id)
@@ -51,9 +52,9 @@ class RecordingAsync(Recording):
         return super().__call__(chunk)
 
 
-def _runner(hook: Any, place: int, **entry: Any) -> HookRunner:
+def _runner(hook: Any, place: int, **entry: Any) -> LoadedHook:
     settings = HookEntry(path=f"h{place}", name=f"h{place}", **entry)
-    return HookRunner(hook, entry=settings, phase="decode", model="m")
+    return LoadedHook(hook, entry=settings, phase="decode", model="m")
 
 
 def _chain(*hooks: Any, **entry: Any) -> tuple[SequenceChain, Chain]:
@@ -69,8 +70,8 @@ def test_each_hook_sees_what_the_one_before_it_let_through() -> None:
     upper = Recording(lambda chunk: emit(chunk.text_diff.upper()))
     last = Recording()
     sequence, _ = _chain(upper, last)
-    assert sequence.judge(_piece("ab", 1), False) == _piece("AB", 1)
-    assert sequence.judge(_piece("c", 2), True) == _piece("C", 2)
+    assert judge(sequence, _piece("ab", 1), False) == _piece("AB", 1)
+    assert judge(sequence, _piece("c", 2), True) == _piece("C", 2)
     assert [call.text for call in last.calls] == ["AB", "ABC"]
     assert [call.text for call in upper.calls] == ["ab", "abc"]
 
@@ -78,9 +79,9 @@ def test_each_hook_sees_what_the_one_before_it_let_through() -> None:
 def test_what_one_hook_suppresses_reaches_no_later_one_but_for_the_final_call() -> None:
     last = Recording(lambda chunk: emit(chunk.text_diff + ("!" if chunk.is_final else "")))
     sequence, _ = _chain(Recording(lambda chunk: suppress()), last)
-    assert sequence.judge(_piece("ab", 1), False) is None
+    assert judge(sequence, _piece("ab", 1), False) is None
     assert last.calls == []
-    assert sequence.judge(_piece("c", 2), True) == Piece("!", (), None)
+    assert judge(sequence, _piece("c", 2), True) == Piece("!", (), None)
     (call,) = last.calls
     assert (call.text_diff, call.token_ids_diff, call.is_final) == ("", (), True)
 
@@ -98,10 +99,10 @@ def test_a_terminate_ends_every_hook_once_and_later_ones_give_what_they_held() -
 
     first, second, third = Recording(), Recording(stopping), Recording(holding)
     sequence, _ = _chain(first, second, third)
-    passed = sequence.judge(_piece("good", 1), False)
+    passed = judge(sequence, _piece("good", 1), False)
     assert passed is not None
     assert (passed.text, list(passed.token_ids)) == ("", [])
-    passed = sequence.judge(_piece("bad", 2), False)
+    passed = judge(sequence, _piece("bad", 2), False)
     assert passed is not None
     assert (passed.text, list(passed.token_ids)) == ("good", [1])
     assert sequence.reason == "enough"
@@ -116,7 +117,7 @@ def test_a_terminate_may_show_a_last_text_and_later_hooks_judge_it() -> None:
     sequence, _ = _chain(
         Recording(stopping), Recording(lambda chunk: emit(chunk.text_diff.upper()))
     )
-    passed = sequence.judge(_piece("too much", 1, 2), False)
+    passed = judge(sequence, _piece("too much", 1, 2), False)
     assert passed == Piece("LAST", ())
 
 
@@ -128,23 +129,23 @@ def test_a_failing_hook_ends_every_other_and_nothing_is_shown() -> None:
     first, last = Recording(), Recording()
     sequence, chain = _chain(first, Recording(raising), last)
     with pytest.raises(HookError, match="RuntimeError"):
-        sequence.judge(_piece("x", 1), False)
+        judge(sequence, _piece("x", 1), False)
     assert (first.ends, last.ends) == ([True], [True])
-    assert [hook.tally.sequences for hook in chain.hooks] == [0, 0, 0]
+    assert [hook.counters.sequences for hook in chain.hooks] == [0, 0, 0]
 
 
 def test_open_must_be_asked_for_and_shows_what_the_hook_failed_on_and_held() -> None:
-    def judge(chunk: Chunk) -> Verdict:
+    def answer(chunk: Chunk) -> Verdict:
         if chunk.text_diff == "x":
             raise RuntimeError
         return emit("", hold_tokens=1)
 
-    sequence, chain = _chain(Recording(judge), on_error="open")
-    assert sequence.judge(_piece("a", 1), False) == Piece("", [], [])
-    passed = sequence.judge(_piece("x", 2), False)
+    sequence, chain = _chain(Recording(answer), on_error="open")
+    assert judge(sequence, _piece("a", 1), False) == Piece("", [], [])
+    passed = judge(sequence, _piece("x", 2), False)
     assert passed == Piece("x", [1, 2], ["logprob of 1", "logprob of 2"])
-    assert chain.hooks[0].tally.verdicts["error"] == 1
-    assert chain.hooks[0].tally.held_tokens == 0
+    assert chain.hooks[0].counters.verdicts["error"] == 1
+    assert chain.hooks[0].counters.held_tokens == 0
 
 
 def test_a_shadow_hook_changes_nothing_and_is_counted() -> None:
@@ -154,10 +155,10 @@ def test_a_shadow_hook_changes_nothing_and_is_counted() -> None:
     )
     sequence, chain = _chain(hook, shadow=True)
     for text in "abcd":
-        assert sequence.judge(_piece(text, 1), False) == _piece(text, 1)
-    assert sequence.judge(_piece("e", 2), True) == _piece("e", 2)
+        assert judge(sequence, _piece(text, 1), False) == _piece(text, 1)
+    assert judge(sequence, _piece("e", 2), True) == _piece("e", 2)
     assert sequence.reason is None
-    counted = chain.hooks[0].tally.verdicts
+    counted = chain.hooks[0].counters.verdicts
     assert (counted["rewrite"], counted["suppress"], counted["terminate"]) == (1, 1, 1)
     assert counted["error"] == 1
     assert hook.ends == [True], "after its terminate it is asked no more, and told the end once"
@@ -179,14 +180,14 @@ class Holding:
 
 def test_held_tokens_go_with_a_later_verdict_or_are_dropped() -> None:
     sequence, chain = _chain(Holding([(1, True), (1, True), (0, False), (1, True)]))
-    shown = [sequence.judge(_piece("x", token), False) for token in (1, 2, 3, 4)]
+    shown = [judge(sequence, _piece("x", token), False) for token in (1, 2, 3, 4)]
     assert [list(piece.token_ids) for piece in shown if piece] == [[], [1], [], []]
-    assert chain.hooks[0].tally.held_tokens == 1
-    last = sequence.judge(_piece("y", 5), True)
+    assert chain.hooks[0].counters.held_tokens == 1
+    last = judge(sequence, _piece("y", 5), True)
     assert last is not None
     assert list(last.token_ids) == [4, 5]
     assert last.extras == ["logprob of 4", "logprob of 5"]
-    assert chain.hooks[0].tally.held_tokens == 0
+    assert chain.hooks[0].counters.held_tokens == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=12))
@@ -207,13 +208,13 @@ def test_every_token_is_shown_once_in_order_or_dropped_with_its_logprob(
         pieces.append(_piece("x", *ids))
     expected.append(waiting)
     sequence, chain = _chain(Holding(script), Recording())
-    shown = [sequence.judge(piece, False) for piece in pieces]
-    shown.append(sequence.judge(_piece("end"), True))
+    shown = [judge(sequence, piece, False) for piece in pieces]
+    shown.append(judge(sequence, _piece("end"), True))
     assert [[] if piece is None else list(piece.token_ids) for piece in shown] == expected
     for piece in shown:
         assert piece is not None
         assert list(piece.extras or ()) == [f"logprob of {token}" for token in piece.token_ids]
-    assert chain.hooks[0].tally.held_tokens == 0
+    assert chain.hooks[0].counters.held_tokens == 0
 
 
 @pytest.fixture
@@ -226,17 +227,17 @@ def watch() -> None:
     "hang", [lambda: time.sleep(30), lambda: _spin(30)], ids=["sleeps", "computes"]
 )
 def test_a_hook_that_hangs_is_interrupted_and_fails_closed(hang: Callable[[], None]) -> None:
-    def judge(chunk: Chunk) -> Verdict:
+    def answer(chunk: Chunk) -> Verdict:
         if not chunk.aborted:
             hang()
         return emit("")
 
-    sequence, chain = _chain(Recording(judge), timeout_ms=50)
+    sequence, chain = _chain(Recording(answer), timeout_ms=50)
     began = time.monotonic()
     with pytest.raises(HookError, match="longer than its timeout"):
-        sequence.judge(_piece("x", 1), False)
+        judge(sequence, _piece("x", 1), False)
     assert time.monotonic() - began < 5
-    assert chain.hooks[0].tally.verdicts["timeout"] == 1
+    assert chain.hooks[0].counters.verdicts["timeout"] == 1
 
 
 def _spin(seconds: float) -> None:
@@ -258,7 +259,7 @@ def test_a_short_timeout_after_a_long_one_is_kept() -> None:
     chain = Chain([_runner(Recording(), 0, timeout_ms=60_000), _runner(slow, 1, timeout_ms=50)])
     began = time.monotonic()
     with pytest.raises(HookError, match="timeout"):
-        chain.sequence(INFO).judge(_piece("x", 1), False)
+        judge(chain.sequence(INFO), _piece("x", 1), False)
     assert time.monotonic() - began < 5
 
 
@@ -272,8 +273,8 @@ async def test_a_chain_of_plain_and_async_hooks_does_what_a_plain_one_does() -> 
 
     plain, mixed = build(Recording), build(RecordingAsync)
     for text in "abc":
-        expected = plain.judge(_piece(text, 1), False)
-        assert await mixed.judge_async(_piece(text, 1), False) == expected
+        expected = judge(plain, _piece(text, 1), False)
+        assert await judge_async(mixed, _piece(text, 1), False) == expected
     assert mixed.reason == plain.reason == "enough"
 
 
@@ -290,7 +291,7 @@ async def test_an_async_hook_that_hangs_or_cancels_itself_fails_closed() -> None
     for hook, words in ((Hanging(), "timeout"), (Cancelling(), "CancelledError")):
         sequence, _ = _chain(hook, timeout_ms=20)
         with pytest.raises(HookError, match=words):
-            await sequence.judge_async(_piece("x", 1), False)
+            await judge_async(sequence, _piece("x", 1), False)
 
 
 async def test_cancelling_the_task_is_not_taken_for_a_failure_of_the_hook() -> None:
@@ -303,12 +304,12 @@ async def test_cancelling_the_task_is_not_taken_for_a_failure_of_the_hook() -> N
             return emit("")
 
     sequence, chain = _chain(Waiting(), timeout_ms=60_000)
-    task = asyncio.ensure_future(sequence.judge_async(_piece("x", 1), False))
+    task = asyncio.ensure_future(judge_async(sequence, _piece("x", 1), False))
     await entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert chain.hooks[0].tally.verdicts["error"] == 0
+    assert chain.hooks[0].counters.verdicts["error"] == 0
 
 
 def test_close_that_raises_is_counted_and_changes_nothing() -> None:
@@ -317,8 +318,8 @@ def test_close_that_raises_is_counted_and_changes_nothing() -> None:
             raise RuntimeError
 
     sequence, chain = _chain(Raising())
-    assert sequence.judge(_piece("x", 1), True) == _piece("x", 1)
-    assert chain.hooks[0].tally.verdicts["error"] == 1
+    assert judge(sequence, _piece("x", 1), True) == _piece("x", 1)
+    assert chain.hooks[0].counters.verdicts["error"] == 1
 
 
 async def test_startup_and_shutdown_run_once_in_order_and_a_failing_startup_is_a_load_error() -> (

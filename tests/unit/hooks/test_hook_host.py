@@ -15,8 +15,9 @@ from hook_rulings import WAIT_SECONDS, Rulings, settings, work
 from tandem.errors import HookError, LoadError
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Verdict, emit, terminate
-from tandem.hooks.hosting.host import ChainHost
-from tandem.hooks.runner import HookRunner
+from tandem.hooks.loader import LoadedHook
+from tandem.hooks.runner import in_this_process
+from tandem.hooks.runner.async_ import AsyncRunner
 from tandem.hooks.settings import HookEntry
 
 Judge = Callable[[Chunk], Coroutine[Any, Any, Verdict]]
@@ -41,8 +42,8 @@ class Recording:
 @asynccontextmanager
 async def _hosting(hook: Any, *, timeout_ms: float = 5000, **limits: Any) -> AsyncIterator[Rulings]:
     entry = HookEntry(path="h", timeout_ms=timeout_ms)
-    chain = Chain([HookRunner(hook, entry=entry, phase="decode", model="m")])
-    host = ChainHost(chain, **limits)
+    chain = Chain([LoadedHook(hook, entry=entry, phase="decode", model="m")])
+    host = AsyncRunner(chain, **limits) if limits else in_this_process(chain)
     rulings = Rulings(host)
     await host.start(rulings.deliver)
     yield rulings
@@ -66,7 +67,7 @@ async def test_a_chain_without_async_hooks_answers_within_submit() -> None:
 @pytest.mark.promise("S0-005")
 async def test_two_hosts_in_one_process_share_no_state() -> None:
     chains = [Chain.build(settings("Counting"), phase="decode", model="m") for _ in range(2)]
-    hosts = [Rulings(ChainHost(chain)) for chain in chains]
+    hosts = [Rulings(in_this_process(chain)) for chain in chains]
     for rulings in hosts:
         await rulings.hooks.start(rulings.deliver)
         rulings.open(1)

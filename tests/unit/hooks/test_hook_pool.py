@@ -16,11 +16,11 @@ from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until,
 
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.contract import Phase
+from tandem.hooks.counters import HOOK_VERDICTS
 from tandem.hooks.deferred import Ruling
-from tandem.hooks.pool.keeper import PoolLimits
-from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.runner.processes.keeper import PoolLimits
+from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings, parse
-from tandem.hooks.tally import COUNTED
 
 PHASE: Phase = "decode"
 
@@ -128,7 +128,7 @@ async def test_a_hook_that_raises_or_answers_nonsense_fails_its_request_alone(
         assert (pool.processes_up, pool.restarts, pool.open_sequences) == (1, 0, 1)
     logged = capfd.readouterr().err
     assert "decode_worker-hooks-0" in logged
-    assert "RuntimeError (in obey, " in logged
+    assert "RuntimeError at pooled_hooks.py:" in logged
     assert "secret words" not in logged
 
 
@@ -181,25 +181,25 @@ async def test_the_processes_import_no_engine() -> None:
         assert not modules & {"torch", "sglang", "numpy", "nixl", "tandem.worker", "tandem.engine"}
 
 
-async def test_tallies_of_all_processes_are_added_up() -> None:
+async def test_counts_of_all_processes_are_added_up() -> None:
     async with _pool(settings("Obeying", "Upper", workers=2)) as (pool, rulings):
         rulings.open(*range(8))
         await rulings.ask(work(number, "a") for number in range(8))
         await rulings.ask([work(0, "stop"), work(1, "raise"), work(2, "b", final=True)])
-        await until(lambda: sum(pool.hooks[0].tally.verdicts.values()) == 11)
-        assert pool.hooks[0].tally.sequences == 5
+        await until(lambda: sum(pool.hooks[0].counters.verdicts.values()) == 11)
+        assert pool.hooks[0].counters.sequences == 5
         await pool.close()
         first, second = pool.hooks
         assert (first.entry.name, second.entry.name) == ("Obeying-0", "Upper-1")
-        assert first.tally.verdicts == dict.fromkeys(COUNTED, 0) | {
+        assert first.counters.verdicts == dict.fromkeys(HOOK_VERDICTS, 0) | {
             "emit": 9,
             "terminate": 1,
             "error": 1,
         }
-        assert second.tally.verdicts["rewrite"] == 9
-        assert sum(first.tally.seconds.counts) >= 11
-        assert first.tally.seconds.total > 0
-        assert (first.tally.sequences, first.tally.held_tokens) == (0, 0)
+        assert second.counters.verdicts["rewrite"] == 9
+        assert sum(first.counters.seconds.counts) >= 11
+        assert first.counters.seconds.total > 0
+        assert (first.counters.sequences, first.counters.held_tokens) == (0, 0)
 
 
 @pytest.mark.promise("S0-002", "S0-003")
@@ -246,3 +246,13 @@ async def test_a_close_leaves_nothing_behind() -> None:
     assert (descriptors(), threading.active_count()) == (before, threads)
     assert (pool.open_sequences, pool.outstanding, pool.processes_up) == (0, 0, 0)
     assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+
+
+async def test_a_reply_that_is_larger_than_the_socket_takes_arrives_whole() -> None:
+    async with _pool(settings("Upper", workers=1)) as (pool, rulings):
+        rulings.open(1, 2)
+        text = "a" * 3_000_000
+        await rulings.ask([work(1, text, 1), work(2, "b", 2)])
+        assert rulings.texts(1) == [text.upper()]
+        assert rulings.texts(2) == ["B"]
+        assert (pool.processes_up, pool.restarts) == (1, 0)

@@ -13,18 +13,21 @@ import pytest
 from hook_rulings import WAIT_SECONDS, Rulings, settings, work
 from hypothesis import given
 from hypothesis import strategies as st
+from judging import abort, judge
 
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain
+from tandem.hooks.counters import CountedHook, HookCounters
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
-from tandem.hooks.hosting.host import ChainHost
 from tandem.hooks.piece import Piece
-from tandem.hooks.pool.pool import HookPool
-from tandem.hooks.pool.sequence import PoolGroup, PoolSequence
-from tandem.hooks.pool.tally import PooledHook, ProcessTally, tallies_of
-from tandem.hooks.pool.wire import Changed, Frames, WireError, frame
+from tandem.hooks.runner import in_this_process
+from tandem.hooks.runner.async_ import AsyncRunner
+from tandem.hooks.runner.inline import InlineRunner
+from tandem.hooks.runner.processes.counters import PooledHook, ProcessCounters, counts_of
+from tandem.hooks.runner.processes.pool import HookPool
+from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
+from tandem.hooks.runner.processes.wire import Changed, Frames, WireError, frame
 from tandem.hooks.settings import HookEntry, HookSettings
-from tandem.hooks.tally import HookTally, Tallied
 
 REQUESTS = 2000
 AT_ONCE = 200
@@ -72,7 +75,7 @@ def _alone(chain: Chain, script: Script) -> list[Any]:
     outcomes: list[Any] = []
     for item in script.works():
         try:
-            piece = sequence.judge(item.piece, item.final)
+            piece = judge(sequence, item.piece, item.final)
         except HookError as error:
             outcomes.append((None, None, str(error)))
             break
@@ -80,7 +83,7 @@ def _alone(chain: Chain, script: Script) -> list[Any]:
         if sequence.reason is not None:
             break
     else:
-        sequence.abort()
+        abort(sequence)
     return outcomes
 
 
@@ -121,9 +124,9 @@ async def test_two_thousand_interleaved_requests_get_what_each_would_get_alone(w
     chain = Chain.build(_two("Scripted"), phase="decode", model="m")
     expected = {script.request_id: _alone(chain, script) for script in scripts}
     given_settings = _two("Scripted" if where == "pool" else "AsyncScripted")
-    hooks: HookPool | ChainHost
+    hooks: HookPool | AsyncRunner | InlineRunner
     if where == "lanes":
-        hooks = ChainHost(Chain.build(given_settings, phase="decode", model="m"))
+        hooks = in_this_process(Chain.build(given_settings, phase="decode", model="m"))
     else:
         hooks = HookPool(given_settings, phase="decode", model="m", log_level="error")
     rulings = Rulings(hooks)
@@ -142,10 +145,12 @@ async def test_two_thousand_interleaved_requests_get_what_each_would_get_alone(w
         assert all(piece is None for piece, _, _ in got[script.request_id][len(wanted) :])
     await asyncio.wait_for(hooks.close(), WAIT_SECONDS)
     assert hooks.open_sequences == 0
-    tallies: Sequence[Tallied] = hooks.hooks if isinstance(hooks, HookPool) else hooks.chain.hooks
-    for there, here in zip(tallies, chain.hooks, strict=True):
-        assert Counter(there.tally.verdicts) == Counter(here.tally.verdicts)
-        assert (there.tally.sequences, there.tally.held_tokens) == (0, 0)
+    counted: Sequence[CountedHook] = (
+        hooks.hooks if isinstance(hooks, HookPool) else hooks.chain.hooks
+    )
+    for there, here in zip(counted, chain.hooks, strict=True):
+        assert Counter(there.counters.verdicts) == Counter(here.counters.verdicts)
+        assert (there.counters.sequences, there.counters.held_tokens) == (0, 0)
 
 
 @given(
@@ -201,24 +206,24 @@ def test_what_was_shown_or_passed_over_is_kept_no_more() -> None:
 
 @dataclass
 class _Hook:
-    tally: HookTally
+    counters: HookCounters
     entry: HookEntry = HookEntry(path="h")  # noqa: RUF009 - it is frozen
 
 
 def test_what_a_lost_process_counted_stays_and_what_it_held_does_not() -> None:
     hook = PooledHook(settings("Upper").chain[0])
-    lost, other = ProcessTally([hook]), ProcessTally([hook])
-    told = HookTally()
+    lost, other = ProcessCounters([hook]), ProcessCounters([hook])
+    told = HookCounters()
     told.verdicts["emit"], told.sequences, told.held_tokens = 3, 2, 5
     told.seconds.observe(0.5)
     for process in (lost, other):
-        process.update(tallies_of([_Hook(told)]))
+        process.update(counts_of([_Hook(told)]))
     told.verdicts["emit"] = 4
-    lost.update(tallies_of([_Hook(told)]))
+    lost.update(counts_of([_Hook(told)]))
     lost.gone()
-    assert hook.tally.verdicts["emit"] == 7
-    assert (hook.tally.seconds.total, sum(hook.tally.seconds.counts)) == (1.0, 2)
-    assert (hook.tally.sequences, hook.tally.held_tokens) == (2, 5)
+    assert hook.counters.verdicts["emit"] == 7
+    assert (hook.counters.seconds.total, sum(hook.counters.seconds.counts)) == (1.0, 2)
+    assert (hook.counters.sequences, hook.counters.held_tokens) == (2, 5)
 
 
 @given(payloads=st.lists(st.binary(max_size=40)), cuts=st.lists(st.integers(1, 30)))

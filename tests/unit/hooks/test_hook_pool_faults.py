@@ -18,8 +18,8 @@ import pytest
 from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
 
 from tandem.errors import HookError
-from tandem.hooks.pool.keeper import PoolLimits
-from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.runner.processes.keeper import PoolLimits
+from tandem.hooks.runner.processes.pool import HookPool
 
 LOST = "the process that ran the output hooks was lost"
 QUICK = {"timeout_ms": 100}
@@ -213,7 +213,7 @@ async def test_while_no_process_is_up_work_fails_closed_at_once_and_a_crash_loop
 
 
 async def test_a_process_that_does_not_read_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.hooks.pool.link.MAX_UNSENT_BYTES", 100_000)
+    monkeypatch.setattr("tandem.hooks.runner.processes.link.MAX_UNSENT_BYTES", 100_000)
     async with _pool("Pid", workers=1) as (pool, rulings):
         rulings.open(1)
         os.kill(await _pid_of(rulings, 1), signal.SIGSTOP)
@@ -241,7 +241,7 @@ async def test_signals_to_the_whole_group_leave_the_processes_to_the_worker() ->
 WORKER = """
 import asyncio, sys
 from hook_rulings import Rulings, pool_processes, settings, work
-from tandem.hooks.pool.pool import HookPool
+from tandem.hooks.runner.processes.pool import HookPool
 
 async def main():
     pool = HookPool(settings("Obeying", workers=2, timeout_ms=3_600_000), phase="decode", model="m")

@@ -8,35 +8,38 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from judging import abort, judge
 
 from tandem.errors import HookError
+from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Hook, Verdict, emit, suppress, terminate
 from tandem.hooks.deferred import SequenceInfo
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
-from tandem.hooks.sequence_hook import SequenceHook
 from tandem.hooks.settings import HookEntry
+from tandem.usercode.deadline import WATCH, OverdueError
 
 
-def _sequence(judge: Callable[[Chunk], Any], **entry: Any) -> tuple[SequenceHook, HookRunner]:
+def _sequence(answer: Callable[[Chunk], Any], **entry: Any) -> tuple[SequenceChain, LoadedHook]:
     settings = HookEntry(path="h", name="h", **entry)
-    runner = HookRunner(cast(Hook, judge), entry=settings, phase="decode", model="m")
+    runner = LoadedHook(cast(Hook, answer), entry=settings, phase="decode", model="m")
     info = SequenceInfo(request_id=5, group=1, output_index=1, streaming=True, trace_id="t")
-    return SequenceHook(runner, info), runner
+    return Chain([runner]).sequence(info), runner
 
 
 @pytest.mark.promise("S0-034")
 def test_a_chunk_says_whose_it_is_and_cannot_be_changed() -> None:
     seen: list[Chunk] = []
 
-    def judge(chunk: Chunk) -> Verdict:
+    def answer(chunk: Chunk) -> Verdict:
         seen.append(chunk)
         return emit(chunk.text_diff)
 
-    sequence, _ = _sequence(judge)
-    sequence.judge(Piece("ab", (1, 2)), False)
-    sequence.judge(Piece("c", (3,)), True)
+    sequence, _ = _sequence(answer)
+    judge(sequence, Piece("ab", (1, 2)), False)
+    judge(sequence, Piece("c", (3,)), True)
     assert seen[1] == Chunk(
         request_id=5,
         output_index=1,
@@ -56,16 +59,66 @@ def test_a_chunk_says_whose_it_is_and_cannot_be_changed() -> None:
         seen[0].text = "other"  # type: ignore[misc]
 
 
-def _raises(error: BaseException) -> Callable[[Chunk], Any]:
-    def judge(chunk: Chunk) -> Any:
-        raise error
+def _raises(error: BaseException, *, when_aborted: bool = False) -> Callable[[Chunk], Any]:
+    def answer(chunk: Chunk) -> Any:
+        if chunk.aborted is when_aborted:
+            raise error
 
-    return judge
+    return answer
+
+
+ARRAY: Any = np.array([1, 2])
+
+
+class Exits:
+    """Ends the process of whoever looks at it."""
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit(3)
+
+    def __hash__(self) -> int:
+        raise SystemExit(3)
+
+    def __bool__(self) -> bool:
+        raise SystemExit(3)
+
+
+class Hostile(str):
+    """A text that cannot be compared, hashed or shown."""
+
+    __slots__ = ()
+    __eq__ = __hash__ = __str__ = __len__ = Exits.__bool__  # type: ignore[assignment]
+
+
+class Pretends:
+    """Says that it is a verdict."""
+
+    @property
+    def __class__(self) -> Any:
+        return Verdict
+
+    @property
+    def text(self) -> str:
+        raise SystemExit(3)
+
+
+class Strange(Verdict):
+    """A verdict whose text is found out when it is asked for."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        raise SystemExit(3)
+
+    @text.setter
+    def text(self, text: str) -> None:
+        pass
 
 
 @pytest.mark.promise("S0-019", "S0-020")
 @pytest.mark.parametrize(
-    ("judge", "words"),
+    ("answer", "words"),
     [
         (_raises(RuntimeError("the text was secret")), "RuntimeError"),
         (_raises(SystemExit(3)), "SystemExit"),
@@ -83,23 +136,62 @@ def _raises(error: BaseException) -> Callable[[Chunk], Any]:
         (lambda chunk: emit("x", hold_tokens=True), "more tokens than there are"),
         (lambda chunk: terminate(7), "terminate's reason is int"),  # type: ignore[arg-type]
         (lambda chunk: terminate("\udfff"), "not valid Unicode"),
+        (lambda chunk: emit(ARRAY), "text is ndarray"),
+        (lambda chunk: emit("x", hold_tokens=ARRAY), "ValueError"),
+        (lambda chunk: emit("x", show_tokens=Exits()), "SystemExit"),  # type: ignore[arg-type]
+        (lambda chunk: Verdict(Exits()), "unknown action"),  # type: ignore[arg-type]
+        (lambda chunk: Pretends(), "answered Pretends"),
+        (lambda chunk: Strange("emit"), "SystemExit"),
     ],
 )
-def test_whatever_is_no_verdict_is_a_hook_error(judge: Callable[[Chunk], Any], words: str) -> None:
-    sequence, runner = _sequence(judge)
+def test_whatever_is_no_verdict_is_a_hook_error(answer: Callable[[Chunk], Any], words: str) -> None:
+    sequence, runner = _sequence(answer)
     with pytest.raises(HookError) as failed:
-        sequence.judge(Piece("x", (1,)), False)
+        judge(sequence, Piece("x", (1,)), False)
     assert words in failed.value.message
     assert "secret" not in failed.value.message
-    assert runner.tally.verdicts["error"] == 1
+    assert runner.counters.verdicts["error"] == 1
+
+
+def test_a_verdict_of_odd_types_that_can_be_read_is_applied_as_plain_python() -> None:
+    sequence, runner = _sequence(lambda chunk: emit(Hostile("y"), hold_tokens=np.array(0)))  # type: ignore[arg-type]
+    passed = judge(sequence, Piece("x", (1,)), False)
+    assert passed == Piece("y", (1,))
+    assert type(passed.text) is str
+    assert runner.counters.verdicts["rewrite"] == 1
+
+
+def test_an_interrupt_at_any_call_of_a_hook_ends_its_sequence_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch may interrupt a call that has not begun, on a machine that stands still."""
+
+    class Hook:
+        def __call__(self, chunk: Chunk) -> Verdict:
+            raise AssertionError("it was interrupted before")
+
+        close = __call__
+
+    def interrupt(due: float) -> None:
+        raise OverdueError
+
+    monkeypatch.setattr(WATCH, "next_look", float("inf"))
+    monkeypatch.setattr(WATCH, "look_at", interrupt)
+    sequence, runner = _sequence(Hook())
+    with pytest.raises(HookError, match="longer than its timeout"):
+        judge(sequence, Piece("x", (1,)), False)
+    abort(sequence)
+    assert runner.counters.verdicts["timeout"] == 3  # the chunk, the last words, and its close
+    assert runner.counters.sequences == 0
+    assert WATCH.due == 0.0
 
 
 def test_verdicts_and_times_are_counted() -> None:
     verdicts = iter([emit("x"), emit("y"), suppress(), terminate("r")])
-    sequence, runner = _sequence(lambda chunk: next(verdicts))
+    sequence, runner = _sequence(lambda chunk: next(verdicts, suppress()))
     for _ in range(4):
-        sequence.judge(Piece("x", (1,)), False)
-    assert runner.tally.verdicts == {
+        judge(sequence, Piece("x", (1,)), False)
+    assert runner.counters.verdicts == {
         "emit": 1,
         "rewrite": 1,
         "suppress": 1,
@@ -107,8 +199,8 @@ def test_verdicts_and_times_are_counted() -> None:
         "error": 0,
         "timeout": 0,
     }
-    assert sum(runner.tally.seconds.counts) == 4
-    assert runner.tally.seconds.total == sequence.seconds > 0
+    assert sum(runner.counters.seconds.counts) == 5  # the last words too
+    assert runner.counters.seconds.total == sequence.seconds > 0
     assert sequence.reason == "r"
 
 
@@ -116,25 +208,25 @@ def test_verdicts_and_times_are_counted() -> None:
 def test_an_aborted_sequence_is_ended_once_and_its_verdict_ignored() -> None:
     calls: list[Chunk] = []
 
-    def judge(chunk: Chunk) -> Verdict:
+    def answer(chunk: Chunk) -> Verdict:
         calls.append(chunk)
         return emit(chunk.text_diff)
 
-    sequence, runner = _sequence(judge)
-    sequence.judge(Piece("ab", (1,)), False)
-    sequence.abort()
-    sequence.abort()
+    sequence, runner = _sequence(answer)
+    judge(sequence, Piece("ab", (1,)), False)
+    abort(sequence)
+    abort(sequence)
     assert [(call.is_final, call.aborted) for call in calls] == [(False, False), (True, True)]
     assert (calls[1].text_diff, calls[1].text, calls[1].token_ids_diff) == ("", "ab", ())
-    assert runner.tally.verdicts["emit"] == 1
+    assert runner.counters.verdicts["emit"] == 1
 
 
 def test_a_failure_on_the_aborted_call_is_logged_without_its_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sequence, _ = _sequence(_raises(ValueError("secret text")))
+    sequence, _ = _sequence(_raises(ValueError("secret text"), when_aborted=True))
     with caplog.at_level(logging.WARNING):
-        sequence.abort()
+        abort(sequence)
     (record,) = caplog.records
     assert record.__dict__["reason"] == "ValueError"
     assert "secret" not in str(record.__dict__)
@@ -145,5 +237,5 @@ def test_appending_text_does_not_copy_what_came_before() -> None:
     sequence, _ = _sequence(lambda chunk: emit(chunk.text_diff))
     before = sys.getallocatedblocks()
     for _ in range(1_000_000):
-        sequence.judge(Piece("a", (1,)), False)
+        judge(sequence, Piece("a", (1,)), False)
     assert sys.getallocatedblocks() - before < 1_000

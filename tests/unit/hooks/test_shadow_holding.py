@@ -17,6 +17,6 @@ async def test_a_shadow_hook_that_holds_tokens_does_not_fail() -> None:
         await request.step([Brought(Piece(text, (number,)), number == len(texts))])
     assert request.outputs[0].text == "Write to ann@b.com now"
     assert request.outputs[0].token_ids == [1, 2, 3, 4, 5]
-    tally = chain.hooks[0].tally
-    assert (tally.verdicts["error"], tally.verdicts["suppress"]) == (0, 4)
-    assert tally.held_tokens == 0
+    counters = chain.hooks[0].counters
+    assert (counters.verdicts["error"], counters.verdicts["suppress"]) == (0, 4)
+    assert counters.held_tokens == 0

@@ -17,8 +17,9 @@ from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.hooks.deferred import Ruling, SequenceInfo
+from tandem.hooks.loader import LoadedHook
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner import HookRunner
+from tandem.hooks.runner import inline
 from tandem.hooks.settings import HookEntry
 from tandem.text.byte_table import ByteTable
 from tandem.text.stop_strings import StopStrings
@@ -73,7 +74,7 @@ def run(
         return given[place] if place < len(given) else emit(chunk.text_diff)
 
     hook.judge = judge
-    runner = HookRunner(hook, entry=HookEntry(path="h", name="h"), phase="decode", model="m")
+    runner = LoadedHook(hook, entry=HookEntry(path="h", name="h"), phase="decode", model="m")
     output = Output(
         detokenizer=tokenizer.detokenizer(), stops=StopStrings(stops) if stops else None
     )
@@ -88,7 +89,8 @@ def run(
         if hooks is None:
             output.unruled()
         else:
-            piece = hooks.judge(cut, output.over)
+            inline.run(hooks, hooks.begin(cut, output.over))
+            piece = hooks.passed
             output.ruled(Ruling(1, piece, output.over, hooks.reason))
         outcome.pieces.append("" if piece is None else piece.text)
         shown = [] if piece is None else list(piece.token_ids)

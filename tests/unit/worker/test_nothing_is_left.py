@@ -76,7 +76,7 @@ def test_ten_thousand_requests_leave_nothing(
     assert hook.state == {}
     assert hook.closed == dict.fromkeys(range(1, REQUESTS + 1), 1)
     assert hook.finals == hook.closed
-    assert (bench.runner.tally.sequences, bench.runner.tally.held_tokens) == (0, 0)
+    assert (bench.runner.counters.sequences, bench.runner.counters.held_tokens) == (0, 0)
     closed = [event.leg for event in bench.said.events if event.HasField("closed")]
     assert sorted(closed) == list(range(1, REQUESTS + 1))
     outcomes = {event.closed.outcome for event in bench.said.events if event.HasField("closed")}

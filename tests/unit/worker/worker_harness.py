@@ -12,12 +12,12 @@ from scripted_engine import LIMITS, ScriptedEngine
 from decode_worker.rules import DecodeRules
 from prefill_worker.rules import PrefillRules
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
-from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit, terminate
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
-from tandem.hooks.hosting.host import ChainHost
-from tandem.hooks.runner import HookRunner
+from tandem.hooks.loader import LoadedHook
+from tandem.hooks.runner import in_this_process, inline
+from tandem.hooks.runner.rulings import judged
 from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
@@ -156,18 +156,14 @@ class LaterHooks:
     def _judge(self, item: Work | int) -> Ruling | None:
         if isinstance(item, int):
             if chain := self._open.pop(item, None):
-                chain.abort()
+                inline.run(chain, chain.end())
             return None
         chain = self._open.get(item.request_id)
         if chain is None:
             return None
-        ruling = Ruling(item.request_id, None, item.final)
-        try:
-            ruling.piece = chain.judge(item.piece, item.final)
-            ruling.reason = chain.reason
-        except HookError as error:
-            ruling.error = error
-        if item.final or ruling.error is not None or ruling.reason is not None:
+        inline.run(chain, chain.begin(item.piece, item.final))
+        ruling = judged(item, chain)
+        if chain.over:
             del self._open[item.request_id]
         return ruling
 
@@ -192,14 +188,14 @@ class Bench:
         self.hook = RecordingHook(judge)
         entry = HookEntry(path="tests.Hook", name="tests.Hook")
         runs = self.hook if isinstance(hook, bool) else hook
-        self.runner = HookRunner(runs, entry=entry, phase=phase, model=MODEL)
+        self.runner = LoadedHook(runs, entry=entry, phase=phase, model=MODEL)
         chain = Chain([self.runner])
         self.later = LaterHooks(chain) if self.hooks_run == "later" else None
         self.counters = WorkerCounters()
         self.now = 100.0
         self.phase = phase
         parts = parts or PhaseParts(DecodeRules() if phase == "decode" else PrefillRules())
-        inline = ChainHost(chain)
+        inline = in_this_process(chain)
         hooks = (self.later or inline) if hook else None
         self.core = Core(
             rules=parts.rules,

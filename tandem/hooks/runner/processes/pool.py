@@ -20,14 +20,13 @@ from typing import Final
 from tandem.errors import HookError, StartError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
-from tandem.hooks.hosting.hosted import failed, over, patience
-from tandem.hooks.hosting.late import Late
-from tandem.hooks.pool.keeper import Keeper, PoolLimits
-from tandem.hooks.pool.link import PoolLink
-from tandem.hooks.pool.sequence import PoolGroup, PoolSequence
-from tandem.hooks.pool.spawner import Spawner
-from tandem.hooks.pool.tally import PooledHook, ProcessTally
-from tandem.hooks.pool.wire import Boot, Changed, Open, Reply
+from tandem.hooks.runner.processes.counters import PooledHook, ProcessCounters
+from tandem.hooks.runner.processes.keeper import Keeper, PoolLimits
+from tandem.hooks.runner.processes.link import PoolLink
+from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
+from tandem.hooks.runner.processes.spawner import Spawner
+from tandem.hooks.runner.processes.wire import Boot, Changed, Open, Reply
+from tandem.hooks.runner.rulings import NextTurn, failed, over, patience
 from tandem.hooks.settings import HookSettings
 from tandem.logs import Format
 
@@ -65,7 +64,7 @@ class HookPool:
         self._groups: dict[Hashable, PoolGroup[PoolLink]] = {}
         self._numbers = count(1)
         self._deliver: Deliver
-        self._late = Late(self._answer)
+        self._next_turn = NextTurn(self._answer)
         self._flushing = False
         self._closed = False
 
@@ -117,7 +116,7 @@ class HookPool:
             request_id = item.request_id
             sequence = sequences.get(request_id)
             if sequence is None:
-                self._late.add(over(item))
+                self._next_turn.add(over(item))
                 continue
             link = sequence.link or self._place(sequence)
             if link is None:
@@ -177,7 +176,7 @@ class HookPool:
     def _refuse(self, sequence: PoolSequence[PoolLink], work: Work) -> None:
         error = sequence.error or HookError("no process that runs the output hooks is up")
         self._forget(sequence)
-        self._late.add(failed(work, error))
+        self._next_turn.add(failed(work, error))
 
     def _forget(self, sequence: PoolSequence[PoolLink]) -> None:
         del self._sequences[sequence.info.request_id]
@@ -238,7 +237,7 @@ class HookPool:
             if sequence.waiting:
                 self._forget(sequence)
                 for ruling in sequence.answer_rest(error=sequence.error):
-                    self._late.add(ruling)
+                    self._next_turn.add(ruling)
             sequence.link = None
         link.sequences.clear()
 
@@ -247,7 +246,7 @@ class HookPool:
     def _new_link(self, spawner: Spawner) -> PoolLink:
         return PoolLink(
             spawner=spawner,
-            tally=ProcessTally(self.hooks),
+            counters=ProcessCounters(self.hooks),
             patience=self._longest,
             on_reply=self._on_reply,
             on_lost=self._on_lost,

@@ -3,7 +3,7 @@
 Each message is a length (4 bytes, little endian) and that many bytes of MessagePack. The worker
 speaks first: Boot, pickled because a hook's configuration may hold what YAML knows and MessagePack
 does not. Then it sends a Batch for each step, and Replies come back; the end of its stream means:
-end in order. The process says Started once, then Replies, and Tallies about once a second.
+end in order. The process says Started once, then Replies, and AllCounted about once a second.
 
 Columns, not records: encoding and decoding a Batch of 32 tokens and its Reply takes 4.4 µs in all.
 A Reply names only what a hook changed, so that a chunk which passes costs its request_id.
@@ -97,23 +97,25 @@ class Reply(msgspec.Struct, array_like=True, tag=True):
     """So many aborts were heard."""
 
 
-class TallyState(msgspec.Struct, array_like=True):
-    """A HookTally."""
+class Counted(msgspec.Struct, array_like=True):
+    """HookCounters, since the process began."""
 
-    verdicts: dict[str, int]
-    buckets: list[int]
-    seconds: float
+    verdicts: list[int]
+    """In the order of HOOK_VERDICTS."""
+    seconds: list[int]
+    """By the bounds of the histogram."""
+    total_seconds: float
     held_tokens: int
     sequences: int
 
 
-class Tallies(msgspec.Struct, array_like=True, tag=True):
-    """Of all hooks of the chain, since the process began."""
+class AllCounted(msgspec.Struct, array_like=True, tag=True):
+    """Of all hooks of the chain."""
 
-    hooks: list[TallyState]
+    hooks: list[Counted]
 
 
-Answer = Started | Reply | Tallies
+Answer = Started | Reply | AllCounted
 _encoder = msgspec.msgpack.Encoder()
 _batches = msgspec.msgpack.Decoder(Batch)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

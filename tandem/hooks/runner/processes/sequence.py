@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from tandem.errors import HookError
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
-from tandem.hooks.pool.wire import Changed, WireError
+from tandem.hooks.runner.processes.wire import Changed, WireError
 
 Link = TypeVar("Link")
 

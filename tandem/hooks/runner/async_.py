@@ -1,4 +1,5 @@
-"""Async hooks: the Works of one request are judged in order, those of different requests at once.
+"""Runs a chain with async hooks in tasks of this process: the Works of one request are judged in
+order, those of different requests at once.
 
 Each group (the n outputs of a request) has a lane; a lane has a task while there is something to
 do. A lane that is stuck, because a hook ignores its cancellation, is given up: its Works fail
@@ -10,18 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from time import monotonic
 from typing import Final
 
 from tandem.errors import HookError
-from tandem.hooks.deferred import Ruling, Work
-from tandem.hooks.hosting.hosted import Hosted, failed
+from tandem.hooks.chain import Chain, SequenceChain
+from tandem.hooks.contract import Chunk
+from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
+from tandem.hooks.runner.rulings import NextTurn, failed, judged, over, patience
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS: Final = 1.0
 """For tasks that were cancelled to end; one that ignores it is left behind."""
-Batch = Sequence[tuple[Work, Hosted]]
+MAX_WAITING: Final = 1000
+"""Works of one request that wait."""
+MARGIN_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 5.0
+"""For hooks to be told that their sequences are over."""
+Batch = Sequence[tuple[Work, SequenceChain]]
+
+
+async def run(chain: SequenceChain, chunk: Chunk | None) -> None:
+    """Make the calls that a chain asks for, from `chunk` on. Raises this task's cancellation."""
+    while chunk is not None:
+        hook = chain.hook
+        if hook.loaded.is_async:
+            answer = await hook.caller.call_async(hook.function, chunk)
+        else:
+            answer = hook.caller.call(hook.function, chunk)
+        chunk = chain.answered(answer)
 
 
 class Lane:
@@ -31,9 +50,9 @@ class Lane:
 
     def __init__(self, group: Hashable) -> None:
         self.group = group
-        self.members: set[Hosted] = set()
+        self.members: set[SequenceChain] = set()
         """Its open sequences."""
-        self.jobs: deque[Batch | Hosted] = deque()
+        self.jobs: deque[Batch | SequenceChain] = deque()
         self.judging: Batch = ()
         self.waiting = 0
         """Works in `jobs`."""
@@ -43,53 +62,61 @@ class Lane:
 
     def unanswered(self) -> Batch:
         """In order, those of aborted sequences left out."""
-        batches = [self.judging, *(job for job in self.jobs if not isinstance(job, Hosted))]
+        batches = [self.judging, *(job for job in self.jobs if not isinstance(job, SequenceChain))]
         return [pair for batch in batches for pair in batch if not pair[1].aborted]
 
 
-class Lanes:
-    """All lanes of a host."""
+class AsyncRunner:
+    """Implements DeferredHooks. Every group has a lane."""
 
     def __init__(
         self,
+        chain: Chain,
         *,
-        answer: Callable[[Sequence[Ruling]], None],
-        answer_soon: Callable[[Ruling], None],
-        patience_seconds: float,
-        max_waiting: int,
+        max_waiting: int = MAX_WAITING,
+        margin_seconds: float = MARGIN_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
     ) -> None:
-        """`answer` gets the Rulings of a job, `answer_soon` those of a lane that was given up.
-        `patience_seconds` is the longest that one Work may take; a lane of which more than
-        `max_waiting` Works wait fails closed.
+        """A lane of which more than `max_waiting` Works wait fails closed, and so does one whose
+        hooks take `margin_seconds` longer for a Work than their timeouts allow.
         """
-        self._answer = answer
-        self._answer_soon = answer_soon
-        self._patience = patience_seconds
+        self.chain = chain
         self._max_waiting = max_waiting
+        self._patience = patience([hook.entry for hook in chain.hooks]) + margin_seconds
+        self._close_seconds = close_seconds
+        self._open: dict[int, SequenceChain] = {}
         self._lanes: dict[Hashable, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         """Those of given-up lanes too, until they end."""
         self._watch: asyncio.TimerHandle | None = None
+        self._next_turn = NextTurn(self._answer)
+        self._deliver: Deliver
+        self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._lanes)
+    @property
+    def open_sequences(self) -> int:
+        """Those that were opened and are not over, now."""
+        return len(self._open)
 
-    def tasks(self) -> int:
-        """How many run."""
-        return len(self._tasks)
+    async def start(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        await self.chain.startup()
 
-    def open(self, hosted: Hosted) -> None:
-        group = hosted.info.group
-        lane = self._lanes.get(group)
+    def open(self, info: SequenceInfo) -> None:
+        chain = self._open[info.request_id] = self.chain.sequence(info)
+        lane = self._lanes.get(info.group)
         if lane is None:
-            lane = self._lanes[group] = Lane(group)
-        lane.members.add(hosted)
+            lane = self._lanes[info.group] = Lane(info.group)
+        lane.members.add(chain)
 
-    def submit(self, pairs: Iterable[tuple[Work, Hosted]]) -> None:
-        """Of open sequences. What belongs to one group is judged and answered together."""
-        batches: dict[Hashable, list[tuple[Work, Hosted]]] = {}
-        for pair in pairs:
-            batches.setdefault(pair[1].info.group, []).append(pair)
+    def submit(self, work: Sequence[Work]) -> None:
+        batches: dict[Hashable, list[tuple[Work, SequenceChain]]] = {}
+        for item in work:
+            chain = self._open.get(item.request_id)
+            if chain is None or chain.over:
+                self._next_turn.add(over(item, chain))
+            else:
+                batches.setdefault(chain.info.group, []).append((item, chain))
         for group, batch in batches.items():
             lane = self._lanes[group]
             lane.jobs.append(batch)
@@ -99,31 +126,36 @@ class Lanes:
             else:
                 self._run_soon(lane)
 
-    def abort(self, hosted: Hosted) -> None:
-        """Tell the hooks, after the Work that is being judged. What waits is not judged."""
-        lane = self._lanes.get(hosted.info.group)
-        if lane is not None and hosted in lane.members:
-            lane.jobs.append(hosted)
+    def abort(self, request_id: int) -> None:
+        """Hooks are told after the Work that is being judged. What waits is not judged."""
+        chain = self._open.pop(request_id, None)
+        if chain is None:
+            return
+        chain.aborted = True
+        lane = self._lanes.get(chain.info.group)
+        if chain.over:
+            self._leave(chain)
+        elif lane is not None and chain in lane.members:
+            lane.jobs.append(chain)
             self._run_soon(lane)
 
-    def leave(self, hosted: Hosted) -> None:
-        """The sequence is over, and its hooks know."""
-        lane = self._lanes.get(hosted.info.group)
-        if lane is not None:
-            lane.members.discard(hosted)
-            self._drop_if_idle(lane)
-
-    async def close(self, seconds: float) -> None:
-        """Break off what is being judged, and tell all hooks that it is over. Bounded by `seconds`,
-        and CANCEL_SECONDS more.
+    async def close(self) -> None:
+        """Break off what is being judged, and tell all hooks that it is over. Bounded by
+        `close_seconds`, CANCEL_SECONDS more, and what the hooks' shutdown takes.
         """
+        if self._closed:
+            return
+        self._closed = True
+        for chain in self._open.values():
+            chain.aborted = True
+        self._open.clear()
         for lane in list(self._lanes.values()):
             lane.jobs = deque(lane.members)
             if lane.judging and lane.task is not None:
                 lane.task.cancel()
             else:
                 self._run_soon(lane)
-        await self._settle(seconds)
+        await self._settle(self._close_seconds)
         for task in self._tasks:
             task.cancel()
         await self._settle(CANCEL_SECONDS)
@@ -132,6 +164,24 @@ class Lanes:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        await self.chain.shutdown()
+
+    def _answer(self, rulings: Sequence[Ruling]) -> None:
+        """A sequence that is over is forgotten with its Ruling."""
+        for ruling in rulings:
+            chain = self._open.get(ruling.request_id)
+            if chain is not None and chain.over:
+                del self._open[ruling.request_id]
+                self._leave(chain)
+        if not self._closed:
+            self._deliver(rulings)
+
+    def _leave(self, chain: SequenceChain) -> None:
+        """The sequence is over, and its hooks know."""
+        lane = self._lanes.get(chain.info.group)
+        if lane is not None:
+            lane.members.discard(chain)
+            self._drop_if_idle(lane)
 
     async def _settle(self, seconds: float) -> None:
         """Until no task runs, or the time is over."""
@@ -156,8 +206,8 @@ class Lanes:
         while lane.jobs:
             job = lane.jobs.popleft()
             lane.began = monotonic()
-            if isinstance(job, Hosted):
-                await job.chain.abort_async()
+            if isinstance(job, SequenceChain):
+                await run(job, job.end())
                 lane.members.discard(job)
             else:
                 lane.waiting -= len(job)
@@ -165,14 +215,17 @@ class Lanes:
 
     async def _judge(self, lane: Lane, batch: Batch) -> None:
         lane.judging = batch
-        rulings: list[tuple[Hosted, Ruling]] = []
-        for work, hosted in batch:
-            if not hosted.aborted:
-                rulings.append((hosted, await hosted.judge_async(work)))
+        rulings: list[tuple[SequenceChain, Ruling]] = []
+        for work, chain in batch:
+            if chain.over:
+                rulings.append((chain, over(work, chain)))
+            elif not chain.aborted:
+                await run(chain, chain.begin(work.piece, work.final))
+                rulings.append((chain, judged(work, chain)))
             if lane.judging is not batch:
                 return  # given up meanwhile, and answered
         lane.judging = ()
-        if answers := [ruling for hosted, ruling in rulings if not hosted.aborted]:
+        if answers := [ruling for chain, ruling in rulings if not chain.aborted]:
             self._answer(answers)
 
     def _ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
@@ -207,7 +260,7 @@ class Lanes:
 
     def _give_up(self, lane: Lane, why: str) -> None:
         """Fail the whole group closed. Its hooks are told when the call in progress has ended."""
-        trace_id = next((member.info.trace_id for member in lane.members), None)
+        trace_id = next((chain.info.trace_id for chain in lane.members), None)
         extra = {"trace_id": trace_id, "reason": why}
         log.error("a request's hooks were given up", extra=extra)
         error = HookError(f"the output hook failed: {why}")
@@ -215,10 +268,10 @@ class Lanes:
             del self._lanes[lane.group]
         unanswered = lane.unanswered()
         lane.judging, lane.jobs, lane.waiting = (), deque(lane.members), 0
-        for hosted in lane.members:
-            hosted.over, hosted.error = True, hosted.error or error
+        for chain in lane.members:
+            chain.over, chain.error = True, chain.error or error
         for work, _ in unanswered:
-            self._answer_soon(failed(work, error))
+            self._next_turn.add(failed(work, error))
         if lane.task is not None:
             lane.task.cancel()
         else:

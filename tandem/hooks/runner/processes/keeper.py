@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from tandem.errors import StartError
-from tandem.hooks.pool.link import PoolLink
-from tandem.hooks.pool.spawner import Spawner
+from tandem.hooks.runner.processes.link import PoolLink
+from tandem.hooks.runner.processes.spawner import Spawner
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""A process of the hook pool: `python -m tandem.hooks.pool.process FD`, started by the worker.
+"""A process of the hook pool, started by the worker:
+`python -m tandem.hooks.runner.processes.process FD`.
 
 It reads chunks from the socket FD, runs the chain on them and writes rulings back. It imports what
 hooks need and no engine. It ends when the worker closes its end of the socket, and with the worker.
@@ -20,8 +21,8 @@ import uvloop
 from tandem import logs
 from tandem.errors import StartError
 from tandem.hooks.chain import Chain
-from tandem.hooks.pool.judge import Judge
-from tandem.hooks.pool.wire import Boot, Started, encode
+from tandem.hooks.runner.processes.child import Child
+from tandem.hooks.runner.processes.wire import Boot, Started, encode
 
 _PR_SET_PDEATHSIG: Final = 1
 """prctl(2)."""
@@ -30,13 +31,13 @@ _PR_SET_PDEATHSIG: Final = 1
 async def serve(stream: socket.socket, boot: Boot) -> int:
     """Build the chain, and run it until the end. Returns the exit status."""
     try:
-        judge = Judge(stream, Chain.build(boot.settings, phase=boot.phase, model=boot.model))
-        await judge.start()
+        child = Child(stream, Chain.build(boot.settings, phase=boot.phase, model=boot.model))
+        await child.start()
     except StartError as error:
         stream.sendall(encode(Started(str(error))))
         return 2
     stream.sendall(encode(Started()))
-    return await judge.run()
+    return await child.run()
 
 
 def main(argv: Sequence[str]) -> int:

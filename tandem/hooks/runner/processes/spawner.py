@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-PROGRAM: Final = "tandem.hooks.pool.process"
+PROGRAM: Final = "tandem.hooks.runner.processes.process"
 KILL_SECONDS: Final = 5.0
 """For the system to remove a killed process."""
 

@@ -6,19 +6,19 @@ from typing import Literal
 
 from tandem.histogram import Histogram
 
-Counted = Literal["pass", "block", "annotate", "error", "timeout", "cancelled"]
-COUNTED: tuple[Counted, ...] = ("pass", "block", "annotate", "error", "timeout", "cancelled")
+Decision = Literal["pass", "block", "annotate", "error", "timeout", "cancelled"]
+DECISIONS: tuple[Decision, ...] = ("pass", "block", "annotate", "error", "timeout", "cancelled")
 CLASSIFIER_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Buckets for a classifier's call: from a rule in the process to a model elsewhere."""
 
 
-class ClassifierTally:
-    """Of one classifier (S4-120)."""
+class ClassifierCounters:
+    """What one classifier did (S4-120)."""
 
     __slots__ = ("running", "seconds", "verdicts")
 
     def __init__(self) -> None:
-        self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
+        self.verdicts: dict[Decision, int] = dict.fromkeys(DECISIONS, 0)
         """A blocking classifier passes or blocks, any other annotates. `cancelled`: the request
         ended first.
         """
@@ -31,7 +31,7 @@ class ClassifierTally:
     def calls(self) -> int:
         return sum(self.verdicts.values())
 
-    def add(self, counted: Counted, seconds: float) -> None:
+    def add(self, decision: Decision, seconds: float) -> None:
         """One call, and how it went."""
-        self.verdicts[counted] += 1
+        self.verdicts[decision] += 1
         self.seconds.observe(seconds)

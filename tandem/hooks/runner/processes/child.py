@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import traceback
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
 from tandem.hooks.chain import Chain
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
-from tandem.hooks.hosting.host import SLOW_SECONDS, ChainHost
 from tandem.hooks.piece import Piece
-from tandem.hooks.pool.tally import tallies_of
-from tandem.hooks.pool.wire import (
+from tandem.hooks.runner.async_ import AsyncRunner
+from tandem.hooks.runner.inline import SLOW_SECONDS, InlineRunner
+from tandem.hooks.runner.processes.counters import counts_of
+from tandem.hooks.runner.processes.wire import (
     Batch,
     Changed,
     Frames,
@@ -23,9 +23,10 @@ from tandem.hooks.pool.wire import (
     decode_batch,
     encode,
 )
+from tandem.usercode.call import place_of
 
 log = logging.getLogger(__name__)
-TALLY_SECONDS: Final = 1.0
+COUNTS_SECONDS: Final = 1.0
 READ_BYTES: Final = 64 * 1024
 
 
@@ -35,26 +36,26 @@ class Sent(Piece):
     __slots__ = ()
 
 
-class Judge:
-    """Between the socket and the host of the chain."""
+class Child:
+    """Between the socket and what runs the chain."""
 
     def __init__(self, stream: socket.socket, chain: Chain) -> None:
         self._stream = stream
         self._chain = chain
-        self._host = ChainHost(chain)
+        self._runner = AsyncRunner(chain) if chain.is_async else InlineRunner(chain)
         self._frames = Frames()
         self._traces: dict[int, str] = {}
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""
         self._reply = _nothing()
         self._reply_soon = False
-        self._tally_soon = False
+        self._counts_soon = False
         self._ended = asyncio.Event()
         self._out_of_memory = False
 
     async def start(self) -> None:
         """Raises LoadError."""
-        await self._host.start(self._deliver)
+        await self._runner.start(self._deliver)
 
     async def run(self) -> int:
         """Until the worker ends the stream, or this process must not go on. Returns the exit
@@ -62,13 +63,14 @@ class Judge:
         """
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stream, self._on_readable)
+        self._stream.setblocking(True)  # add_reader has changed it, and `_send` waits
         await self._ended.wait()
         loop.remove_reader(self._stream)
         if self._out_of_memory:
             log.critical("the hooks ran out of memory; see hooks.memory_mb")
             return 1
-        await self._host.close()
-        self._send_tallies()
+        await self._runner.close()
+        self._send_counts()
         return 0
 
     # --- in --------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Judge:
         for opened in batch.opened:
             self._tokens[opened.request_id] = 0
             self._traces[opened.request_id] = opened.trace_id
-            self._host.open(
+            self._runner.open(
                 SequenceInfo(
                     request_id=opened.request_id,
                     group=opened.group,
@@ -106,13 +108,13 @@ class Judge:
         for request_id in batch.aborted:
             self._abort(request_id)
         if batch.request_ids:
-            self._host.submit(self._works(batch))
+            self._runner.submit(self._works(batch))
 
     def _abort(self, request_id: int) -> None:
         self._tokens.pop(request_id, None)
         self._traces.pop(request_id, None)
         began = perf_counter()
-        self._host.abort(request_id)
+        self._runner.abort(request_id)
         self._reply.aborts += 1
         if perf_counter() - began > SLOW_SECONDS:
             self._send_reply()
@@ -167,7 +169,7 @@ class Judge:
             extra={
                 "trace_id": trace_id,
                 "request_id": ruling.request_id,
-                "reason": ruling.error.message + _where(cause),
+                "reason": f"{ruling.error.message} {place_of(cause)}".strip(),
             },
         )
         if isinstance(cause, MemoryError):
@@ -185,13 +187,13 @@ class Judge:
             return
         self._reply = _nothing()
         self._send(encode(reply))
-        if not self._tally_soon:
-            self._tally_soon = True
-            asyncio.get_running_loop().call_later(TALLY_SECONDS, self._send_tallies)
+        if not self._counts_soon:
+            self._counts_soon = True
+            asyncio.get_running_loop().call_later(COUNTS_SECONDS, self._send_counts)
 
-    def _send_tallies(self) -> None:
-        self._tally_soon = False
-        self._send(encode(tallies_of(self._chain.hooks)))
+    def _send_counts(self) -> None:
+        self._counts_soon = False
+        self._send(encode(counts_of(self._chain.hooks)))
 
     def _send(self, data: bytes) -> None:
         """Waits for the worker, which always reads."""
@@ -213,10 +215,3 @@ def _changed(place: int, ruling: Ruling) -> Changed:
 
 def _nothing() -> Reply:
     return Reply([], [], [], 0)
-
-
-def _where(cause: BaseException | None) -> str:
-    """Where user code raised. Its own words stay out of the log: they may quote the text."""
-    if cause is None or not (frames := traceback.extract_tb(cause.__traceback__)):
-        return ""
-    return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"

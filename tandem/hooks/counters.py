@@ -8,17 +8,24 @@ from tandem.histogram import Histogram
 from tandem.hooks.settings import HookEntry
 from tandem.metrics import HOOK_SECONDS
 
-Counted = Literal["emit", "rewrite", "suppress", "terminate", "error", "timeout"]
-COUNTED: tuple[Counted, ...] = ("emit", "rewrite", "suppress", "terminate", "error", "timeout")
+HookVerdict = Literal["emit", "rewrite", "suppress", "terminate", "error", "timeout"]
+HOOK_VERDICTS: tuple[HookVerdict, ...] = (
+    "emit",
+    "rewrite",
+    "suppress",
+    "terminate",
+    "error",
+    "timeout",
+)
 
 
-class HookTally:
-    """Of one hook."""
+class HookCounters:
+    """What one hook did."""
 
     __slots__ = ("held_tokens", "seconds", "sequences", "verdicts")
 
     def __init__(self) -> None:
-        self.verdicts: dict[Counted, int] = dict.fromkeys(COUNTED, 0)
+        self.verdicts: dict[HookVerdict, int] = dict.fromkeys(HOOK_VERDICTS, 0)
         self.seconds = Histogram(HOOK_SECONDS)
         """How long each call took."""
         self.held_tokens = 0
@@ -27,11 +34,11 @@ class HookTally:
         """Sequences that the hook was told of and not yet told the end of, now."""
 
 
-class Tallied(Protocol):
+class CountedHook(Protocol):
     """A hook of the chain, wherever it runs, for the metrics."""
 
     @property
     def entry(self) -> HookEntry: ...
 
     @property
-    def tally(self) -> HookTally: ...
+    def counters(self) -> HookCounters: ...

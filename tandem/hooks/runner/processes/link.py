@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from tandem.errors import LoadError, StartError
-from tandem.hooks.pool.sequence import PoolSequence
-from tandem.hooks.pool.spawner import KILL_SECONDS, Spawner
-from tandem.hooks.pool.tally import ProcessTally
-from tandem.hooks.pool.wire import (
+from tandem.hooks.runner.processes.counters import ProcessCounters
+from tandem.hooks.runner.processes.sequence import PoolSequence
+from tandem.hooks.runner.processes.spawner import KILL_SECONDS, Spawner
+from tandem.hooks.runner.processes.wire import (
     Answer,
     Batch,
     Frames,
@@ -46,7 +46,7 @@ class PoolLink(asyncio.Protocol):
         self,
         *,
         spawner: Spawner,
-        tally: ProcessTally,
+        counters: ProcessCounters,
         patience: Callable[[PoolLink], float],
         on_reply: Callable[[PoolLink, Reply], int],
         on_lost: Callable[[PoolLink], None],
@@ -55,7 +55,7 @@ class PoolLink(asyncio.Protocol):
         Works were answered, and raises WireError.
         """
         self._spawner = spawner
-        self._tally = tally
+        self._counters = counters
         self._patience = patience
         self._on_reply = on_reply
         self._on_lost = on_lost
@@ -84,7 +84,7 @@ class PoolLink(asyncio.Protocol):
         self._pidfd = -1
         self._transport: asyncio.Transport | None = None
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int | None:
@@ -136,7 +136,7 @@ class PoolLink(asyncio.Protocol):
             return
         self.up_seconds = monotonic() - self._up_at if self._up_at else 0.0
         self.lost, self.up = why, False
-        self._tally.gone()
+        self._counters.gone()
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -222,7 +222,7 @@ class PoolLink(asyncio.Protocol):
             if self.owed:
                 self._look()
         else:
-            self._tally.update(answer)
+            self._counters.update(answer)
 
     def _look(self) -> None:
         """Whether it answers. Looks again while something is owed."""
