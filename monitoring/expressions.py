@@ -1,25 +1,27 @@
 """PromQL written short, checked against the catalogue and completed with the scope it runs in.
 
 Expressions name metrics without namespace, job and pod; `Expressions.scoped` adds those matchers to
-every selector. This reads only what it must: names of metrics, their matchers, and the labels of
-`by`, `on` and the like. The tests parse the results in full.
+every selector. promql_parser reads them, so what is written here is what Prometheus understands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+import promql_parser as promql
 
 from monitoring.definitions import Catalogue
 
-_SELECTOR = re.compile(
-    r"(?<![\w:.\"])(?P<name>(?:tandem|process)_\w+|[a-z_]+:[\w:]+|up|ALERTS)\b"
-    r"(?!\()(?:\{(?P<matchers>[^}]*)\})?"
-)
-_MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
-_GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_STAND_INS = {
+    "$__rate_interval": "54d5h4m3s",
+    "@TTFT_OBJECTIVE@": "0.98765401",
+    "@ITL_OBJECTIVE@": "0.98765402",
+    "@AVAILABILITY_OBJECTIVE@": "0.98765403",
+}
+"""What Grafana and the chart fill in later is no PromQL: these are read in their place."""
 
 
 class UnknownLabelError(Exception):
@@ -46,33 +48,73 @@ class Expressions:
     def scoped(self, expression: str, *, legend: str = "") -> Scoped:
         """An expression with the scope's matchers added to each of its metrics.
 
-        Raises UnknownMetricError and UnknownLabelError."""
-        series: dict[str, None] = {}
-        labels: set[str] = set()
-
-        def complete(match: re.Match[str]) -> str:
-            name, matchers = match["name"], match["matchers"] or ""
-            known = self.catalogue.labels(name)
-            _check(set(_MATCHER.findall(matchers)), known, expression)
-            series[name] = None
-            labels.update(known)
-            scope = [text for label, text in self._scope.items() if label in known]
-            return f"{name}{{{','.join(filter(None, (*scope, matchers)))}}}"
-
-        text = _SELECTOR.sub(complete, expression.strip())
-        grouped = {
-            name.strip() for names in _GROUPING.findall(expression) for name in names.split(",")
-        }
-        _check(grouped - {""}, labels, expression)
-        _check(set(_LEGEND.findall(legend)), labels, legend)
-        return Scoped(text, tuple(series))
+        Raises UnknownMetricError, UnknownLabelError, and ValueError for what is no PromQL."""
+        tree = parse(expression)
+        self.check(tree)
+        _check(_LEGEND.findall(legend), self._labels(tree), legend)
+        text = promql.transform(tree, post_visit=self._with_scope).prettify()
+        for placeholder, stand_in in _STAND_INS.items():
+            text = text.replace(stand_in, placeholder)
+        return Scoped(text, tuple(dict.fromkeys(_name(each) for each in selectors(tree))))
 
     def labels(self, expression: str) -> frozenset[str]:
         """All labels of the series that an expression names."""
-        names = [match["name"] for match in _SELECTOR.finditer(expression)]
-        return frozenset().union(*(self.catalogue.labels(name) for name in names))
+        return self._labels(parse(expression))
+
+    def check(self, tree: promql.Expr) -> None:
+        """Raises UnknownMetricError, and UnknownLabelError for a label that is matched, grouped by
+        or joined on where no series below it has it.
+        """
+        for node in nodes(tree):
+            if isinstance(node, promql.VectorSelector):
+                used = [matcher.name for matcher in node.matchers.matchers]
+            elif isinstance(node, promql.AggregateExpr) and node.modifier:
+                used = node.modifier.labels
+            elif isinstance(node, promql.BinaryExpr) and node.modifier:
+                matching = node.modifier.matching
+                used = [*(matching.labels if matching else ()), *(node.modifier.group_labels or ())]
+            else:
+                continue
+            _check(used, self._labels(node), node.prettify())
+
+    def _labels(self, tree: promql.Expr) -> frozenset[str]:
+        return frozenset().union(*(self.catalogue.labels(_name(each)) for each in selectors(tree)))
+
+    def _with_scope(self, node: promql.Expr) -> promql.Expr | None:
+        if not isinstance(node, promql.VectorSelector):
+            return None
+        name, known = _name(node), self.catalogue.labels(_name(node))
+        scope = [matcher for label, matcher in self._scope.items() if label in known]
+        own, _, rest = node.prettify().removeprefix(name).lstrip("{").rpartition("}")
+        return parse(f"{name}{{{','.join(filter(None, (*scope, own)))}}}{rest}")
 
 
-def _check(used: set[str], known: set[str] | frozenset[str], where: str) -> None:
-    if unknown := used - known:
+def parse(expression: str) -> promql.Expr:
+    """Raises ValueError for what is no PromQL, placeholders aside."""
+    for placeholder, stand_in in _STAND_INS.items():
+        expression = expression.replace(placeholder, stand_in)
+    return promql.parse(expression)
+
+
+def nodes(tree: promql.Expr) -> list[promql.Expr]:
+    """An expression and all that is below it."""
+    found: list[promql.Expr] = []
+    promql.walk(tree, found.append)
+    return found
+
+
+def selectors(tree: promql.Expr) -> list[promql.VectorSelector]:
+    """What an expression reads."""
+    return [node for node in nodes(tree) if isinstance(node, promql.VectorSelector)]
+
+
+def _name(selector: promql.VectorSelector) -> str:
+    """Raises ValueError for a selector of matchers alone: nobody could say which labels it has."""
+    if not selector.name:
+        raise ValueError(f"a selector names no metric: {selector.prettify()}")
+    return selector.name
+
+
+def _check(used: Collection[str], known: Collection[str], where: str) -> None:
+    if unknown := set(used) - set(known):
         raise UnknownLabelError(f"{', '.join(sorted(unknown))} is no label of: {where}")

@@ -10,15 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import promql_parser as promql
 import pytest
+import yaml
 
 from monitoring import dashboard, recording, rules
 from monitoring.alerts import ALERTS
 from monitoring.dashboard import Dashboard, Row
 from monitoring.dashboards import DASHBOARDS
 from monitoring.definitions import Catalogue, UnknownMetricError
-from monitoring.expressions import Expressions, UnknownLabelError
+from monitoring.expressions import Expressions, UnknownLabelError, parse, selectors
 from monitoring.generate import OUTPUT, files
 from monitoring.panels import Panel, Query
 from monitoring.registries import families
@@ -78,6 +78,8 @@ def test_a_panel_of_an_unknown_metric_cannot_be_made(catalogue: Catalogue) -> No
         ('sum (tandem_worker_ready{fase="decode"})', ""),
         ("sum by (fase) (tandem_worker_ready)", ""),
         ("tandem_worker_ready unless on (fase) tandem_worker_draining", ""),
+        ("tandem_worker_ready * on (phase) group_left (fase) tandem_worker_draining", ""),
+        ("sum by (fase) (up) + on () tandem_hook_seconds_count{fase='x'}", ""),
         ("tandem_worker_ready", "{{fase}}"),
     ],
 )
@@ -88,15 +90,47 @@ def test_a_panel_of_an_unknown_label_cannot_be_made(
         _render(catalogue, Query(expression, legend))
 
 
+def test_a_label_must_be_one_of_the_series_below_it(catalogue: Catalogue) -> None:
+    with pytest.raises(UnknownLabelError, match="phase"):
+        _render(
+            catalogue, Query("sum by (phase) (tandem_router_retries_total) + tandem_worker_ready")
+        )
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum by (phase) (tandem_worker_ready",
+        "rate(tandem_worker_tokens_total)",
+        "tandem_worker_ready{phase=decode}",
+        "tandem_worker_ready >> 1",
+        '{phase="decode"}',
+        "tandem_worker_ready > $threshold",
+    ],
+)
+def test_what_is_no_promql_cannot_be_made(catalogue: Catalogue, expression: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        _render(catalogue, Query(expression))
+
+
+def test_a_metric_of_any_name_must_be_known(catalogue: Catalogue) -> None:
+    with pytest.raises(UnknownMetricError, match="go_goroutines"):
+        _render(catalogue, Query("max(go_goroutines)"))
+
+
 def test_every_selector_gets_the_scope_that_its_series_has(catalogue: Catalogue) -> None:
     scope = {"job": 'job="a"', "pod": 'pod="b"'}
     catalogue.record("namespace_job:some:rate5m", ("namespace", "job"))
     scoped = Expressions(catalogue, scope).scoped
     assert scoped('rate(tandem_worker_tokens_total{phase="decode"}[5m])').text == (
-        'rate(tandem_worker_tokens_total{job="a",pod="b",phase="decode"}[5m])'
+        'rate(tandem_worker_tokens_total{job="a",phase="decode",pod="b"}[5m])'
     )
     assert scoped("namespace_job:some:rate5m > 1").text == 'namespace_job:some:rate5m{job="a"} > 1'
     assert scoped("up == 0").text == 'up{job="a",pod="b"} == 0'
+    assert scoped('up{pod="}{"} offset 5m').text == 'up{job="a",pod="b",pod="}{"} offset 5m'
+    assert (
+        scoped("rate(up[$__rate_interval])").text == 'rate(up{job="a",pod="b"}[$__rate_interval])'
+    )
 
 
 def test_an_alert_cannot_name_a_label_that_it_does_not_have(catalogue: Catalogue) -> None:
@@ -177,11 +211,11 @@ def test_every_panel_can_be_narrowed_to_a_release(documents: list[dict[str, Any]
 
 def test_every_rule_is_of_its_release_alone() -> None:
     for path in (OUTPUT / "rules").glob("*.yaml"):
-        text = path.read_text()
-        selectors = re.findall(r"(?:tandem|process|up)\w*\{[^}]*\}", text)
-        assert selectors
-        for selector in selectors:
-            assert selector.partition("{")[2].startswith('namespace="@NAMESPACE@",job="@JOB@"')
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                for selector in selectors(parse(rule["expr"])):
+                    matchers = {str(each) for each in selector.matchers.matchers}
+                    assert matchers >= {'namespace="@NAMESPACE@"', 'job="@JOB@"'}
 
 
 def test_every_alert_has_a_severity_and_a_page() -> None:
@@ -208,7 +242,6 @@ def test_queries_and_links_of_a_runbook_hold(page: Path, catalogue: Catalogue) -
     rules.write(recording.GROUPS, catalogue)
     for block in re.findall(r"```promql\n(.*?)```", text, re.DOTALL):
         for query in block.splitlines():
-            promql.parse(query)
             expressions.scoped(query)
     for target in re.findall(r"\]\((tandem-[^)]*)\)", text):
         assert (RUNBOOKS / target).exists(), target

@@ -138,7 +138,8 @@ def test_every_values_file_renders() -> None:
 
 def queries(page: Path) -> list[str]:
     inline = [span for span in spans(page) if re.search(r"\btandem_(?!tiny)\w", span)]
-    return inline + [block.text for block in blocks("promql") if block.page == page]
+    fenced = [block.text for block in blocks("promql") if block.page == page]
+    return inline + [query for text in fenced for query in text.splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=of_page)
