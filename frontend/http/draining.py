@@ -22,8 +22,8 @@ PATIENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 
 
-class Client(Protocol):
-    """A connection."""
+class ClientConnection(Protocol):
+    """A client's connection, as draining sees it."""
 
     opened_at: float
     """By the event loop's clock, as all times here."""
@@ -46,7 +46,7 @@ class Draining:
         self._patience = min(PATIENCE_SECONDS, seconds / 2)
         self._refusing_since = asyncio.get_running_loop().time() + self._patience
 
-    def refuses(self, client: Client) -> bool:
+    def refuses(self, client: ClientConnection) -> bool:
         """Whether its requests come too late."""
         return client.opened_at > self._refusing_since
 
@@ -55,7 +55,7 @@ class Draining:
         """What clients are told that cannot be served any longer."""
         return DrainingError("The frontend is shutting down; try again elsewhere")
 
-    async def taken(self, clients: Collection[Client]) -> None:
+    async def taken(self, clients: Collection[ClientConnection]) -> None:
         """Until every one of `clients`, which changes meanwhile, may be closed."""
         while True:
             unused = min((client.unused_seconds() for client in clients), default=math.inf)

@@ -19,7 +19,7 @@ _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
-class Receiver(Protocol):
+class RowReceiver(Protocol):
     """A request that rows are for."""
 
     def row(
@@ -35,7 +35,9 @@ class Receiver(Protocol):
         ...
 
 
-def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, Receiver], now: float) -> None:
+def hand_out(
+    columns: common_pb2.TokenColumns, routes: Mapping[int, RowReceiver], now: float
+) -> None:
     """Give every row to the receiver that `routes` has for its sequence; others are dropped.
 
     Raises ValueError where the columns disagree, before any row is handed out: a text that is
@@ -55,7 +57,7 @@ def hand_out(columns: common_pb2.TokenColumns, routes: Mapping[int, Receiver], n
 
 
 def _hand_out_rich(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, Receiver], now: float
+    columns: common_pb2.TokenColumns, routes: Mapping[int, RowReceiver], now: float
 ) -> None:
     """Rows some of which have token ids or log-probabilities."""
     with_ids = (
