@@ -30,11 +30,7 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
         return too_long
     waiting = len(state.waiting)
     too_many = submit.n - (state.bounds.max_queue - waiting)
-    if too_many > 0 and too_many > _starts(state, submit.model):
+    # What starts at once takes no place in the queue.
+    if too_many > 0 and too_many > state.fleet.free_pairs(submit.model):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
     return None
-
-
-def _starts(state: State, model: str) -> int:
-    """What starts at once takes no place in the queue; while others wait, nothing does."""
-    return 0 if state.waiting.head(model) else state.fleet.free_pairs(model)

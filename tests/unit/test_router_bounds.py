@@ -146,6 +146,22 @@ async def test_a_frontend_s_backlog_is_dropped_past_its_bound() -> None:
     assert link.over.is_set()
 
 
+async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() -> None:
+    link = FrontendLink(max_backlog_bytes=10 * MESSAGE_BYTES)
+    payloads = [bytes([index]) * (MESSAGE_BYTES // 2) for index in range(9)]
+    for payload in payloads:
+        link.add_payload(payload)
+    link.add_end(actions.EndSequence(1, 7, None))
+    messages, got = link.outbox.messages(), b""
+    while True:
+        message = await asyncio.wait_for(anext(messages), 10)
+        assert message.ByteSize() < 2 * MESSAGE_BYTES
+        got += message.payload
+        if message.ends:
+            break
+    assert got == b"".join(payloads)
+
+
 async def test_joined_payloads_are_the_bytes_that_came() -> None:
     link = FrontendLink(max_backlog_bytes=1_000)
     link.add_payload(b"\x00one")
@@ -155,6 +171,14 @@ async def test_joined_payloads_are_the_bytes_that_came() -> None:
 
 
 # --- the relay -------------------------------------------------------------------------------
+
+
+def test_the_number_of_a_frontend_is_not_given_to_the_next_one() -> None:
+    """What is late for the old one would reach the new one."""
+    relay = Relay(build_core(RouterConfig()))
+    first = relay.frontend_up(FrontendLink(1))
+    relay.frontend_down(first)
+    assert relay.frontend_up(FrontendLink(1)) != first
 
 
 def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:

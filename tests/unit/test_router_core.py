@@ -852,6 +852,40 @@ def test_a_retry_that_waits_for_another_pair_lets_others_have_the_one_it_avoids(
     ]
 
 
+def test_what_may_pass_a_waiting_retry_takes_no_place_in_the_queue() -> None:
+    bench = Bench(prefill=0, max_queue=1)
+    bench.worker(Phase.PREFILL, 0, max_sequences=2)
+    bench.worker(Phase.PREFILL, 1, max_sequences=1, other_legs=1)
+    bench.submit(1)
+    prefill, decode = bench.legs()
+    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    assert bench.core.queued == 1
+    bench.submit(2, n=3)
+    assert bench.ends() == [(2, "queue_full"), (3, "queue_full"), (4, "queue_full")]
+    bench.submit(5, n=2)
+    assert len(bench.of(actions.StartLeg)) == 4
+    assert bench.core.queued == 1
+
+
+def test_a_retry_takes_an_overdue_worker_rather_than_the_pair_that_failed() -> None:
+    bench = Bench(prefill=1, decode=0, settle_seconds=1.0)
+    bench.worker(Phase.DECODE, 1)
+    bench.submit(1)
+    prefill, decode = bench.legs()
+    bench.feed(events.Cancel(1, 1))
+    bench.close(prefill, Outcome.CANCELLED)
+    bench.feed(events.Tick(), after=1.0)
+    assert bench.of(actions.SettleOverdue)
+    bench.worker(Phase.DECODE, 0)
+    bench.submit(2)
+    prefill, decode = bench.legs()
+    assert decode.worker == "decode-0"
+    bench.close(decode, Outcome.FAILED, error=EngineError("no"), retryable=True)
+    bench.close(prefill, Outcome.CANCELLED)
+    assert bench.legs()[1].worker == "decode-1"
+
+
 def test_a_retry_prefers_workers_that_have_not_failed_it() -> None:
     bench = Bench(prefill=2, decode=2)
     bench.submit()
@@ -971,6 +1005,29 @@ def test_queued_sequences_outlive_the_last_pair_by_a_bound() -> None:
     assert bench.ends() == []
     bench.feed(events.Tick(), after=0.1)
     assert bench.ends() == [(3, "no_pair")]
+
+
+def test_a_pair_that_came_back_gives_those_that_wait_the_whole_bound_again() -> None:
+    bench = Bench(pair_wait_seconds=5.0)
+    bench.submit(1, n=3)
+    bench.feed(events.WorkerDraining("decode-0", True))
+    bench.feed(events.WorkerDraining("decode-0", False), after=4.0)
+    bench.feed(events.WorkerDraining("decode-0", True), after=4.0)
+    bench.feed(events.Tick(), after=4.0)
+    assert bench.ends() == []
+    bench.feed(events.Tick(), after=1.0)
+    assert bench.ends() == [(3, "no_pair")]
+
+
+def test_a_request_of_a_frontend_that_has_gone_is_not_run() -> None:
+    bench = Bench()
+    bench.feed(events.FrontendDown(1))
+    # Not through the ledger, which would wait for its end.
+    late = events.Submit(
+        frontend=1, first_sequence=1, n=1, model="tiny", timeout_seconds=1, task=b""
+    )
+    assert bench.core.handle(bench.now, [late]) == []
+    assert bench.at_rest()
 
 
 def test_events_of_another_worker_s_or_a_closed_leg_change_nothing() -> None:
