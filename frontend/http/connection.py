@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
 
     # --- while the process drains ---
 
-    def check_not_late(self) -> None:
+    def check_opened_in_time(self) -> None:
         """Raises DrainingError where it was opened so late that nothing is begun for it."""
         if self._draining.refuses(self):
             raise self._draining.error()

@@ -46,7 +46,7 @@ class Generation:
         Raises the failure where nothing has been sent yet.
         """
         arrived = time.monotonic()
-        call.connection.check_not_late()
+        call.connection.check_opened_in_time()
         request = dialect.decode(await call.body())
         served = await self._demultiplexer.served_model(call.connection, request.timeout)
         submission = await self._preprocessor.submission(request, served, call.trace_id)

@@ -1,4 +1,4 @@
-"""The life of a sequence after its admission: started as a pair of legs, ended exactly once.
+"""The lifecycle of a sequence after its admission: started as a pair of legs, ended exactly once.
 
 The pair is owned: whatever ends the sequence cancels the legs that are still open, at once.
 """

@@ -43,7 +43,7 @@ _NUMBERS = 2**64
 
 
 class Core:
-    """Admission, pairing, and the life of every sequence.
+    """Admission, pairing, and the lifecycle of every sequence.
 
     `new_room` gives non-zero random numbers of at most 63 bits.
     """
@@ -82,14 +82,14 @@ class Core:
 
         Whatever is due by `now` happens first, so a deadline holds at any event, not at ticks only.
         """
-        life = self._lifecycle
-        life.now, life.actions = now, []
+        lifecycle = self._lifecycle
+        lifecycle.now, lifecycle.actions = now, []
         self._expire()
         for event in batch:
             self._handlers[type(event)](event)
-            if life.may_start:
+            if lifecycle.may_start:
                 self._start_waiting()
-        return life.actions
+        return lifecycle.actions
 
     # --- what the shell may ask ------------------------------------------------------------------
 

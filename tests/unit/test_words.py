@@ -39,8 +39,6 @@ RETIRED = [
     Retired(word, "pages" in held, tuple(re.findall(r"`([a-z_/.]+)`", allowed)))
     for word, _, held, allowed in table("Retired words")
 ]
-NOT_YET = {"life", "tally", "late", "trail", "Outcome", "Bounds", "Model", "End"}
-"""Words whose last places are about to be renamed."""
 UNIQUE = {name.strip("`") for name, _, _ in table("One class of each name")}
 
 
@@ -96,8 +94,6 @@ def test_the_list_is_read() -> None:
 
 @pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
 def test_no_name_has_a_retired_word(retired: Retired) -> None:
-    if retired.word in NOT_YET:
-        return
     found = [
         f"{path}:{line} {name}"
         for path, module in modules(*PRODUCT)
@@ -110,7 +106,7 @@ def test_no_name_has_a_retired_word(retired: Retired) -> None:
 
 @pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
 def test_no_page_has_a_retired_word(retired: Retired) -> None:
-    if not retired.on_pages or retired.word in NOT_YET:
+    if not retired.on_pages:
         return
     word = re.compile(rf"\b{retired.word}(?:s|es)?\b", re.IGNORECASE)
     found = [
@@ -125,15 +121,13 @@ def test_no_page_has_a_retired_word(retired: Retired) -> None:
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda packages: packages[0])
 def test_a_component_has_one_class_of_a_name(component: tuple[str, ...]) -> None:
     places = [(name, path) for path, name in _classes(*component) if not name.startswith("_")]
-    several = {
-        name for name, count in Counter(name for name, _ in places).items() if count > 1
-    } - NOT_YET
+    several = {name for name, count in Counter(name for name, _ in places).items() if count > 1}
     assert not sorted(place for place in places if place[0] in several)
 
 
 def test_some_classes_are_unique_in_the_whole_product() -> None:
-    places = sorted((name, path) for path, name in _classes(*PRODUCT) if name in UNIQUE - NOT_YET)
-    assert [name for name, _ in places] == sorted(UNIQUE - NOT_YET), places
+    places = sorted((name, path) for path, name in _classes(*PRODUCT) if name in UNIQUE)
+    assert [name for name, _ in places] == sorted(UNIQUE), places
 
 
 def _classes(*packages: str) -> Iterator[tuple[str, str]]:
