@@ -1,4 +1,4 @@
-"""The frontend's settings."""
+"""The settings of a frontend, and what is refused of them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.05
 
 
 class ClientConnection(Protocol):
-    """A client's connection, as draining sees it."""
+    """The connection of a client, as draining sees it."""
 
     opened_at: float
     """By the event loop's clock, as all times here."""
@@ -46,19 +46,19 @@ class Draining:
         self._patience = min(PATIENCE_SECONDS, seconds / 2)
         self._refusing_since = asyncio.get_running_loop().time() + self._patience
 
-    def refuses(self, client: ClientConnection) -> bool:
+    def refuses(self, connection: ClientConnection) -> bool:
         """Whether its requests come too late."""
-        return client.opened_at > self._refusing_since
+        return connection.opened_at > self._refusing_since
 
     @staticmethod
     def error() -> DrainingError:
         """What clients are told that cannot be served any longer."""
         return DrainingError("The frontend is shutting down; try again elsewhere")
 
-    async def taken(self, clients: Collection[ClientConnection]) -> None:
-        """Until every one of `clients`, which changes meanwhile, may be closed."""
+    async def taken(self, connections: Collection[ClientConnection]) -> None:
+        """Until every one of `connections`, which changes meanwhile, may be closed."""
         while True:
-            unused = min((client.unused_seconds() for client in clients), default=math.inf)
+            unused = min((each.unused_seconds() for each in connections), default=math.inf)
             if unused >= self._patience:
                 return
             await asyncio.sleep(min(self._patience - unused, _LOOK_SECONDS))

@@ -10,7 +10,7 @@ from tandem.errors import RequestError, TandemError
 
 
 class NotFoundError(RequestError):
-    """No such path."""
+    """The server has no such path."""
 
     code = "not_found"
     http_status = 404

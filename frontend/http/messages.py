@@ -24,18 +24,7 @@ _UNBUFFERED: Headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", 
 
 
 class Call:
-    """A request being served."""
-
-    __slots__ = (
-        "_receive",
-        "_scope",
-        "_send",
-        "connection",
-        "parent",
-        "span",
-        "started",
-        "trace_id",
-    )
+    """A request, from its head to the end of its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send

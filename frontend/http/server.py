@@ -59,7 +59,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to tandem.process."""
+        """uvicorn catches none: signals are tandem.process's."""
         yield
 
 

@@ -34,16 +34,6 @@ class CallSpans:
 class CallSpan:
     """The span of one request; filled while it is served."""
 
-    __slots__ = (
-        "_attributes",
-        "_began",
-        "_events",
-        "_parent_id",
-        "_trace_id",
-        "_tracer",
-        "span_id",
-    )
-
     def __init__(
         self, tracer: Tracer, trace_id: str, parent_id: int, *, method: str, route: str
     ) -> None:

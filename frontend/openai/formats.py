@@ -23,13 +23,13 @@ Choices: TypeAlias = Annotated[
 class TextFormat(
     msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, kw_only=True
 ):
-    """Any text."""
+    """The answer may be any text."""
 
 
 class JsonObjectFormat(
     msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True, kw_only=True
 ):
-    """Any JSON object."""
+    """The answer is some JSON object."""
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

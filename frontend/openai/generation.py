@@ -11,7 +11,6 @@ from frontend.metrics import Metrics
 from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
 from frontend.openai.dialects import Dialect
 from frontend.openai.preprocessor import Preprocessor
-from frontend.openai.requests import GenerationFields
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
 from frontend.upstream.demultiplexer import Demultiplexer
@@ -57,29 +56,20 @@ class Generation:
         ) as state:
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
             try:
-                await self._answer(call, dialect, request, _Open(submission, state, arrived))
+                if request.stream:
+                    options = request.stream_options
+                    usage = bool(options and options.include_usage)
+                    events = EventWriter(dialect, self._tokenizer, submission, include_usage=usage)
+                    await _stream(call, state, events, arrived)
+                else:
+                    body = BodyWriter(dialect, self._tokenizer, submission)
+                    await _collect(call, state, body, arrived)
             except RequestError as error:
                 error.param = submission.client_param(error.param)
                 raise
             finally:
                 self._measure(call, state, arrived)
             return state.error
-
-    async def _answer(
-        self, call: Call, dialect: Dialect, request: GenerationFields, answered: _Open
-    ) -> None:
-        if request.stream:
-            options = request.stream_options
-            events = EventWriter(
-                dialect,
-                self._tokenizer,
-                answered.submission,
-                include_usage=bool(options and options.include_usage),
-            )
-            await _stream(call, events, answered)
-        else:
-            body = BodyWriter(dialect, self._tokenizer, answered.submission)
-            await _collect(call, body, answered)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Count a request that is over."""
@@ -97,36 +87,8 @@ class Generation:
             _trace_output(call.span, state, arrived)
 
 
-class _Open:
-    """A request that is being answered, and what is said of it as a whole once it has ended."""
-
-    def __init__(self, submission: Submission, state: RequestState, arrived: float) -> None:
-        self.submission, self.state, self._arrived = submission, state, arrived
-
-    def usage(self) -> Usage:
-        prompt, completion = self.submission.prompt_tokens, self.state.completion_tokens
-        return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=prompt + completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self.state.cached_tokens)),
-        )
-
-    def report(self) -> Report | None:
-        if not self.submission.want_report:
-            return None
-        first_at = self.state.first_at
-        return Report(
-            trace_id=self.submission.trace_id,
-            ttft_seconds=first_at - self._arrived if first_at else None,
-            request_seconds=time.monotonic() - self._arrived,
-            phases=[_phase(report, self.state.base) for report in self.state.reports],
-        )
-
-
-async def _stream(call: Call, events: EventWriter, answered: _Open) -> None:
+async def _stream(call: Call, state: RequestState, events: EventWriter, arrived: float) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
-    state = answered.state
     live = _Live(call, state, events)
     state.pump = call.connection.on_writable = live.pump
     await state.over()
@@ -137,7 +99,7 @@ async def _stream(call: Call, events: EventWriter, answered: _Open) -> None:
     if state.error is not None:
         last += b"data: " + http_errors.body(state.error) + b"\n\n"
     else:
-        last += events.closing(answered.usage(), answered.report())
+        last += events.closing(_usage(state), _report(state, arrived))
     await call.end_stream(last)
 
 
@@ -169,8 +131,7 @@ class _Live:
         return b"".join((opening, *map(events.row, rows), *map(events.ending, ended)))
 
 
-async def _collect(call: Call, body: BodyWriter, answered: _Open) -> None:
-    state = answered.state
+async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: float) -> None:
     await state.over()
     if state.error is not None:
         raise state.error
@@ -179,7 +140,7 @@ async def _collect(call: Call, body: BodyWriter, answered: _Open) -> None:
         body.row(row)
     for end in ended:
         body.ending(end)
-    await call.respond(200, body.body(answered.usage(), answered.report()))
+    await call.respond(200, body.body(_usage(state), _report(state, arrived)))
 
 
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Submission) -> None:
@@ -215,6 +176,28 @@ def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
     if state.first_at:
         first_chunk = {"gen_ai.response.time_to_first_chunk": state.first_at - arrived}
         span.add(first_chunk, Event("first_token", state.first_at))
+
+
+def _usage(state: RequestState) -> Usage:
+    prompt, completion = state.submission.prompt_tokens, state.completion_tokens
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(state.cached_tokens)),
+    )
+
+
+def _report(state: RequestState, arrived: float) -> Report | None:
+    """What was done for the request, where that was asked for."""
+    if not state.submission.want_report:
+        return None
+    return Report(
+        trace_id=state.submission.trace_id,
+        ttft_seconds=state.first_at - arrived if state.first_at else None,
+        request_seconds=time.monotonic() - arrived,
+        phases=[_phase(report, state.base) for report in state.reports],
+    )
 
 
 def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:

@@ -43,7 +43,7 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
 
 @functools.cache
 def document() -> bytes:
-    """The description as JSON."""
+    """The description of the whole API as JSON."""
     return msgspec.json.encode(describe())
 
 

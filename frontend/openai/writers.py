@@ -12,8 +12,7 @@ import msgspec
 from frontend.openai.answers import Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.request_state import Ending
-from frontend.upstream.rows import Row
+from frontend.upstream.request_state import Ending, Row
 from frontend.upstream.submission import Submission
 from tandem.errors import InternalError
 from tandem.v1 import common_pb2

@@ -104,7 +104,7 @@ class Demultiplexer:
         """
         if len(self._open) >= self._max_open:
             raise errors.QueueFullError("Too many open requests; try again later")
-        inter_token = self._metrics.inter_token_seconds
+        counts = self._metrics.inter_token_seconds
         state = RequestState(
             submission,
             client,
@@ -112,7 +112,7 @@ class Demultiplexer:
             deadline=self._clock() + submission.timeout_seconds,
             parent_span=parent_span,
             backlog_limit=self._max_backlog_bytes,
-            inter_token=inter_token.traced(submission.trace_id) if parent_span else inter_token,
+            inter_token=counts.traced(submission.trace_id) if parent_span else counts.add,
             touched=self._touched,
             release=self._release,
         )

@@ -23,9 +23,14 @@ class InterTokenSeconds(Collector):
         self.add = self._counts.add
         registry.register(self)
 
-    def traced(self, trace_id: str) -> TracedSeconds:
-        """For the observations of one traced request."""
-        return TracedSeconds(self._counts, self._exemplars, trace_id)
+    def traced(self, trace_id: str) -> Callable[[float, int], None]:
+        """`add` for one traced request, which leaves exemplars."""
+
+        def add(value: float, times: int) -> None:
+            self.add(value, times)
+            self._exemplars.keep(value, trace_id)
+
+        return add
 
     def collect(self) -> Iterable[Metric]:
         family = HistogramMetricFamily(
@@ -35,19 +40,6 @@ class InterTokenSeconds(Collector):
         buckets = self._exemplars.beside(self._counts.buckets())
         family.add_metric([], buckets, self._counts.total)
         yield family
-
-
-class TracedSeconds:
-    """Adds to the times between tokens, and leaves exemplars there."""
-
-    __slots__ = ("_counts", "_exemplars", "_trace_id")
-
-    def __init__(self, counts: Histogram, exemplars: Exemplars, trace_id: str) -> None:
-        self._counts, self._exemplars, self._trace_id = counts, exemplars, trace_id
-
-    def add(self, value: float, times: int) -> None:
-        self._counts.add(value, times)
-        self._exemplars.keep(value, self._trace_id)
 
 
 class UpstreamMetrics:

@@ -12,13 +12,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from frontend.upstream.rows import Row
 from frontend.upstream.submission import Submission
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, SlowClientError, TandemError
 from tandem.v1 import common_pb2, router_pb2
 
 log = logging.getLogger(__name__)
+
+Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
+"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
 
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
@@ -35,14 +37,6 @@ class Client(Protocol):
 
     def abort(self) -> None:
         """Send the client nothing more, not even what is buffered for it."""
-        ...
-
-
-class InterToken(Protocol):
-    """Counts the times between tokens."""
-
-    def add(self, value: float, times: int) -> None:
-        """`times` observations of `value` seconds."""
         ...
 
 
@@ -65,36 +59,6 @@ class RequestState:
     full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up.
     """
 
-    __slots__ = (
-        "_backlog_limit",
-        "_client",
-        "_counted",
-        "_ended",
-        "_inter_token",
-        "_last_at",
-        "_release",
-        "_rows",
-        "_tokens",
-        "_touched",
-        "_touched_list",
-        "_waiter",
-        "backlog",
-        "base",
-        "cached_tokens",
-        "deadline",
-        "error",
-        "finish_reasons",
-        "first_at",
-        "firsts",
-        "open_choices",
-        "parent_span",
-        "patience",
-        "pump",
-        "reports",
-        "submission",
-        "waiting",
-    )
-
     def __init__(
         self,
         submission: Submission,
@@ -104,13 +68,14 @@ class RequestState:
         deadline: float,
         parent_span: int,
         backlog_limit: int,
-        inter_token: InterToken,
+        inter_token: Callable[[float, int], object],
         touched: list[RequestState],
         release: Callable[[RequestState], None],
     ) -> None:
-        """`base`: the number of its first sequence. `touched`: where it enters itself when a
-        message brought something. `release` is called once, as soon as nothing more is wanted from
-        the router: at the last end, or at the first failure.
+        """`base` is the number of its first sequence. `inter_token` counts seconds between tokens,
+        so and so many times. In `touched` it enters itself when a message brought something.
+        `release` is called once, as soon as nothing more is wanted from the router: at the last
+        end, or at the first failure.
         """
         self.submission = submission
         self.base = base
@@ -128,7 +93,7 @@ class RequestState:
         self.reports: list[common_pb2.PhaseReport] = []
         self.error: TandemError | None = None
         self.finish_reasons: list[FinishReason] = []
-        """Of the choices that have ended, in that order."""
+        """Why choices ended, in the order in which they did."""
         self.first_at = 0.0
         self.backlog = 0
         self.pump: Callable[[], bool] | None = None
@@ -156,7 +121,7 @@ class RequestState:
 
     @property
     def n(self) -> int:
-        """Choices of each prompt."""
+        """How many choices each prompt has."""
         return self.firsts.step
 
     def first_of(self, sequence: int) -> int:
@@ -203,7 +168,7 @@ class RequestState:
             self._tokens[choice] += count
             last = self._last_at[choice]
             if last:
-                self._inter_token.add((now - last) / count, count)
+                self._inter_token((now - last) / count, count)
             elif not self.first_at:
                 self.first_at = now
             self._last_at[choice] = now

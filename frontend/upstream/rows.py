@@ -8,37 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
+from frontend.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
 
 WITH_TOKEN_IDS = 1 << 62
-Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
-"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
-class RowReceiver(Protocol):
-    """A request that rows are for."""
-
-    def row(
-        self,
-        sequence: int,
-        count: int,
-        text: str,
-        token_ids: Sequence[int],
-        logprobs: Sequence[common_pb2.TokenLogprobs],
-        now: float,
-    ) -> None:
-        """`count` tokens came for a sequence at the time `now`."""
-        ...
-
-
 def hand_out(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, RowReceiver], now: float
+    columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
 ) -> None:
-    """Give every row to the receiver that `routes` has for its sequence; others are dropped.
+    """Give every row to the request that `routes` has for its sequence; others are dropped.
 
     Raises ValueError where the columns disagree, before any row is handed out: a text that is
     missing would give each of those after it to its neighbour's client.
@@ -51,13 +33,13 @@ def hand_out(
         return
     get = routes.get
     for sequence, count, text in zip(sequences, counts, texts, strict=True):
-        receiver = get(sequence)
-        if receiver is not None:
-            receiver.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
+        state = get(sequence)
+        if state is not None:
+            state.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
 
 
 def _hand_out_rich(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, RowReceiver], now: float
+    columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
 ) -> None:
     """Rows some of which have token ids or log-probabilities."""
     with_ids = (
@@ -80,9 +62,9 @@ def _hand_out_rich(
             ids = token_ids[position : position + count]
             position += count
         entries = _for_row(logprobs[sequence], count) if sequence in logprobs else _NO_LOGPROBS
-        receiver = routes.get(sequence)
-        if receiver is not None:
-            receiver.row(sequence, count, text, ids, entries, now)
+        state = routes.get(sequence)
+        if state is not None:
+            state.row(sequence, count, text, ids, entries, now)
 
 
 def _for_row(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FEWEST_WORDS = 5
 ROOMS = (
     "tandem/cli", "tandem/engine", "tandem/kv_transfer", "tandem/testing", "tandem/tracing",
-    "tandem/wire", "tandem/*.py", "monitoring", "scripts", "benchmarks",
+    "tandem/wire", "tandem/*.py", "frontend", "monitoring", "scripts", "benchmarks",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def _request_state(n: int = 1) -> RequestState:
         deadline=0.0,
         parent_span=0,
         backlog_limit=1000,
-        inter_token=Histogram((1.0,)),
+        inter_token=Histogram((1.0,)).add,
         touched=[],
         release=lambda state: None,
     )
