@@ -139,7 +139,7 @@ def test_every_values_file_renders() -> None:
 def queries(page: Path) -> list[str]:
     inline = [span for span in spans(page) if re.search(r"\btandem_(?!tiny)\w", span)]
     fenced = [block.text for block in blocks("promql") if block.page == page]
-    return inline + [query for text in fenced for query in text.splitlines()]
+    return inline + [query for text in fenced for query in re.split(r"\n(?=\S)", text.strip())]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=of_page)
