@@ -96,92 +96,54 @@ class Closing:
         return worker_pb2.LegEvent(leg=leg, closed=closed)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Leg:
-    """What the core knows of a sequence that this worker runs. Only the core changes it.
+    """What the core knows of a sequence that this worker runs. Only the core changes it."""
 
-    `link`, `number`: the router's stream it came by, and the router's number for it.
-    `engine_holds`: the engine has not said yet that it let go of the request.
-    `held`: output that waits for the router's release; None: nothing waits.
-    `guard`: its way past the classifiers, where there are any.
-    `first_at`: when the engine brought the first of its output; None: it has not.
-    `parent_span`: the router's; 0: the leg is not traced.
-    `closing`: how it ends, from ENDING on.
-    `scores`: what classifiers scored, as JSON, where the client asked for it.
-    """
+    request_id: int
+    link: int
+    """The router's stream that it came by."""
+    number: int
+    """The router's own for it."""
+    outgoing: Outgoing
+    """What waits for that router."""
+    destination: int
+    sequence: int
+    output_index: int
+    trace_id: str
+    parent_span: int
+    """The router's; 0: the leg is not traced."""
+    prompt_tokens: int
+    regenerations: int
+    """Earlier runs of the sequence, whose output classifiers blocked."""
+    spent_tokens: int
+    """What those generated."""
+    want_text: bool
+    want_token_ids: bool
+    want_report: bool
+    started_at: float
+    deadline: float
+    output: Output
+    held: Draft | None
+    """Output that waits for the router's release; None: nothing waits."""
+    guard: SequenceGuard | None
+    """Its way past the classifiers, where there are any."""
+    stage: Stage = Stage.WAITING
+    engine_holds: bool = True
+    """The engine has not said yet that it let go of the request."""
+    first_at: float | None = None
+    """When the engine brought the first of its output."""
+    closing: Closing | None = None
+    """How it ends, from ENDING on."""
+    kv: KvTransfer | None = None
+    cached_tokens: int = 0
+    scores: str = ""
+    """What classifiers scored, as JSON, where the client asked for it."""
 
-    __slots__ = (
-        "cached_tokens",
-        "closing",
-        "deadline",
-        "destination",
-        "engine_holds",
-        "first_at",
-        "group",
-        "guard",
-        "held",
-        "kv",
-        "link",
-        "number",
-        "outgoing",
-        "output",
-        "output_index",
-        "parent_span",
-        "prompt_tokens",
-        "regenerations",
-        "request_id",
-        "scores",
-        "sequence",
-        "spent_tokens",
-        "stage",
-        "started_at",
-        "trace_id",
-        "want_report",
-        "want_text",
-        "want_token_ids",
-    )
-
-    def __init__(
-        self,
-        *,
-        link: int,
-        outgoing: Outgoing,
-        command: worker_pb2.StartLeg,
-        task: common_pb2.Task,
-        request_id: int,
-        prompt_tokens: int,
-        output: Output,
-        guard: SequenceGuard | None,
-        now: float,
-    ) -> None:
-        self.link = link
-        self.outgoing = outgoing
-        self.number = command.leg
-        self.destination = command.destination
-        self.sequence = command.sequence
-        self.group = (link, command.destination, command.sequence - command.output_index)
+    @property
+    def group(self) -> tuple[int, int, int]:
         """The n sequences of one request share it."""
-        self.output_index = command.output_index
-        self.request_id = request_id
-        self.trace_id = task.trace_id
-        self.parent_span = command.parent_span
-        self.prompt_tokens = prompt_tokens
-        self.spent_tokens = task.regeneration.spent_tokens
-        self.regenerations = task.regeneration.count
-        self.output = output
-        self.guard = guard
-        self.want_text = task.want_text
-        self.want_token_ids = task.want_token_ids
-        self.want_report = task.want_report
-        self.held: Draft | None = Draft() if command.hold_output else None
-        self.started_at = now
-        self.first_at: float | None = None
-        self.deadline = now + command.timeout_ms / 1000
-        self.stage = Stage.WAITING
-        self.engine_holds = True
-        self.closing: Closing | None = None
-        self.kv: KvTransfer | None = None
-        self.cached_tokens = 0
-        self.scores = ""
+        return self.link, self.destination, self.sequence - self.output_index
 
     def say(self, event: worker_pb2.LegEvent) -> None:
         """Tell the router."""
@@ -189,7 +151,9 @@ class Leg:
 
     def show(self, piece: Piece) -> None:
         """A row for the client, now or at the release."""
-        draft = self.draft()
+        draft = self.held
+        if draft is None:
+            draft = self.outgoing.draft(self.destination)
         count = len(piece.token_ids)
         text = piece.text if self.want_text else ""
         draft.add(self.sequence, count, text, piece.token_ids if self.want_token_ids else ())

@@ -27,6 +27,7 @@ from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.columns import Draft
 from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
@@ -134,15 +135,26 @@ class Core:
             self._refuse(link, command, full)
             return
         leg = Leg(
-            link=link,
-            outgoing=self._links[link],
-            command=command,
-            task=task,
             request_id=request.request_id,
+            link=link,
+            number=command.leg,
+            outgoing=self._links[link],
+            destination=command.destination,
+            sequence=command.sequence,
+            output_index=command.output_index,
+            trace_id=task.trace_id,
+            parent_span=command.parent_span,
             prompt_tokens=len(request.token_ids),
+            regenerations=task.regeneration.count,
+            spent_tokens=task.regeneration.spent_tokens,
+            want_text=task.want_text,
+            want_token_ids=task.want_token_ids,
+            want_report=task.want_report,
+            started_at=self._now,
+            deadline=self._now + command.timeout_ms / 1000,
             output=event.output,
+            held=Draft() if command.hold_output else None,
             guard=self._rules.guard(streaming=task.streaming),
-            now=self._now,
         )
         self._open[leg.request_id] = self._numbers[link, leg.number] = leg
         self._groups.setdefault(leg.group, []).append(leg)
@@ -241,15 +253,15 @@ class Core:
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
                 self._spoiled(leg, error)
                 continue
+            last = leg.output.cut_end
             if piece is None:
                 staged.append((leg, None, True))
             elif self._hooked:
-                works.append(Work(leg.request_id, piece, leg.output.over))
+                works.append(Work(leg.request_id, piece, last is not None))
             else:
-                end = leg.output.unruled()
-                if end is not None:
-                    self._came_to_an_end(leg, end)
-                staged.append((leg, piece, end is not None))
+                if last is not None:
+                    self._came_to_an_end(leg, last)
+                staged.append((leg, piece, last is not None))
         self._write(staged)
         if works:
             self._actions.append(actions.JudgeByHooks(works))
@@ -269,7 +281,7 @@ class Core:
         if leg.stage is _WAITING:
             self._arrived(leg, delta)
         piece = leg.output.cut(delta)
-        if leg.output.over and self._hooked:
+        if self._hooked and leg.output.cut_end is not None:
             self._move(leg, _RULING)
         return piece
 
@@ -310,6 +322,7 @@ class Core:
 
     def _came_to_an_end(self, leg: Leg, end: End) -> None:
         """Hooks have ruled on all of a leg's output."""
+        leg.output.end = end
         verdict = self._rules.verdict(end)
         if verdict is not None:
             leg.say(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
@@ -331,53 +344,47 @@ class Core:
     # --- what is shown of it ---------------------------------------------------------------------
 
     def _write(self, staged: Iterable[Staged]) -> None:
+        shows = self._rules.shows
         for leg, piece, last in staged:
             if leg.stage not in _OPEN:
                 continue
             try:
-                if leg.guard is None:
-                    self._write_one(leg, piece, last)
-                else:
-                    self._write_guarded(leg, piece, last)
+                if leg.guard is not None:
+                    self._write_guarded(leg, leg.guard, piece, last)
+                    continue
+                if shows and piece is not None and (piece.text or piece.token_ids):
+                    self._show(leg, piece)
+                if last and leg.closing is not None:
+                    self._end(leg, leg.closing)
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
                 self._spoiled(leg, error)
 
-    def _write_one(self, leg: Leg, piece: Piece | None, last: bool) -> None:
-        if piece is not None and self._rules.shows and (piece.text or piece.token_ids):
-            leg.show(piece)
-            if leg.held is not None and self._held_too_long(leg):
-                return
-        if last and leg.closing is not None:
-            self._end(leg, leg.closing)
-
-    def _held_too_long(self, leg: Leg) -> bool:
-        """Fails closed where prefill's verdict does not come."""
-        held, most = leg.held, self._rules.max_held_rows
-        if held is None or len(held.sequences) <= most:
-            return False
-        self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
-        return True
-
-    def _write_guarded(self, leg: Leg, piece: Piece | None, last: bool) -> None:
-        assert leg.guard is not None
+    def _write_guarded(
+        self, leg: Leg, guard: SequenceGuard, piece: Piece | None, last: bool
+    ) -> None:
         if last and leg.closing is not None and not leg.closing.by_itself:
             self._end(leg, leg.closing)
         elif piece is not None or last:
-            self._past_guard(leg, leg.guard.push(piece or _NOTHING, last))
+            self._past_guard(leg, guard, guard.push(piece or _NOTHING, last))
 
-    def _past_guard(self, leg: Leg, step: GuardStep) -> None:
+    def _past_guard(self, leg: Leg, guard: SequenceGuard, step: GuardStep) -> None:
         if step.show is not None:
-            leg.show(step.show)
-            if self._held_too_long(leg):
-                return
-        end = leg.output.end
+            self._show(leg, step.show)
         if step.over:
-            if leg.guard is not None and leg.guard.blocked_by is not None:
-                leg.output.end = End("stop", leg.guard.blocked_by, withheld=True)
+            if guard.blocked_by is not None:
+                leg.output.end = End("stop", guard.blocked_by, withheld=True)
             self._end(leg, leg.closing or Closing(Outcome.FINISHED))
-        elif step.ask is not None:
+        elif step.ask is not None and leg.stage in _OPEN:
+            end = leg.output.end
             reason = "" if end is None else end.reason
             self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
+
+    def _show(self, leg: Leg, piece: Piece) -> None:
+        """A row. The leg fails closed where it must hold more than it may."""
+        leg.show(piece)
+        held, most = leg.held, self._rules.max_held_rows
+        if held is not None and len(held.sequences) > most:
+            self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
 
     def _judged(self, event: events.Judged) -> None:
         leg = self._open.get(event.request_id)
@@ -399,7 +406,7 @@ class Core:
             overlay = common_pb2.Task(regeneration=again).SerializeToString()
             self._end(leg, Closing(Outcome.REGENERATE, overlay=overlay))
         else:
-            self._past_guard(leg, guard.judged(judgement))
+            self._past_guard(leg, guard, guard.judged(judgement))
 
     def _judge_failed(self, event: events.JudgeFailed) -> None:
         leg = self._open.get(event.request_id)

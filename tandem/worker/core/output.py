@@ -34,16 +34,13 @@ _STOP, _LENGTH = End("stop"), End("length")
 
 
 class Output:
-    """One sequence's output: each delta is `cut`, and later `ruled` on; `unruled` without hooks.
-
-    `end` is set once nothing more may be shown.
-    """
+    """One sequence's output. Each delta is `cut` and, where there are hooks, later `ruled` on."""
 
     __slots__ = (
-        "_cut_end",
         "_detokenizer",
         "_stops",
         "completion_tokens",
+        "cut_end",
         "emitted",
         "end",
         "hook_seconds",
@@ -59,9 +56,11 @@ class Output:
         """
         self._detokenizer = detokenizer
         self._stops = stops
-        self._cut_end: End | None = None
-        self.completion_tokens = 0
+        self.cut_end: End | None = None
+        """How it ends if hooks let it; what `cut` gave was the last. None: more may come."""
         self.end: End | None = None
+        """How it ended; the core says so. None: more may be shown."""
+        self.completion_tokens = 0
         self.emitted = self.suppressed = self.terminated = 0
         """Chunks, by what hooks made of them."""
         self.hook_seconds = 0.0
@@ -70,34 +69,22 @@ class Output:
         """Text and tokens of a delta, before any hook has seen them."""
         self.completion_tokens += len(delta.token_ids)
         if delta.end is not None:
-            self._cut_end = _STOP if delta.end is Ending.STOP else _LENGTH
+            self.cut_end = _STOP if delta.end is Ending.STOP else _LENGTH
         return self._decode(delta) if self._stops is None else self._cut(delta, self._stops)
 
-    @property
-    def over(self) -> bool:
-        """What `cut` gave was the last."""
-        return self._cut_end is not None
-
-    def unruled(self) -> End | None:
-        """How the output ended with what `cut` gave, where no hook is asked; None: it goes on."""
-        self.end = self._cut_end
-        return self.end
-
     def ruled(self, ruling: Ruling) -> End | None:
-        """How the output ended with the oldest piece on which hooks had not ruled; None: it goes
-        on.
+        """Count what hooks made of the oldest piece on which they had not ruled. Returns how the
+        output ended with it; None: it goes on.
         """
+        self.hook_seconds += ruling.seconds
         if ruling.reason is not None:
             self.terminated += 1
-            self.end = End("stop", ruling.reason, terminated=True, withheld=True)
-        elif ruling.piece is None:
+            return End("stop", ruling.reason, terminated=True, withheld=True)
+        if ruling.piece is None:
             self.suppressed += 1
         else:
             self.emitted += 1
-        if ruling.final and self.end is None:
-            self.end = self._cut_end
-        self.hook_seconds += ruling.seconds
-        return self.end
+        return self.cut_end if ruling.final else None
 
     def _decode(self, delta: Delta) -> Piece:
         detokenizer = self._detokenizer
@@ -121,10 +108,10 @@ class Output:
         if delta.end is not None and stops.matched is None:
             text += stops.push(None, self._flush())
         if stops.matched is not None:
-            self._cut_end = End("stop", stops.matched)
+            self.cut_end = End("stop", stops.matched)
         elif delta.end is not None:
             text += stops.flush()
-        tokens = stops.released_tokens(final=self._cut_end is not None)
+        tokens = stops.released_tokens(final=self.cut_end is not None)
         released = [token.extra for token in tokens]
         return Piece(
             text, [token.token_id for token in tokens], None if extras is None else released

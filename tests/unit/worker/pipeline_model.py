@@ -87,18 +87,19 @@ def run(
         cut = output.cut(Delta(1, ids, Ending.LENGTH if last else None, logprobs))
         piece: Piece | None = cut
         if hooks is None:
-            output.unruled()
+            end = output.cut_end
         else:
-            inline.run(hooks, hooks.begin(cut, output.over))
+            final = output.cut_end is not None
+            inline.run(hooks, hooks.begin(cut, final))
             piece = hooks.passed
-            output.ruled(Ruling(1, piece, output.over, hooks.reason))
+            end = output.ruled(Ruling(1, piece, final, hooks.reason))
         outcome.pieces.append("" if piece is None else piece.text)
         shown = [] if piece is None else list(piece.token_ids)
         outcome.ids.append([to_byte[i] for i in shown])
         extras = [] if piece is None or piece.extras is None else piece.extras
         outcome.logprobs.append([to_byte[int(chosen)] for chosen, _ in extras])
-        if output.end is not None:
-            outcome.stop_reason = output.end.stop_reason
+        if end is not None:
+            outcome.stop_reason = end.stop_reason
             break
     outcome.completion_tokens = output.completion_tokens
     outcome.calls = [_as_bytes(call, to_byte) for call in hook.calls]
