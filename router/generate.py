@@ -7,30 +7,21 @@ those of any frontend.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from google.protobuf.message import DecodeError
 
 from router.core import actions, events
 from tandem import ids
 from tandem.errors import InternalError, InvalidRequestError, SlowClientError, TandemError
+from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns
 
 FIRST_SEQUENCE = 1
 """A call's outputs are numbered from here."""
-_DEFAULTS = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+_DEFAULTS = {"top_p": 1.0, "top_k": TOP_K_OFF, "repetition_penalty": 1.0}
 """Of fields for which 0 is no value."""
-_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("temperature", lambda value: value >= 0, "at least 0"),
-    ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    ("top_k", lambda value: value >= 1 or value == -1, "at least 1, or -1"),
-    ("min_p", lambda value: 0 <= value < 1, "at least 0 and below 1"),
-    ("frequency_penalty", lambda value: -2 <= value <= 2, "from -2 to 2"),
-    ("presence_penalty", lambda value: -2 <= value <= 2, "from -2 to 2"),
-    ("repetition_penalty", lambda value: 0 < value <= 2, "above 0 and at most 2"),
-)
 
 
 def submit(
@@ -77,20 +68,11 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
     task.trace_id = task.trace_id or ids.new_trace_id()
     task.streaming = True
     task.want_text = task.want_text or not task.want_token_ids
-    _complete_sampling(task.sampling)
-    return task
-
-
-def _complete_sampling(sampling: common_pb2.SamplingParams) -> None:
-    if sampling.max_tokens < 1:
-        raise InvalidRequestError("max_tokens must be at least 1", param="task.sampling.max_tokens")
     for name, value in _DEFAULTS.items():
-        if not getattr(sampling, name):
-            setattr(sampling, name, value)
-    for name, holds, rule in _RANGES:
-        value = getattr(sampling, name)
-        if not math.isfinite(value) or not holds(value):
-            raise InvalidRequestError(f"{name} must be {rule}", param=f"task.sampling.{name}")
+        if not getattr(task.sampling, name):
+            setattr(task.sampling, name, value)
+    check_ranges(task.sampling, where="task.sampling.")
+    return task
 
 
 class Answers:

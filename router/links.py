@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
 from router import translate
@@ -15,6 +16,16 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 """A message takes no more than this and one item; what is left follows in the next."""
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
+
+
+def _first_items(sizes: Iterable[int]) -> tuple[int, int]:
+    """How many of the first items make a message, and their size."""
+    count = total = 0
+    for size in sizes:
+        if total >= MESSAGE_BYTES:
+            break
+        count, total = count + 1, total + size
+    return count, total
 
 
 class Sink(Protocol):
@@ -95,10 +106,7 @@ class FrontendLink:
 
     def _take_some(self) -> router_pb2.RouterMessage | None:
         """The first payloads of a large backlog. Ends follow later: they apply after payloads."""
-        size = count = 0
-        while count < len(self._payloads) and size < MESSAGE_BYTES:
-            size += len(self._payloads[count])
-            count += 1
+        count, size = _first_items(map(len, self._payloads))
         if count == len(self._payloads):
             return None
         payload = b"".join(self._payloads[:count])
@@ -160,10 +168,7 @@ class WorkerLink:
         )
 
     def _take_some(self) -> worker_pb2.WorkerCommand | None:
-        size = count = 0
-        while count < len(self._starts) and size < MESSAGE_BYTES:
-            size += len(self._starts[count].task) + _ITEM_BYTES
-            count += 1
+        count, size = _first_items(len(each.task) + _ITEM_BYTES for each in self._starts)
         if count == len(self._starts):
             return None
         starts = self._starts[:count]

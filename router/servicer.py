@@ -103,11 +103,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             router_pb2.DescribeRouterRequest, router_pb2.RouterDescription
         ],
     ) -> router_pb2.RouterDescription:
-        core = self._relay.core
+        core = self._relay.core.snapshot()
         return router_pb2.RouterDescription(
             models=self._relay.fleet.models,
             workers=self._workers.statuses(),
-            queued=core.queued,
+            queued=core.queue_length,
             open_sequences=core.open_sequences,
         )
 

@@ -68,14 +68,19 @@ _RANGES = {
 }
 
 
-def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
-    """Raises InvalidRequestError naming the field. NaN is in no range."""
+def check_ranges(sampling: common_pb2.SamplingParams, *, where: str = "") -> None:
+    """Raises InvalidRequestError naming the field, after `where`. NaN is in no range."""
     for name, allowed in _RANGES.items():
-        _check(name, getattr(sampling, name), allowed)
+        _check(name, getattr(sampling, name), allowed, where)
     if sampling.top_k != TOP_K_OFF:
-        _check("top_k", sampling.top_k, _TOP_K)
+        _check("top_k", sampling.top_k, _TOP_K, where)
     for bias in sampling.logit_bias.values():
-        _check("logit_bias", bias, _LOGIT_BIAS)
+        _check("logit_bias", bias, _LOGIT_BIAS, where)
+
+
+def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
+    """The ranges, and what the model's vocabulary bounds. Raises InvalidRequestError."""
+    check_ranges(sampling)
     if not all(sampling.stop):
         raise InvalidRequestError("stop must be of strings that are not empty", param="stop")
     check_token_ids(sampling.stop_token_ids, vocabulary, param="stop_token_ids")
@@ -86,6 +91,6 @@ def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
         )
 
 
-def _check(name: str, value: float, allowed: _Range) -> None:
+def _check(name: str, value: float, allowed: _Range, where: str) -> None:
     if not allowed.low <= value <= allowed.high:
-        raise InvalidRequestError(f"{name} must be {allowed.words}", param=name)
+        raise InvalidRequestError(f"{name} must be {allowed.words}", param=where + name)

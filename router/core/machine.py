@@ -32,7 +32,6 @@ from tandem.errors import (
     NoPairError,
     QueueFullError,
     RouterLostError,
-    TandemError,
     WorkerLostError,
 )
 
@@ -110,11 +109,6 @@ class Core:
     @property
     def open_sequences(self) -> int:
         return self.state.open_sequences
-
-    @property
-    def queued(self) -> int:
-        """Sequences that wait for a pair."""
-        return len(self.state.waiting)
 
     def settled(self, worker: str) -> bool:
         """Nothing is open on the worker but legs that nobody waits for any longer."""
@@ -262,7 +256,8 @@ class Core:
             since = self.state.fleet.models[name].pairless_since
             if since is not None and self._lifecycle.now - since >= wait:
                 error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
-                self._end_all(self.state.waiting.of(name), error)
+                for sequence in self.state.waiting.of(name):
+                    self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:
         for request in self.state.deadlines.due(self._lifecycle.now):
@@ -309,10 +304,6 @@ class Core:
         for requests in list(self.state.frontends.values()):
             for request in list(requests.values()):
                 self._lifecycle.end_request(request, error=lost if request.started else refused)
-
-    def _end_all(self, sequences: list[Sequence], error: TandemError) -> None:
-        for sequence in sequences:
-            self._lifecycle.end(sequence, error=error)
 
 
 _PROGRESS = {stage: number for number, stage in enumerate(Stage)}

@@ -312,7 +312,7 @@ def test_two_models_have_queues_and_pairs_of_their_own() -> None:
     bench.submit(1, n=3)
     bench.submit(4, model="other")
     assert [each.worker for each in bench.legs()] == ["prefill-8", "decode-8"]
-    assert bench.core.queued == 1
+    assert len(bench.core.state.waiting) == 1
 
 
 def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
@@ -423,7 +423,7 @@ def test_the_siblings_of_a_refused_prompt_end_with_it_whatever_they_do() -> None
     bench.close(starts[2], Outcome.TERMINATED, reason="guard")
     assert bench.ends() == [(1, "guard"), (2, "guard"), (3, "guard")]
     assert bench.cancelled() == [starts[0].leg, starts[1].leg, starts[3].leg]
-    assert bench.core.queued == 0
+    assert len(bench.core.state.waiting) == 0
 
 
 def test_a_failure_of_one_sequence_does_not_touch_its_siblings() -> None:
@@ -732,7 +732,7 @@ def test_a_burst_that_is_refused_waits_again_in_its_order() -> None:
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
         closed = events.LegClosed(leg.worker.key, leg.number, outcome, error=error, retryable=True)
         bench.feed(closed)
-    assert bench.core.queued == 5
+    assert len(bench.core.state.waiting) == 5
     bench.feed(events.WorkerLoad("prefill-0", 0))
     assert [each.sequence for each in bench.of(actions.StartLeg)][::2] == [1, 2, 3, 4]
 
@@ -860,12 +860,12 @@ def test_what_may_pass_a_waiting_retry_takes_no_place_in_the_queue() -> None:
     prefill, decode = bench.legs()
     bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
     bench.close(decode, Outcome.CANCELLED)
-    assert bench.core.queued == 1
+    assert len(bench.core.state.waiting) == 1
     bench.submit(2, n=3)
     assert bench.ends() == [(2, "queue_full"), (3, "queue_full"), (4, "queue_full")]
     bench.submit(5, n=2)
     assert len(bench.of(actions.StartLeg)) == 4
-    assert bench.core.queued == 1
+    assert len(bench.core.state.waiting) == 1
 
 
 def test_a_retry_takes_an_overdue_worker_rather_than_the_pair_that_failed() -> None:

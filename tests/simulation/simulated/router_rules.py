@@ -169,7 +169,7 @@ class RouterRules:
         )
         if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
             return ContextLengthError.code
-        starts = 0 if books.waiting(submit.model) else books.free_pairs(submit.model)
+        starts = books.free_pairs(submit.model)
         left_over = submit.n - (self.bounds.max_queue - len(books.waiting()))
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
