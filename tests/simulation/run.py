@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +38,8 @@ class Block(NamedTuple):
     """Ends of the requests of seeds with faults: finished, or an error's code."""
 
 
-def run_block(seeds: range) -> Block:
-    """Run them; a broken rule ends its own seed only."""
+def run_block(seeds: range, *, stop_at_first: bool = False) -> Block:
+    """Run them; a broken rule ends its own seed only, unless `stop_at_first`."""
     logging.disable(logging.CRITICAL)
     broken: dict[int, str] = {}
     faulty: Counter[str] = Counter()
@@ -50,20 +51,23 @@ def run_block(seeds: range) -> Block:
             broken[seed] = f"{type(error).__name__}: {error}"
         if world.plan.faulty:
             faulty += world.ends()
+        if broken and stop_at_first:
+            break
     return Block(len(seeds), broken, faulty)
 
 
-def run_blocks(first: int, seeds: int, processes: int) -> Iterator[Block]:
+def run_blocks(first: int, seeds: int, processes: int, *, stop_at_first: bool) -> Iterator[Block]:
     """In any order."""
+    run = partial(run_block, stop_at_first=stop_at_first)
     blocks = [
         range(begin, min(begin + BLOCK, first + seeds))
         for begin in range(first, first + seeds, BLOCK)
     ]
     if processes == 1:
-        yield from map(run_block, blocks)
+        yield from map(run, blocks)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield from pool.imap_unordered(run_block, blocks)
+        yield from pool.imap_unordered(run, blocks)
 
 
 def main() -> int:
@@ -76,7 +80,10 @@ def main() -> int:
     began, done = time.monotonic(), 0
     broken: dict[int, str] = {}
     faulty: Counter[str] = Counter()
-    for block in run_blocks(options.first, options.seeds, options.processes):
+    blocks = run_blocks(
+        options.first, options.seeds, options.processes, stop_at_first=options.stop_at_first
+    )
+    for block in blocks:
         done += block.seeds
         faulty += block.faulty
         for seed, why in block.broken.items():

@@ -14,12 +14,13 @@ from tandem.v1 import common_pb2
 def judge_answer(answer: Answer) -> None:
     """Raises BrokenRule."""
     request = answer.request
-    if answer.error is None and len(answer.ends) != request.prompts * request.n:
+    finished = answer.error is None and not answer.lost
+    if finished and len(answer.ends) != request.prompts * request.n:
         raise BrokenRule(f"request {request.number} is over and has the ends {answer.ends}")
     for choice in range(request.prompts * request.n):
         if why := _Choice(answer, choice).broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
-    if answer.error is None and (why := _broken_whole(answer)):
+    if finished and (why := _broken_whole(answer)):
         raise BrokenRule(f"request {request.number}: {why}")
 
 

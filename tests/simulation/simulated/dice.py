@@ -59,7 +59,7 @@ class Dice:
 
     def cancel_seconds(self) -> float:
         """Until an engine lets go of what was cancelled."""
-        if self.odds(0.02):
+        if self.odds(0.04):
             return 30.0
         return self.random.choice((0.0, 0.01, 0.1))
 
@@ -67,7 +67,7 @@ class Dice:
         return self.random.choice((0.0, 0.001, 0.05, 0.3)) if late else 0.0
 
     def engine_fault(self, role: Role) -> EngineFault:
-        if not self.odds(0.03):
+        if not self.odds(0.025):
             return ""
         faults: tuple[EngineFault, ...] = ("refuse", "fail", "fail", "fail")
         return self.random.choice(faults)

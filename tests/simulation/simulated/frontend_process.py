@@ -15,6 +15,7 @@ from frontend.upstream.router_link import RouterLink
 from frontend.upstream.submission import Prompt, Submission
 from simulated.dice import Dice
 from simulated.loop import Process
+from simulated.network import Network
 from simulated.script import RUNS, SEED, Request, text_of
 from tandem.errors import CancelledError, TandemError
 from tandem.v1 import common_pb2
@@ -35,6 +36,8 @@ class Answer:
     error: TandemError | None = None
     over: float | None = None
     left: bool = False
+    lost: bool = False
+    """Its frontend died."""
     completion_tokens: int = 0
     state: RequestState | None = None
     reports: list[common_pb2.PhaseReport] = field(default_factory=list)
@@ -57,6 +60,14 @@ class FrontendProcess:
 
     def start(self) -> None:
         self.dice.loop.spawn(self.process, self._run())
+
+    def die(self, network: Network) -> None:
+        """At once; every stream breaks."""
+        self.process.dead = True
+        for answer in self.answers:
+            answer.lost = answer.over is None
+        for call in network.of(self.process):
+            call.break_off()
 
     async def _run(self) -> None:
         self.metrics = Metrics(model=self.model, slo=Slo(ttft=1.0, itl=0.1))

@@ -8,6 +8,7 @@ in flight still arrives, and each end notices at a moment of its own.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,8 @@ from simulated.loop import PROCESS, Process, VirtualLoop
 
 Codec = Callable[[Any], Any]
 _OK = ""
+CALL: contextvars.ContextVar[Call] = contextvars.ContextVar("call")
+"""The stream that a servicer is serving."""
 
 
 class AbortedError(Exception):
@@ -50,6 +53,11 @@ class Pipe:
         loop = self._network.loop
         self._last = max(self._last, loop.time() + self._network.delay())
         self._flying.append(loop.at(self._last, self._arrive, item))
+
+    @property
+    def blocked(self) -> bool:
+        """Whoever writes has to wait, or nobody reads any more."""
+        return self._cut or len(self._flying) > self._network.window
 
     async def write(self, data: bytes) -> None:
         """Returns once the transport takes the next message."""
@@ -123,7 +131,9 @@ class Call:
             raise asyncio.CancelledError
         item = await self.down.read()
         if isinstance(item, bytes):
-            return self._deserialize(item)
+            message = self._deserialize(item)
+            self._network.watch_arrival(self, message)
+            return message
         self.down._arrived.append(item)  # also for whoever reads again
         self._client_over()
         if item != _OK:
@@ -146,6 +156,7 @@ class Call:
     async def _send(self, requests: AsyncIterator[Any], serialize: Codec) -> None:
         try:
             async for message in requests:
+                self._network.watch_up(self, message)
                 await self.up.write(serialize(message))
             self.up.send(_OK)
         except Exception:  # noqa: BLE001 - grpc.aio does the same: it swallows it and cancels the call
@@ -171,6 +182,7 @@ class Call:
     method = ""
 
     async def _handle(self, handler: Any) -> None:
+        CALL.set(self)
         context = _Context(self, handler.response_serializer)
         try:
             await handler.stream_stream(self._requests(handler.request_deserializer), context)
@@ -212,6 +224,7 @@ class _Context:
         return self._call.client.name
 
     async def write(self, message: Any) -> None:
+        self._call._network.watch_down(self._call, message)
         await self._call.down.write(self._serialize(message))
 
     async def abort(self, code: grpc.StatusCode, details: str = "", _: Any = ()) -> None:
@@ -289,6 +302,10 @@ async def _answer(handler: Any, data: bytes) -> bytes:
     return serialized
 
 
+def _unwatched(call: Call, message: Any) -> None:
+    pass
+
+
 class Network:
     """All streams that are open, and who listens where."""
 
@@ -303,6 +320,12 @@ class Network:
         self.listeners: dict[str, Listener] = {}
         self.services: dict[str, list[str]] = {}
         """A name that stands for several addresses."""
+        self.watch_up: Callable[[Call, Any], None] = _unwatched
+        """Told of each message that a client sends."""
+        self.watch_down: Callable[[Call, Any], None] = _unwatched
+        """Told of each message that a server sends."""
+        self.watch_arrival: Callable[[Call, Any], None] = _unwatched
+        """Told of each message of a server that its client reads."""
 
     def delay(self) -> float:
         return self.random.choice(self.delays) * self.random.random()

@@ -15,8 +15,11 @@ Happening = Literal[
     "roll_model",
     "roll_router",
     "cut_stream",
+    "cut_frontend",
     "crash_worker",
+    "crash_phase",
     "crash_router",
+    "crash_frontend",
     "kill_engine",
     "pause",
 ]
@@ -24,11 +27,17 @@ GRACEFUL: tuple[Happening, ...] = ("roll_worker", "roll_model", "roll_router")
 FAULTS: tuple[Happening, ...] = (
     "cut_stream",
     "cut_stream",
+    "cut_frontend",
     "crash_worker",
+    "crash_worker",
+    "crash_phase",
     "crash_router",
+    "crash_frontend",
     "kill_engine",
     "pause",
 )
+BURST = 1.0
+"""When many requests come at once."""
 LAST_REQUEST = 6.0
 FAULTS_END = 12.0
 LONG = 2_000.0
@@ -60,7 +69,7 @@ def draw(seed: int) -> Plan:
     bounds = Bounds(
         max_queue=source.randint(1, 12) if tight else 10_000,
         max_retries=source.randint(0, 2) if faulty else 1,
-        max_regenerations=3,
+        max_regenerations=source.randint(0, RUNS) if faulty else RUNS,
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
     )
@@ -74,6 +83,7 @@ def draw(seed: int) -> Plan:
             revision="a",
             slots=source.choice((1, 2, 2, 3)),
             judged=judged[model],
+            forgetful=faulty and phase is Phase.PREFILL and source.random() < 0.04,
         )
         for model in models
         for phase in Phase
@@ -82,13 +92,13 @@ def draw(seed: int) -> Plan:
     count = source.randint(6, 18)
     requests = [_request(source, number, models, judged, faulty) for number in range(count)]
     happenings: list[tuple[float, Happening]] = [
-        (source.random() * LAST_REQUEST, source.choice(GRACEFUL))
+        (_when(source, LAST_REQUEST), source.choice(GRACEFUL))
         for _ in range(source.choice((0, 1, 1, 2)))
     ]
     if faulty:
         happenings += [
-            (source.random() * FAULTS_END, source.choice(FAULTS))
-            for _ in range(source.choice((0, 1, 1, 2, 3)))
+            (_when(source, FAULTS_END), source.choice(FAULTS))
+            for _ in range(source.choice((0, 1, 2, 3)))
         ]
     return Plan(
         seed=seed,
@@ -106,12 +116,17 @@ def draw(seed: int) -> Plan:
     )
 
 
+def _when(source: random.Random, last: float) -> float:
+    """Mostly while a burst of requests runs."""
+    return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 2
+
+
 def _judged(source: random.Random, faulty: bool) -> Judged:
     return Judged(
         prefill_hook=source.random() < 0.5,
         propagate=source.random() < 0.7,
         hook=source.random() < 0.5,
-        fails=faulty,
+        fails=faulty and source.random() < 0.6,
         late=source.random() < 0.6,
         classifier=source.random() < 0.4,
         hold_back=source.choice(("none", "window", "all")),
@@ -132,7 +147,7 @@ def _request(
     return Request(
         number=number,
         model=model,
-        at=1.0 if burst else source.random() * LAST_REQUEST,
+        at=BURST if burst else source.random() * LAST_REQUEST,
         prompts=source.choice((1, 1, 1, 2)),
         n=source.choice((1, 1, 1, 2, 3)),
         priority=source.choice((0, 0, 0, 1, -1)),

@@ -12,6 +12,7 @@ from router.core.events import Event, Tick, WorkerLoad
 from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Listed
+from router.links import Sink
 from router.policies import POLICIES
 from router.relay import Relay
 from router.server import RunningRouter
@@ -19,15 +20,16 @@ from router.servicer import RouterServicer
 from router.workers import Workers
 from simulated.dice import Dice
 from simulated.loop import Process
-from simulated.network import Network
+from simulated.network import CALL, Network
 from simulated.router_invariants import check
 from simulated.router_rules import RouterRules
+from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import Drain
-from tandem.v1 import router_pb2_grpc
+from tandem.v1 import router_pb2_grpc, worker_pb2
 
 
 class ScriptedDiscovery:
-    """Gives each router the fleet's list, some time after it changed."""
+    """Gives a router the fleet's list, some time after it changed."""
 
     keeper: Any = None
 
@@ -35,9 +37,12 @@ class ScriptedDiscovery:
         self._dice = dice
         self._listing: tuple[Listed, ...] = ()
         self._changed = asyncio.Event()
+        self._last = 0.0
 
     def tell(self, listing: Sequence[Listed]) -> None:
-        self._dice.later(self._dice.random.choice((0.0, 0.05, 0.5)), self._set, tuple(listing))
+        delay = self._dice.random.choice((0.0, 0.05, 0.5))
+        self._last = max(self._last, self._dice.loop.time() + delay)
+        self._dice.loop.at(self._last, self._set, tuple(listing))
 
     def _set(self, listing: tuple[Listed, ...]) -> None:
         self._listing = listing
@@ -69,6 +74,8 @@ class RouterProcess:
         self.rules = RouterRules(bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse))
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         self.relay = Relay(self.core, clock=loop.time)
+        self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))
+        self._watch_relay()
         self.discovery = ScriptedDiscovery(dice)
         config = RouterConfig(prefill=("x:1",), decode=("y:1",))
         self.workers = Workers(
@@ -96,6 +103,8 @@ class RouterProcess:
             if self.process.dead:
                 return done
             ends = [begin for _, begin in taken[1:]] + [len(done)]
+            for action in done:
+                self.wire.acted(action)
             for (event, begin), end in zip(taken, ends, strict=True):
                 self._trace(event, done[begin:end])
                 self.rules.observe(now, event, done[begin:end])
@@ -104,6 +113,48 @@ class RouterProcess:
             return done
 
         return watched
+
+    def _watch_relay(self) -> None:
+        """Note what the relay is given to pass on."""
+        relay = self.relay
+        frame, frontend_up, frontend_down = relay.frame, relay.frontend_up, relay.frontend_down
+        worker_up, worker_down, drain = relay.worker_up, relay.worker_down, relay.drain
+
+        def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
+            self.wire.frame(message)
+            frame(address, message)
+
+        def watched_frontend_up(sink: Sink) -> int:
+            number = frontend_up(sink)
+            flow = self.wire.frontends[number] = FrontendFlow(CALL.get())
+            flow.fleet, flow.draining = True, self.core.draining
+            return number
+
+        def watched_frontend_down(number: int) -> None:
+            self.wire.frontends.pop(number, None)
+            frontend_down(number)
+
+        def watched_worker_up(address: str, *args: Any, **options: Any) -> None:
+            self.wire.workers[address] = WorkerFlow()
+            worker_up(address, *args, **options)
+
+        def watched_worker_down(address: str, reason: str) -> None:
+            self.wire.workers.pop(address, None)
+            self.wire.workers[address] = WorkerFlow()
+            worker_down(address, reason)
+            self.wire.workers.pop(address, None)
+
+        def watched_drain() -> None:
+            for flow in self.wire.frontends.values():
+                flow.draining = True
+            drain()
+
+        relay.frame = watched_frame  # type: ignore[method-assign]
+        relay.frontend_up = watched_frontend_up  # type: ignore[method-assign]
+        relay.frontend_down = watched_frontend_down  # type: ignore[method-assign]
+        relay.worker_up = watched_worker_up  # type: ignore[method-assign]
+        relay.worker_down = watched_worker_down  # type: ignore[method-assign]
+        relay.drain = watched_drain  # type: ignore[method-assign]
 
     def _trace(self, event: Event | None, done: list[Action]) -> None:
         trace = self.dice.trace

@@ -8,7 +8,7 @@ have them; and nothing that could start is left waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from router.core import actions, events
@@ -94,10 +94,12 @@ class RouterRules:
             actions.SettleOverdue: self._judge_settle_overdue,
         }
 
-    def observe(self, now: float, event: Event | None, done: Iterable[Action]) -> None:
+    def observe(self, now: float, event: Event | None, done: Sequence[Action]) -> None:
         self.now = now
         if event is None:
             self._expire()
+            if not done and not self._due and not self._overdue:
+                return
         else:
             self._take[type(event)](event)
         for action in done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +16,23 @@ from simulated.dice import Dice
 from simulated.engine import Fabric, ScriptedEngine, describe
 from simulated.hooks import ScriptedHooks
 from simulated.loop import Process
-from simulated.network import Network
+from simulated.network import CALL, Call, Network
 from simulated.script import Judged, Request
 from simulated.words import Words
+from simulated.worker_rules import WorkerRules
 from tandem.engine.base import Role
 from tandem.errors import EngineError
 from tandem.metrics import Drain
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.worker.core import events
+from tandem.worker.core.actions import Action
 from tandem.worker.core.machine import Core
+from tandem.worker.core.output import End
 from tandem.worker.core.rules import PhaseRules
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.drain import drain
 from tandem.worker.intake import Intake
+from tandem.worker.link import RouterLink
 from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
@@ -45,6 +50,15 @@ class WorkerSpec:
     revision: str
     slots: int
     judged: Judged
+    forgetful: bool = False
+    """A prefill worker of another make, which never says what its hooks made of a request."""
+
+
+class ForgetfulRules(PrefillRules):
+    """Those of a prefill worker that keeps its verdicts to itself."""
+
+    def verdict(self, end: End) -> None:
+        return None
 
 
 class WorkerProcess:
@@ -81,7 +95,7 @@ class WorkerProcess:
             )
         self.described = describe(spec.model, spec.revision, spec.slots, self.endpoint)
         words: Any = Words()
-        rules: PhaseRules = PrefillRules()
+        rules: PhaseRules = ForgetfulRules() if spec.forgetful else PrefillRules()
         self.classifying: Classifying | None = None
         if not prefill:
             classifiers = build_classifiers(dice, judged, requests) if judged.classifier else None
@@ -106,10 +120,39 @@ class WorkerProcess:
             records=Records(WorkerCounters()),
             clock=dice.loop.time,
         )
+        self.rules = WorkerRules(
+            self.core,
+            prefill=prefill,
+            forgetful=spec.forgetful,
+            slots=spec.slots,
+            fault=lambda text: dice.fault(f"{self.name}: {text}"),
+        )
+        self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
+        self.links: dict[Call, int] = {}
+        self.shell.connect = self._connected(self.shell.connect)  # type: ignore[method-assign]
         self.servicer = WorkerServicer(
             shell=self.shell, describe=self._describe, on_paired=self._paired
         )
         self.draining = False
+
+    def _watched(self, handle: Callable[..., list[Action]]) -> Any:
+        def watched(now: float, batch: Iterable[events.Event]) -> list[Action]:
+            batch = list(batch)
+            self.rules.before(now, batch)
+            done = handle(now, batch)
+            if not self.process.dead:
+                self.rules.after(done)
+            return done
+
+        return watched
+
+    def _connected(self, connect: Callable[[str], RouterLink]) -> Any:
+        def connected(peer: str) -> RouterLink:
+            link = connect(peer)
+            self.links[CALL.get()] = link.number
+            return link
+
+        return connected
 
     def start(self) -> None:
         listener = self.network.listen(self.spec.address, self.process)

@@ -17,10 +17,12 @@ from simulated.dice import Dice
 from simulated.engine import Fabric
 from simulated.frontend_process import FrontendProcess
 from simulated.loop import BrokenRule, Process, VirtualLoop
-from simulated.network import Network
+from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
 from simulated.router_process import RouterProcess
+from simulated.script import Request
 from simulated.worker_process import WorkerProcess, WorkerSpec
+from tandem.v1 import router_pb2, worker_pb2
 
 PATIENCE = 90.0
 """Virtual seconds after the last fault by which everything must have ended by itself."""
@@ -37,7 +39,10 @@ class World:
         self.network = Network(self.loop, plan.source, plan.delays, plan.window)
         self.fabric = Fabric()
         self.requests = {each.number: each for each in plan.requests}
+        self.network.watch_up = self._sent_by_client
+        self.network.watch_down = self._sent_by_server
         self.workers: dict[str, WorkerProcess] = {}
+        self._workers_of: dict[Process | None, WorkerProcess] = {}
         self.routers: list[RouterProcess] = []
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
@@ -60,9 +65,7 @@ class World:
             self._start_router()
         for model in plan.models:
             for number in range(plan.frontends):
-                frontend = FrontendProcess(dice, f"frontend-{model}-{number}", model)
-                self.frontends.append(frontend)
-                frontend.start()
+                self._start_frontend(f"frontend-{model}-{number}", model)
         for request in plan.requests:
             dice.later(request.at, self._ask, request)
         for at, happening in plan.happenings:
@@ -89,7 +92,7 @@ class World:
         worker = WorkerProcess(
             self.dice, self.network, spec, self._lives, self.fabric, self.requests
         )
-        self.workers[worker.name] = worker
+        self.workers[worker.name] = self._workers_of[worker.process] = worker
         worker.start()
         self._listing[spec.address] = spec
         self._tell()
@@ -97,12 +100,17 @@ class World:
 
     def _start_router(self) -> None:
         self.routers_made += 1
-        router = RouterProcess(
+        made = RouterProcess(
             self.dice, self.network, f"router-{self.routers_made}", self.plan.bounds
         )
-        self.routers.append(router)
-        router.start()
+        self.routers.append(made)
+        made.start()
         self._tell()
+
+    def _start_frontend(self, name: str, model: str) -> None:
+        made = FrontendProcess(self.dice, name, model)
+        self.frontends.append(made)
+        made.start()
 
     def _tell(self) -> None:
         listing = [Listed(each.address, each.phase) for each in self._listing.values()]
@@ -110,8 +118,10 @@ class World:
             if not each.stopped:
                 each.discovery.tell(listing)
 
-    def _ask(self, request: object) -> None:
-        mine = [each for each in self.frontends if each.model == request.model]
+    def _ask(self, request: Request) -> None:
+        mine = [
+            each for each in self.frontends if each.model == request.model and not each.process.dead
+        ]
         self.dice.random.choice(mine).serve(request)
 
     # --- what happens ---
@@ -164,6 +174,28 @@ class World:
         if calls := list(self.network.calls):
             self.dice.random.choice(calls).break_off()
 
+    def _cut_frontend(self) -> None:
+        frontends = [each.process for each in self.frontends]
+        if calls := [call for call in self.network.calls if call.client in frontends]:
+            self.dice.random.choice(calls).break_off()
+
+    def _crash_frontend(self) -> None:
+        """Its clients are lost with it; those to come use another, or the next one."""
+        going = [each for each in self.frontends if not each.process.dead]
+        crashed = self.dice.random.choice(going)
+        crashed.die(self.network)
+        self._start_frontend(f"{crashed.name}'", crashed.model)
+
+    def _crash_phase(self) -> None:
+        """All workers of one kind; some come back soon, some late."""
+        if living := self._living():
+            kind = self.dice.random.choice(living).spec
+            for worker in living:
+                if (worker.spec.model, worker.spec.phase) == (kind.model, kind.phase):
+                    worker.die()
+                    back = self.dice.random.choice((0.3, 7.0))
+                    self.dice.later(back, self._start_worker, worker.spec)
+
     def _crash_worker(self) -> None:
         if living := self._living():
             worker = self.dice.random.choice(living)
@@ -186,7 +218,7 @@ class World:
         processes = [
             *(each.process for each in self._living()),
             *(each.process for each in self.routers if not each.stopped),
-            *(each.process for each in self.frontends),
+            *(each.process for each in self.frontends if not each.process.dead),
         ]
         process = self.dice.random.choice(processes)
         self.loop.pause(process)
@@ -195,17 +227,38 @@ class World:
     # --- rules ---
 
     def _at_rest(self) -> None:
-        pass
+        """Before time goes on: nothing waits for a stream that could take it."""
+        for each in self.routers:
+            if not each.process.stopped:
+                mine = (call for call in self.network.calls if call.client is each.process)
+                each.wire.at_rest({call.address: call for call in mine})
+
+    def _sent_by_client(self, call: Call, message: object) -> None:
+        if isinstance(message, worker_pb2.WorkerCommand):
+            for each in self.routers:
+                if each.process is call.client:
+                    each.wire.to_worker(call.address, message)
+
+    def _sent_by_server(self, call: Call, message: object) -> None:
+        if isinstance(message, worker_pb2.WorkerFrame):
+            worker = self._workers_of[call.server]
+            worker.rules.sent(worker.links[call], message)
+        elif isinstance(message, router_pb2.RouterMessage):
+            for each in self.routers:
+                if each.process is call.server:
+                    each.wire.to_frontend(call, message)
 
     def _open(self) -> str:
         """What is still open, for people; empty: nothing."""
         answers = [each for frontend in self.frontends for each in frontend.answers]
-        if asked := [each.request.number for each in answers if each.over is None]:
+        if asked := [
+            each.request.number for each in answers if each.over is None and not each.lost
+        ]:
             return f"requests {asked} have no end"
         if len(answers) < len(self.requests):
             return "not every request was made"
         for each in self.frontends:
-            if each.demultiplexer.open_requests:
+            if not each.process.dead and each.demultiplexer.open_requests:
                 return f"{each.name} has open requests"
         for each in self.routers:
             if not each.process.dead and not each.core.idle:
@@ -224,6 +277,8 @@ class World:
         for each in self.frontends:
             for answer in each.answers:
                 judge_answer(answer)
+                if answer.error is not None and not self.plan.faulty:
+                    raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
 
     def ends(self) -> Counter[str]:
         """What its requests came to: finished, or an error's code."""
@@ -231,7 +286,7 @@ class World:
             "finished" if answer.error is None else answer.error.code
             for frontend in self.frontends
             for answer in frontend.answers
-            if answer.over is not None
+            if answer.over is not None and not answer.lost
         )
 
     # --- the frame around it ---

@@ -1,0 +1,132 @@
+"""What must be true of the streams: everything that was to leave has left, once and in order.
+
+For each router and frontend: the payloads of workers' frames, as bytes, and the ends that the core
+asked for, each after the payloads before it. For each router and worker: starts, releases and
+cancels. At rest nothing waits for a stream that can be written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from router.core import actions
+from tandem.v1 import router_pb2, worker_pb2
+
+if TYPE_CHECKING:
+    from simulated.network import Call
+
+
+@dataclass(slots=True)
+class FrontendFlow:
+    """What a router owes a frontend."""
+
+    call: Call
+    pending: bytearray = field(default_factory=bytearray)
+    put: int = 0
+    """Bytes that were ever to leave."""
+    sent: int = 0
+    ends: deque[tuple[int, int]] = field(default_factory=deque)
+    """Sequences, each with the bytes that come before its end."""
+    draining: bool = False
+    """It is to be told."""
+    fleet: bool = False
+    given_up: bool = False
+
+
+@dataclass(slots=True)
+class WorkerFlow:
+    """What a router owes a worker."""
+
+    starts: deque[int] = field(default_factory=deque)
+    releases: deque[int] = field(default_factory=deque)
+    cancels: deque[int] = field(default_factory=deque)
+
+    def waits(self) -> bool:
+        return bool(self.starts or self.releases or self.cancels)
+
+
+class WireRules:
+    """One router's."""
+
+    def __init__(self, fault: Callable[[str], None]) -> None:
+        self._fault = fault
+        self.frontends: dict[int, FrontendFlow] = {}
+        self.workers: dict[str, WorkerFlow] = {}
+
+    # --- what is to leave ---
+
+    def frame(self, frame: worker_pb2.WorkerFrame) -> None:
+        for envelope in frame.envelopes:
+            if flow := self.frontends.get(envelope.destination):
+                flow.pending += envelope.payload
+                flow.put += len(envelope.payload)
+
+    def acted(self, action: actions.Action) -> None:
+        match action:
+            case actions.EndSequence(number, sequence):
+                if flow := self.frontends.get(number):
+                    flow.ends.append((sequence, flow.put))
+            case actions.StartLeg():
+                self.workers[action.worker].starts.append(action.leg)
+            case actions.ReleaseLeg(worker, leg):
+                self.workers[worker].releases.append(leg)
+            case actions.CancelLeg(worker, leg):
+                self.workers[worker].cancels.append(leg)
+            case actions.FleetChanged():
+                for flow in self.frontends.values():
+                    flow.fleet = True
+            case actions.RefuseFrontend(number):
+                self.frontends[number].given_up = True
+
+    # --- what leaves ---
+
+    def to_frontend(self, call: Call, message: router_pb2.RouterMessage) -> None:
+        flow = next((each for each in self.frontends.values() if each.call is call), None)
+        if flow is None:
+            return
+        size = len(message.payload)
+        if flow.pending[:size] != message.payload:
+            self._fault(f"{size} bytes leave that no worker sent, or not in this order")
+        del flow.pending[:size]
+        flow.sent += size
+        for end in message.ends:
+            wanted = flow.ends.popleft() if flow.ends else None
+            if wanted is None or wanted[0] != end.sequence:
+                self._fault(f"the end of sequence {end.sequence} leaves, {wanted} was to")
+            elif wanted[1] > flow.sent:
+                self._fault(f"the end of sequence {end.sequence} leaves before its payload")
+        if message.draining:
+            flow.draining = False
+        if message.HasField("fleet"):
+            flow.fleet = False
+
+    def to_worker(self, address: str, message: worker_pb2.WorkerCommand) -> None:
+        flow = self.workers.get(address)
+        if flow is None:
+            return
+        for pending, sent in (
+            (flow.starts, [start.leg for start in message.start]),
+            (flow.releases, list(message.release)),
+            (flow.cancels, [cancel.leg for cancel in message.cancel]),
+        ):
+            for leg in sent:
+                wanted = pending.popleft() if pending else None
+                if leg != wanted:
+                    self._fault(f"{address} is told of leg {leg}, {wanted} was to be")
+        if (message.release or message.cancel) and flow.starts:
+            self._fault(f"{address} is told of releases or cancels before starts")
+
+    # --- at rest ---
+
+    def at_rest(self, worker_calls: dict[str, Call]) -> None:
+        for number, flow in self.frontends.items():
+            waits = flow.pending or flow.ends or flow.draining or flow.fleet
+            if waits and not flow.given_up and not flow.call.down.blocked:
+                self._fault(f"something waits for frontend {number}, which could be told: {flow}")
+        for address, worker in self.workers.items():
+            call = worker_calls.get(address)
+            if worker.waits() and call is not None and not call.up.blocked:
+                self._fault(f"something waits for {address}, which could be told: {worker}")

@@ -1,0 +1,280 @@
+"""A worker's conduct, judged from outside: from the events that went into its core, the actions
+that came out, and the frames that left.
+
+A cancel acts at once, and an engine is asked to let go once. What is held leaves when it is
+released and not before. Each leg is closed once, with nothing after it. A draining or full worker
+takes nothing. Nothing of a silenced or cancelled leg is added any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.engine.base import Ending
+from tandem.errors import DrainingError, QueueFullError
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.columns import parse
+from tandem.worker.core import actions, events
+from tandem.worker.core.leg import Leg
+from tandem.worker.core.machine import Core
+
+LegKey = tuple[int, int]
+"""A router's stream and its number of a leg."""
+
+
+@dataclass(slots=True, eq=False)
+class LegBook:
+    link: int
+    command: worker_pb2.StartLeg
+    request_id: int
+    deadline: float
+    engine_holds: bool = True
+    engine_asked: bool = False
+    over: bool = False
+    """Ended from outside: it is to be closed as soon as the engine has let go of it."""
+    held: bool = False
+    shown_most: int | None = None
+    """Rows that may still leave of a leg that shows nothing more; None: any number."""
+
+
+class WorkerRules:
+    """Call `before` and `after` around each call of a core's `handle`, and `sent` for a frame."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        prefill: bool,
+        forgetful: bool,
+        slots: int,
+        fault: Callable[[str], None],
+    ) -> None:
+        self._forgetful = forgetful
+        self._core, self._prefill, self._slots, self._fault = core, prefill, slots, fault
+        self.legs: dict[int, LegBook] = {}
+        self._by_number: dict[LegKey, LegBook] = {}
+        self._closed: set[LegKey] = set()
+        self._started: set[LegKey] = set()
+        self._judged: set[LegKey] = set()
+        self._sequences: dict[tuple[int, int, int], LegBook] = {}
+        self._silent: list[LegBook] = []
+        self.draining = False
+        self._now = 0.0
+        self._take: dict[type[Any], Callable[[Any], None]] = {
+            events.Release: self._release,
+            events.Cancel: self._cancel,
+            events.LinkDown: self._link_down,
+            events.Stepped: self._stepped,
+            events.Ruled: self._ruled,
+            events.NotBegun: self._not_begun,
+            events.JudgeFailed: self._judge_failed,
+            events.Tick: self._tick,
+            events.Drain: self._drain,
+            events.Abandon: self._abandon,
+            events.EngineGone: self._engine_gone,
+        }
+
+    # --- what happened ---------------------------------------------------------------------------
+
+    def before(self, now: float, batch: Iterable[events.Event]) -> None:
+        self._now = now
+        for event in batch:
+            take = self._take.get(type(event))
+            if take is not None:
+                take(event)
+
+    def _release(self, event: events.Release) -> None:
+        if book := self._by_number.get((event.link, event.leg)):
+            book.held = False
+
+    def _cancel(self, event: events.Cancel) -> None:
+        if book := self._by_number.get((event.link, event.leg)):
+            self._silence(book)
+            book.over = True
+
+    def _link_down(self, event: events.LinkDown) -> None:
+        for book in self.legs.values():
+            if book.link == event.link:
+                book.over = True
+
+    def _stepped(self, event: events.Stepped) -> None:
+        for delta in event.deltas:
+            book = self.legs.get(delta.request_id)
+            if book is not None and delta.end is not None:
+                book.engine_holds = False
+                if delta.end in (Ending.FAILED, Ending.CANCELLED) and not book.engine_asked:
+                    book.over = True
+
+    def _ruled(self, event: events.Ruled) -> None:
+        for ruling in event.rulings:
+            book = self.legs.get(ruling.request_id)
+            if book is None or book.over or book.shown_most is not None:
+                continue
+            if ruling.error is not None:
+                book.over = True
+            elif ruling.reason is not None and not self._prefill:
+                for sibling in self._siblings(book):
+                    self._silence(sibling)
+
+    def _siblings(self, book: LegBook) -> list[LegBook]:
+        mine = _group(book)
+        return [each for each in self.legs.values() if each is not book and _group(each) == mine]
+
+    def _silence(self, book: LegBook) -> None:
+        """Nothing more of it may be shown than is on its way out already."""
+        if book.shown_most is None:
+            draft = self._core.outgoing(book.link).drafts.get(book.command.destination)
+            rows = [] if draft is None else draft.sequences
+            book.shown_most = rows.count(book.command.sequence)
+
+    def _not_begun(self, event: events.NotBegun) -> None:
+        if book := self.legs.pop(event.request_id, None):
+            del self._by_number[book.link, book.command.leg]
+
+    def _judge_failed(self, event: events.JudgeFailed) -> None:
+        if book := self.legs.get(event.request_id):
+            book.over = True
+
+    def _tick(self, _: events.Tick) -> None:
+        for book in self.legs.values():
+            if book.deadline <= self._now:
+                book.over = True
+
+    def _drain(self, _: events.Drain) -> None:
+        self.draining = True
+
+    def _abandon(self, _: events.Abandon) -> None:
+        self.draining = True
+        for book in self.legs.values():
+            book.over = True
+
+    def _engine_gone(self, _: events.EngineGone) -> None:
+        for book in self.legs.values():
+            book.over, book.engine_holds = True, False
+
+    # --- what the core did -----------------------------------------------------------------------
+
+    def after(self, done: Iterable[actions.Action]) -> None:
+        for action in done:
+            match action:
+                case actions.Begin():
+                    self._begin(action)
+                case actions.CancelEngine(request_id):
+                    self._cancel_engine(request_id)
+                case actions.LegClosed(leg):
+                    self._leg_closed(leg)
+                case actions.LegRefused(_, _, error):
+                    self._leg_refused(error)
+                case actions.GiveUp(_, reason):
+                    self._fault(f"a good router is given up: {reason}")
+        for book in self.legs.values():
+            silent = book.over or book.shown_most is not None
+            if silent and book.engine_holds and not book.engine_asked:
+                self._fault(f"leg {book.command.leg} is over and its engine is not told")
+            if book.over and not book.engine_holds:
+                self._fault(f"leg {book.command.leg} is over and is not closed")
+
+    def _begin(self, action: actions.Begin) -> None:
+        command = action.command
+        if self.draining or len(self.legs) >= self._slots:
+            self._fault(f"leg {command.leg} begins: draining or full")
+        if command.parent_span or command.timeout_ms == 0:
+            self._fault(f"leg {command.leg} begins as nobody asked")
+        link = self._core._open[action.request.request_id].link
+        book = LegBook(
+            link,
+            command,
+            action.request.request_id,
+            self._now + command.timeout_ms / 1000,
+            held=command.hold_output,
+        )
+        self.legs[book.request_id] = self._by_number[link, command.leg] = book
+        self._sequences[link, command.destination, command.sequence] = book
+
+    def _cancel_engine(self, request_id: int) -> None:
+        book = self.legs.get(request_id)
+        if book is None or not book.engine_holds or book.engine_asked:
+            self._fault(f"request {request_id} is cancelled in vain, or twice")
+        else:
+            book.engine_asked = True
+
+    def _leg_closed(self, leg: Leg) -> None:
+        book = self.legs.pop(leg.request_id, None)
+        if book is None or leg.closing is None:
+            self._fault(f"request {leg.request_id} is closed twice")
+            return
+        del self._by_number[book.link, book.command.leg]
+        if book.engine_holds:
+            self._fault(f"leg {book.command.leg} is closed and its engine holds it")
+        if book.held and leg.closing.by_itself:
+            self._fault(f"leg {book.command.leg} is closed and was not released")
+
+    def _leg_refused(self, error: Exception) -> None:
+        if isinstance(error, DrainingError) and not self.draining:
+            self._fault("a leg is refused by a worker that does not drain")
+        if isinstance(error, QueueFullError) and len(self.legs) < self._slots:
+            self._fault("a leg is refused by a worker that is not full")
+
+    # --- what left -------------------------------------------------------------------------------
+
+    def sent(self, link: int, frame: worker_pb2.WorkerFrame) -> None:
+        for envelope in frame.envelopes:
+            self._rows(link, envelope.destination, parse(envelope.payload))
+        for event in frame.events:
+            self._event(link, event)
+        if frame.HasField("load"):
+            load = frame.load
+            if (load.open_legs, load.draining) != (len(self._core), self.draining):
+                self._fault(f"the load is reported as {load}, with {len(self._core)} open legs")
+
+    def _rows(self, link: int, destination: int, columns: common_pb2.TokenColumns) -> None:
+        finished = {finish.sequence for finish in columns.finish}
+        for sequence in (*columns.sequence, *finished):
+            book = self._sequences.get((link, destination, sequence))
+            if book is None:
+                self._fault(f"a row of sequence {sequence} is for nobody")
+                continue
+            number = book.command.leg
+            if (link, number) in self._closed:
+                self._fault(f"a row of leg {number} comes after it was closed")
+            if book.held or self._prefill:
+                self._fault(f"a row of leg {number} is shown and was not released")
+            if book.shown_most is not None and sequence not in finished:
+                book.shown_most -= 1
+                if book.shown_most < 0:
+                    self._fault(f"a row of leg {number} is shown after its end")
+
+    def _event(self, link: int, event: worker_pb2.LegEvent) -> None:
+        key = link, event.leg
+        kind = event.WhichOneof("event")
+        if key in self._closed:
+            self._fault(f"leg {event.leg}: {kind} comes after it was closed")
+        if kind == "started":
+            if key in self._started or self._prefill:
+                self._fault(f"leg {event.leg} starts twice")
+            self._started.add(key)
+        elif kind == "verdict":
+            if key in self._judged or not self._prefill:
+                self._fault(f"leg {event.leg} is judged twice")
+            self._judged.add(key)
+        else:
+            self._closed.add(key)
+            self._closed_rules(key, event.closed)
+
+    def _closed_rules(self, key: LegKey, closed: worker_pb2.LegClosed) -> None:
+        said = self._judged if self._prefill else self._started
+        by_itself = (closed.OUTCOME_FINISHED, closed.OUTCOME_TERMINATED, closed.OUTCOME_REGENERATE)
+        if closed.outcome in by_itself and key not in said and not self._forgetful:
+            self._fault(f"leg {key[1]} ends well and has said nothing before")
+        if closed.retryable and closed.outcome != closed.OUTCOME_FAILED:
+            self._fault(f"leg {key[1]} is retryable and has not failed")
+        if closed.retryable and key in self._started:
+            self._fault(f"leg {key[1]} is retryable and has said that it started")
+
+
+def _group(book: LegBook) -> tuple[int, int, int]:
+    """The outputs of one request."""
+    command = book.command
+    return book.link, command.destination, command.sequence - command.output_index
