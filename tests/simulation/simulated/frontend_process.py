@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from frontend.metrics import Metrics
-from frontend.slo import Slo
+from prometheus_client import CollectorRegistry
+
 from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.request_state import Ending, RequestState, Row
 from frontend.upstream.router_link import RouterLink
 from frontend.upstream.submission import Prompt, Submission
@@ -17,7 +17,7 @@ from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.network import Network
 from simulated.script import RUNS, SEED, Request, text_of
-from tandem.errors import CancelledError, TandemError
+from tandem.errors import TandemError
 from tandem.v1 import common_pb2
 
 WAIT_SECONDS = 20.0
@@ -44,10 +44,13 @@ class Answer:
 
 
 class _Client:
-    """Stands for a client's HTTP connection."""
+    """A client's connection: implements frontend.upstream.request_state.Client."""
 
-    def watch(self, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
+    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
         self.on_lost = on_lost
+
+    def abort(self) -> None:
+        pass
 
 
 class FrontendProcess:
@@ -70,15 +73,17 @@ class FrontendProcess:
             call.break_off()
 
     async def _run(self) -> None:
-        self.metrics = Metrics(model=self.model, slo=Slo(ttft=1.0, itl=0.1))
+        metrics = UpstreamMetrics(CollectorRegistry())
         self.demultiplexer = Demultiplexer(
-            self.metrics,
+            metrics,
             model=self.model,
             tokenizer_sha256=f"tokenizer of {self.model}",
             max_open=10_000,
+            max_backlog_bytes=1 << 30,
             router_wait_seconds=WAIT_SECONDS,
+            clock=self.dice.loop.time,
         )
-        self.link = RouterLink("router", self.metrics.router)
+        self.link = RouterLink("router", metrics)
         await self.link.run(self.demultiplexer)
 
     def serve(self, request: Request) -> Answer:
@@ -96,17 +101,12 @@ class FrontendProcess:
         answer.over = self.dice.loop.time()
 
     async def _generate(self, answer: Answer) -> None:
-        request = answer.request
-        client: Any = _Client()
-        await self.demultiplexer.offer(client, request.timeout)
-        with self.demultiplexer.state(
-            _submission(request), backlog_limit=1 << 30, abort_client=lambda: None
-        ) as state:
+        request, client = answer.request, _Client()
+        if request.leaves_after is not None:
+            asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
+        await self.demultiplexer.served_model(client, request.timeout)
+        with self.demultiplexer.submit(_submission(request), client) as state:
             answer.state = state
-            if request.leaves_after is not None:
-                asyncio.get_running_loop().call_later(
-                    request.leaves_after, self._leave, answer, state
-                )
             if request.streaming:
                 state.pump = lambda: self._pump(answer, state)
             await state.over()
@@ -117,10 +117,10 @@ class FrontendProcess:
             answer.completion_tokens = state.completion_tokens
             answer.reports = state.reports
 
-    def _leave(self, answer: Answer, state: RequestState) -> None:
+    def _leave(self, answer: Answer, client: _Client) -> None:
         if answer.over is None:
             answer.left = True
-            state.fail(CancelledError("the client went away"))
+            client.on_lost()
 
     def _pump(self, answer: Answer, state: RequestState) -> bool:
         self._take(answer, state)

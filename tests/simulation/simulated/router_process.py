@@ -24,7 +24,7 @@ from simulated.network import CALL, Network
 from simulated.router_invariants import check
 from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.v1 import router_pb2_grpc, worker_pb2
 
 
@@ -173,7 +173,7 @@ class RouterProcess:
         spawn(self.process, self.workers.run())
 
     def shut_down(self, seconds: float) -> None:
-        """Drain as a router does when it is told to stop; then it is gone."""
+        """DrainMetrics as a router does when it is told to stop; then it is gone."""
         self.stopped = True
         self.dice.later(self.dice.random.random(), self._unlist)
         self.dice.loop.spawn(self.process, self._drain(seconds))
@@ -185,7 +185,7 @@ class RouterProcess:
 
     async def _drain(self, seconds: float) -> None:
         server: Any = None
-        running = RunningRouter(self.relay, server, Drain("router"), self.workers)
+        running = RunningRouter(self.relay, server, DrainMetrics("router"), self.workers)
         await running.drain(seconds)
         await asyncio.sleep(1.0)  # as the server's own stop, which lets streams end
         self.die()

@@ -22,7 +22,7 @@ from simulated.words import Words
 from simulated.worker_rules import WorkerRules
 from tandem.engine.base import Role
 from tandem.errors import EngineError
-from tandem.metrics import Drain
+from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.worker.core import events
 from tandem.worker.core.actions import Action
@@ -184,7 +184,7 @@ class WorkerProcess:
             self.shell.report_load()
 
     def shut_down(self, seconds: float) -> None:
-        """Drain as a worker does when it is told to stop; then it is gone."""
+        """DrainMetrics as a worker does when it is told to stop; then it is gone."""
         self.draining = True
         self.dice.loop.spawn(self.process, self._drain(seconds))
 
@@ -192,7 +192,7 @@ class WorkerProcess:
         self.shell.tell(events.Drain())
         self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
-        await drain(self.shell, never, seconds=seconds, measured=Drain("worker"))
+        await drain(self.shell, never, seconds=seconds, measured=DrainMetrics("worker"))
         self.shell.flush()
         await asyncio.sleep(2.0)
         self.die()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -293,17 +292,14 @@ class World:
 
     @contextmanager
     def _patched(self) -> Iterator[None]:
-        """Channels are the network's, and time is the loop's."""
-        kept = time.monotonic
+        """Channels are the network's."""
         modules = (router.connection, frontend.upstream.router_link)
         opened = [module.open_channel for module in modules]
         try:
-            time.monotonic = self.loop.time
             for module in modules:
                 module.open_channel = self.network.open_channel  # type: ignore[assignment]
             yield
         finally:
-            time.monotonic = kept
             for module, open_channel in zip(modules, opened, strict=True):
                 module.open_channel = open_channel  # type: ignore[assignment]
 
