@@ -48,7 +48,7 @@ class Guarded:
 
 
 class Classifying:
-    """See tandem.worker.phase.Classifiers."""
+    """Runs the classifiers of decode's outputs, as tandem.worker.phase.Classifiers says."""
 
     def __init__(
         self, classifiers: ClassifierSet, tokenizer: Tokenizer, audit: AuditLog | None = None

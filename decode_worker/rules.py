@@ -15,7 +15,7 @@ from tandem.worker.core.output import End
 
 
 class DecodeRules:
-    """See tandem.worker.core.rules.PhaseRules."""
+    """The rules of the decode phase, as tandem.worker.core.rules.PhaseRules says."""
 
     phase = common_pb2.PHASE_DECODE
     shows = True

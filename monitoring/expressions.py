@@ -104,7 +104,7 @@ def nodes(tree: promql.Expr) -> list[promql.Expr]:
 
 
 def selectors(tree: promql.Expr) -> list[promql.VectorSelector]:
-    """What an expression reads."""
+    """What an expression reads: its metrics and labels."""
     return [node for node in nodes(tree) if isinstance(node, promql.VectorSelector)]
 
 

@@ -22,7 +22,7 @@ def load_phase(config: WorkerConfig, tokenizer: Tokenizer) -> PhaseParts:
 
 
 class PrefillRules:
-    """See tandem.worker.core.rules.PhaseRules."""
+    """The rules of the prefill phase, as tandem.worker.core.rules.PhaseRules says."""
 
     phase = common_pb2.PHASE_PREFILL
     shows = False

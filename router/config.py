@@ -1,4 +1,4 @@
-"""The router's settings."""
+"""The router's settings, with their defaults and help texts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tandem.wire import columns
 FIRST_SEQUENCE = 1
 """A call's outputs are numbered from here."""
 _DEFAULTS = {"top_p": 1.0, "top_k": TOP_K_OFF, "repetition_penalty": 1.0}
-"""Of fields for which 0 is no value."""
+"""Defaults of fields for which 0 is no value."""
 
 
 def submit(
@@ -116,7 +116,7 @@ class Answers:
         self._changed.set()
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
-        """Nothing for one request."""
+        """Ignored: a single request needs no news of the fleet."""
 
     def set_draining(self) -> None:
         """The call ends with its request."""

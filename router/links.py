@@ -32,7 +32,7 @@ class Sink(Protocol):
     """Where output for one frontend number goes."""
 
     def add_payload(self, payload: bytes) -> None:
-        """A serialised TokenColumns."""
+        """Take output: a serialised TokenColumns."""
 
     def add_end(self, action: actions.EndSequence) -> None: ...
 

@@ -44,7 +44,7 @@ class RunningRouter:
     drained: DrainMetrics
     workers: Workers
     port: int = 0
-    """Of gRPC, once it listens."""
+    """The port of gRPC, once it listens."""
 
     @property
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""The router's gRPC service."""
+"""The router's gRPC service, for frontends and for plain callers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Workers:
         return {phase: count[phase] for phase in Phase}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until the task is cancelled."""
         async with asyncio.TaskGroup() as group, aclosing(self._discovery.listings()) as listings:
             first = True
             async for listing in listings:

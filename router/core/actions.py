@@ -22,7 +22,7 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     task: bytes
     hold_output: bool
     parent_span: int = 0
-    """Of the leg's span; 0: not traced."""
+    """The parent of the leg's span; 0: not traced."""
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     parent_span: int = 0
     """The frontend's; 0: the request is not traced."""
     first_span: int = 0
-    """Of the router's own: sequence i's is first_span + i; 0: the router makes none."""
+    """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     worker: str
     open_legs: int
-    """Of all routers."""
+    """Open legs, those of other routers included."""
 
 
 class LegStarted(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class LegClosed(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed."""
+    """Time has passed; nothing else happened."""
 
 
 class Drain(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ class Worker:
 
     @property
     def open_legs(self) -> int:
-        """Of all routers."""
+        """Open legs, those of other routers included."""
         return len(self.legs) + self.other_legs
 
     @property

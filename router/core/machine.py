@@ -98,7 +98,7 @@ class Core:
 
     @property
     def draining(self) -> bool:
-        """It admits nothing new."""
+        """Whether it admits nothing new any more."""
         return self.state.draining
 
     @property

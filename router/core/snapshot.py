@@ -14,7 +14,7 @@ from router.core.values import Counts, Phase
 
 
 class WorkerSnapshot(NamedTuple):
-    """A connected worker."""
+    """A connected worker, as it is now."""
 
     address: str
     phase: Phase

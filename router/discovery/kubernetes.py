@@ -114,7 +114,7 @@ def from_config(config: RouterConfig) -> KubernetesDiscovery:
 
 
 def _configuration() -> client.Configuration:
-    """Of the pod's service account, or of the file that KUBECONFIG names."""
+    """The client's configuration: the pod's service account, or the file that KUBECONFIG names."""
     configuration = client.Configuration()
     try:
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]

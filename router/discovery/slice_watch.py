@@ -42,7 +42,7 @@ _TROUBLE_OF_STATUS = {
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Timing:
-    """Seconds."""
+    """How long each wait may take, in seconds."""
 
     watch: int = 240
     """The API server ends a watch after this; a new list follows."""
@@ -82,7 +82,7 @@ class SliceWatch:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Watch until `stop` is called."""
         try:
             while not self._stopping.is_set():
                 try:

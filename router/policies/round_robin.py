@@ -1,4 +1,4 @@
-"""One after the other."""
+"""The round_robin policy: the workers in turn, by address."""
 
 from __future__ import annotations
 

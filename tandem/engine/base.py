@@ -167,7 +167,7 @@ class Engine(Protocol):
         ...
 
     def figures(self) -> EngineFigures:
-        """A snapshot; cheap."""
+        """The engine's figures for metrics. Cheap."""
         ...
 
     async def close(self) -> None:

@@ -49,7 +49,7 @@ class Found:
 
 
 class Automaton:
-    """Of phrases given as symbols, none empty."""
+    """Finds phrases in a stream of symbols. No phrase is empty."""
 
     def __init__(
         self, phrases: Iterable[tuple[str, ...]], *, case_sensitive: bool, whole_words: bool
@@ -57,11 +57,11 @@ class Automaton:
         self.case_sensitive = case_sensitive
         self.whole_words = whole_words
         self.width: list[int] = [0]
-        """Of each node: its symbols, borders not counted."""
+        """For each node its symbols, borders not counted."""
         self._children: list[dict[str, int]] = [{}]
         self._last: list[str] = [BORDER]
         self._ends: list[tuple[int, ...]] = [()]
-        """Of each node: the widths of the phrases that end in it, the longest first."""
+        """For each node the widths of the phrases that end in it, the longest first."""
         self._fail: list[int] = [0]
         for phrase in phrases:
             self._insert(phrase)

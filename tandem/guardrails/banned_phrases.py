@@ -14,7 +14,7 @@ from tandem.hooks.sequences import Sequences
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_SYMBOLS = 500_000
-"""Of all phrases together: about 120 MiB in each process, and seconds at its start."""
+"""Symbols of all phrases together: about 120 MiB in each process, and seconds at its start."""
 
 
 class _Sequence:
@@ -32,7 +32,7 @@ class _Sequence:
         """The end of `held` that may be the beginning of a phrase, as it came."""
 
     def waiting(self) -> Holdback:
-        """All that waits."""
+        """All text that waits, in order."""
         if self.held is None:
             self.held = Holdback()
             if self.chunk:
@@ -104,7 +104,7 @@ class BannedPhrases:
         return self._judge(sequence, chunk, before)
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._sequences.close(request_id)
 
     def _judge(self, sequence: _Sequence, chunk: Chunk, state: State) -> Verdict:

@@ -57,5 +57,5 @@ class JsonOnly:
         return emit(text)
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._sequences.close(request_id)

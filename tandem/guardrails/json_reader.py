@@ -29,7 +29,7 @@ _Expect = Literal["value", "value or ]", "key", "key or }", ":", ", or close", "
 
 
 class JsonReader:
-    """Of one value: any, or an object only. Memory grows with the nesting alone."""
+    """Reads one JSON value: any, or an object only. Memory grows with the nesting alone."""
 
     __slots__ = ("_expect", "_is_key", "_literal", "_number", "_objects_only", "_stack", "_string")
 

@@ -114,7 +114,7 @@ class MaxOutput:
         lines: int | None = None,
         reason: str = "max_output",
     ) -> None:
-        """Of several limits the first that is reached counts. Raises LoadError."""
+        """If several limits are given, the first that is reached counts. Raises LoadError."""
         given = {"characters": characters, "words": words, "sentences": sentences, "lines": lines}
         self.limits = {
             name: arguments.whole(name, limit) for name, limit in given.items() if limit is not None
@@ -137,7 +137,7 @@ class MaxOutput:
         return emit(text) if cut is None else terminate(self.reason, text=text[:cut])
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._sequences.close(request_id)
 
     def _counters(self) -> list[_Counter]:

@@ -93,7 +93,7 @@ class PatternFilter:
         return self._judge(sequence, chunk)
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._sequences.close(request_id)
 
     # --- inside ----------------------------------------------------------------------------------

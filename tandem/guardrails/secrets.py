@@ -74,5 +74,5 @@ class Secrets:
         return self._filter(chunk)
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._filter.close(request_id)

@@ -34,7 +34,7 @@ class Chain:
 
     @classmethod
     def build(cls, settings: HookSettings, *, phase: Phase, model: str) -> Chain:
-        """Of settings that were narrowed by `for_worker`. Raises ConfigError or LoadError."""
+        """Build from settings that `for_worker` narrowed. Raises ConfigError or LoadError."""
         WATCH.install()
         audit = None
         if settings.audit is not None:
@@ -108,7 +108,7 @@ class SequenceChain:
 
     @property
     def seconds(self) -> float:
-        """Spent in hooks."""
+        """Seconds spent in this sequence's hooks."""
         return sum([hook.seconds for hook in self._hooks])
 
     def begin(self, piece: Piece, final: bool) -> Chunk | None:
@@ -119,7 +119,7 @@ class SequenceChain:
         return self._ask(hook) if hook.muted else hook.chunk(piece, final)
 
     def answered(self, answer: Any) -> Chunk | None:
-        """What `hook` answered."""
+        """Take what `hook` answered to the piece."""
         piece, hook, final = self.passed, self.hook, self._final
         if self._ending or piece is None:
             hook.told(answer)

@@ -20,7 +20,7 @@ HOOK_VERDICTS: tuple[HookVerdict, ...] = (
 
 
 class HookCounters:
-    """What one hook did."""
+    """What one hook did, for the metrics."""
 
     __slots__ = ("held_tokens", "seconds", "sequences", "verdicts")
 

@@ -24,7 +24,7 @@ from tandem.hooks.piece import Piece
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SequenceInfo:
-    """Whose chunks they are."""
+    """The sequence that chunks belong to."""
 
     request_id: int
     group: Hashable
@@ -57,7 +57,7 @@ class Ruling:
     error: HookError | None = None
     """A hook failed closed; `piece` is None."""
     seconds: float = 0.0
-    """Spent in hooks."""
+    """Seconds spent in hooks."""
 
 
 Deliver = Callable[[Sequence[Ruling]], None]
@@ -73,7 +73,7 @@ class DeferredHooks(Protocol):
         ...
 
     def open(self, info: SequenceInfo) -> None:
-        """A sequence begins."""
+        """Take note that a sequence begins."""
         ...
 
     def submit(self, work: Sequence[Work]) -> None:

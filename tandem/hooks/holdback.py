@@ -48,7 +48,7 @@ class Holdback:
         return bool(self._chunks) or self._textless > 0
 
     def add(self, text: str, tokens: int) -> None:
-        """A chunk that came."""
+        """Add a chunk that came."""
         self.tokens += tokens
         if text:
             self.text += text

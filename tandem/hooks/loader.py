@@ -108,5 +108,5 @@ class LoadedHook:
             log.warning("a hook's close raised", extra={"hook": self.name, "reason": answer.kind})
 
     def failed(self, failed: Failed) -> None:
-        """Count it."""
+        """Count a call that failed."""
         self.counters.verdicts["timeout" if failed.overdue else "error"] += 1

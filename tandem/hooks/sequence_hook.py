@@ -69,7 +69,7 @@ class SequenceHook:
         self.ended = False
         """The hook knows that the sequence is over."""
         self.reason: str | None = None
-        """Of a terminate that was applied."""
+        """The reason of a terminate that was applied."""
         self.muted = False
         """In shadow, after a terminate: to be told the end only."""
         self.seconds = 0.0

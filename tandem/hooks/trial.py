@@ -29,7 +29,7 @@ class Shown:
     pieces: list[Piece | None] = field(default_factory=list)
     """What each chunk let through; None: nothing."""
     stop_reason: str | None = None
-    """Of a terminate of this output."""
+    """The reason of a terminate of this output."""
     error: HookError | None = None
     """A hook failed closed on this output."""
     over: bool = False

@@ -45,7 +45,7 @@ class _Adapter:
         )
 
     def close(self, request_id: int) -> None:
-        """Forget a sequence."""
+        """Forget all that is kept of a sequence."""
         self._windows.sequences.close(request_id)
 
 
@@ -86,7 +86,7 @@ class AsyncWindowHook(_Adapter, ABC):
 
     @abstractmethod
     async def check(self, window: Window) -> Answer:
-        """As WindowHook's."""
+        """Do what WindowHook's `check` does, but await."""
 
     async def __call__(self, chunk: Chunk) -> Verdict:
         steps = self._windows.judge(chunk)

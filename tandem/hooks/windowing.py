@@ -22,7 +22,7 @@ _LONGEST_END = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """What `check` looks at."""
+    """The text that `check` looks at."""
 
     text: str
     """Not shown yet, and as it came."""
@@ -68,7 +68,7 @@ def _inside_a_word(text: str, place: int) -> bool:
 
 
 class Windows:
-    """Of all sequences of one hook. Raises LoadError for settings out of range."""
+    """The windows of all sequences of one hook. Raises LoadError for settings out of range."""
 
     def __init__(self, *, max_tokens: int, overlap: int, flush: Flush, max_characters: int) -> None:
         for name, value, least in (

@@ -20,7 +20,7 @@ from tandem.logits.spec import PARAM
 
 @dataclass(slots=True, frozen=True)
 class Schema:
-    """What a constructor takes."""
+    """The arguments that a constructor takes."""
 
     signature: inspect.Signature
     types: Mapping[str, Any]

@@ -41,7 +41,7 @@ def build(
 
 
 def what_failed(failed: Failed, caller: Caller) -> str:
-    """What a processor did."""
+    """What a processor did, in words for its client."""
     if failed.overdue:
         return f"took longer than {caller.seconds * 1000:g} ms"
     return f"raised {failed.kind}"

@@ -18,7 +18,7 @@ class Model:
         eos_token_ids: Iterable[int] = (),
         tokenizer_path: Path | None = None,
     ) -> None:
-        """`tokenizer_path` is a tokenizer.json."""
+        """`tokenizer_path` names a tokenizer.json, or is None where there is none."""
         self.vocabulary = vocabulary
         """Token ids are below it, and a row has as many values."""
         self.eos_token_ids = frozenset(eos_token_ids)

@@ -31,9 +31,8 @@ from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 
 INTERFACE_VERSION = 1
-"""Of this module. A class may state the one it was written for as `interface_version`; another one
-is refused at load.
-"""
+"""The version of this module. A class may state the one it was written for as `interface_version`;
+another one is refused at load."""
 
 
 class Need(enum.Enum):

@@ -38,7 +38,7 @@ class Failed:
 
     @property
     def text(self) -> str:
-        """The exception's own text."""
+        """The exception's own text, if it gives one."""
         try:
             return str(self.error)
         except BaseException as error:  # noqa: BLE001 - it comes from user code too

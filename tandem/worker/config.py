@@ -154,7 +154,7 @@ class WorkerConfig:
         return self.served_model_name or self.model_path.resolve().name
 
     def worker_name(self, phase: Phase) -> str:
-        """Unique in a deployment."""
+        """The worker's name, unique in a deployment."""
         port = self.address(phase).rpartition(":")[2]
         return self.name or f"{socket.gethostname()}-{phase}-{port}"
 

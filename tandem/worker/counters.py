@@ -14,7 +14,7 @@ from tandem.worker.core.leg import Closing
 
 
 class TransferCounters:
-    """Hand-overs by one transport."""
+    """The hand-overs that one transport made."""
 
     __slots__ = ("bytes", "exemplars", "seconds")
 
@@ -34,7 +34,7 @@ class WorkerCounters:
         self.leg_seconds = Histogram(REQUEST_SECONDS)
         self.prompt_tokens = 0
         self.cached_tokens = 0
-        """Of the prompt tokens, those whose KV the engine had already."""
+        """Prompt tokens whose KV the engine had already."""
         self.tokens = 0
         self.steps = Histogram(STEP_SECONDS)
         self.transfers: dict[str, TransferCounters] = {"nixl/ucx": TransferCounters()}

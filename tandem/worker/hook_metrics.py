@@ -19,7 +19,7 @@ _CLASSIFIER = ("phase", "classifier")
 
 
 def hook_metrics(phase: Phase, hooks: Sequence[CountedHook]) -> Iterator[Metric]:
-    """Of the chain, wherever it runs."""
+    """The metrics of the chain, wherever it runs."""
     seconds = HistogramMetricFamily(
         "tandem_hook_seconds", "Time of one call of a hook.", labels=_HOOK
     )
@@ -54,7 +54,7 @@ def hook_metrics(phase: Phase, hooks: Sequence[CountedHook]) -> Iterator[Metric]
 
 
 def pool_metrics(phase: Phase, pool: HookPool) -> Iterator[Metric]:
-    """Of the processes that run the chain."""
+    """The metrics of the processes that run the chain."""
     up = GaugeMetricFamily(
         "tandem_hook_pool_processes", "Processes of the hook pool that can judge.", labels=_PHASE
     )
@@ -73,7 +73,7 @@ def pool_metrics(phase: Phase, pool: HookPool) -> Iterator[Metric]:
 
 
 def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
-    """Of what this process writes down."""
+    """The metrics of what this process writes down."""
     records = CounterMetricFamily(
         "tandem_audit_records",
         "Decisions for the audit log: written, or dropped because the disk was slower.",
@@ -91,7 +91,7 @@ def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
 def classifier_metrics(
     phase: Phase, classifiers: Mapping[str, ClassifierCounters]
 ) -> Iterator[Metric]:
-    """By name."""
+    """The metrics of classifiers, by their names."""
     seconds = HistogramMetricFamily(
         "tandem_classifier_seconds",
         "Time of one call of a classifier, the wait for its turn included.",

@@ -27,7 +27,7 @@ class Classifiers(Protocol):
 
     @property
     def counters(self) -> Mapping[str, ClassifierCounters]:
-        """By the classifiers' names."""
+        """The counters of each classifier, by its name."""
         ...
 
     async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
@@ -35,11 +35,11 @@ class Classifiers(Protocol):
         ...
 
     async def close(self) -> None:
-        """In bounded time."""
+        """Close all classifiers, in bounded time."""
         ...
 
     def open(self, request: EngineRequest, task: common_pb2.Task, *, output_index: int) -> None:
-        """A sequence begins."""
+        """Take note that a sequence begins."""
         ...
 
     def ask(self, request_id: int, question: Question, *, finish_reason: str) -> None:
@@ -60,7 +60,7 @@ class Classifiers(Protocol):
 
 @dataclass(frozen=True)
 class PhaseParts:
-    """One phase's own."""
+    """The parts of a worker that are its phase's own."""
 
     rules: PhaseRules
     classifiers: Classifiers | None = None

@@ -110,7 +110,7 @@ class Worker:
         self._engine_died = False
         self._listening = False
         self.port = 0
-        """Of gRPC, once started."""
+        """The port of gRPC, once started."""
         self.metrics_port = 0
 
     async def start(self, stop: asyncio.Event) -> bool:

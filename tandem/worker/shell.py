@@ -79,7 +79,7 @@ class Shell:
 
     @property
     def draining(self) -> bool:
-        """Nothing new is taken."""
+        """Whether nothing new is taken any more."""
         return self._core.draining
 
     # --- what happens ----------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Shell:
         return count
 
     def command(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
-        """What a router says."""
+        """Act on what a router says."""
         number = link.number
         self.tell(
             *(self._read(number, start) for start in command.start),
@@ -118,7 +118,7 @@ class Shell:
             return events.Unreadable(link, command, refusal)
 
     def on_step(self, step: Step) -> None:
-        """What the engine brought."""
+        """Act on what a step of the engine brought."""
         began, before = time.perf_counter(), self._core.tokens
         self.tell(events.Stepped(step))
         seconds = time.perf_counter() - began

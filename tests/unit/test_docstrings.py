@@ -11,19 +11,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FEWEST_WORDS = 5
-ROOMS = (
-    "tandem/cli", "tandem/engine", "tandem/kv_transfer", "tandem/testing", "tandem/tracing",
-    "tandem/wire", "tandem/*.py", "frontend", "monitoring", "scripts", "benchmarks",
+"""A docstring that only says what is raised may be shorter: name and types say the rest."""
+FOLDERS = (
+    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "monitoring", "scripts",
+    "benchmarks",
 )  # fmt: skip
 
 
 def modules() -> list[str]:
-    found = (
-        path
-        for room in ROOMS
-        for path in (ROOT.glob(room) if room.endswith(".py") else (ROOT / room).rglob("*.py"))
-    )
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    found = (path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return sorted(str(path) for path in found if path.parts[:2] != ("tandem", "v1"))
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
@@ -51,7 +48,11 @@ def notes(module: ast.Module) -> Iterator[tuple[int, str]]:
 def test_docstrings_are_no_fragments(path: str) -> None:
     module = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     found = list(docstrings(module))
-    short = [f"{path}:{line} {text}" for line, text in found if len(text.split()) < FEWEST_WORDS]
+    short = [
+        f"{path}:{line} {text}"
+        for line, text in found
+        if len(text.split()) < FEWEST_WORDS and not text.startswith("Raises ")
+    ]
     begun = [
         f"{path}:{line} {text}"
         for line, text in [*found, *notes(module)]

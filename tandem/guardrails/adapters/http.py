@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import httpx
 
 MARGIN = 0.95
-"""Of a classifier's timeout: the rest is for what happens before and after the call."""
+"""Share of a classifier's timeout that the call may take; the rest is for what comes before and
+after it."""
 KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s after which common servers close, so that no request meets a closing one."""
 
@@ -126,7 +127,7 @@ class GuardrailClient:
             return _parse(answer)
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections to the service."""
         await self._client.aclose()
 
     def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:

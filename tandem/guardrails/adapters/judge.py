@@ -63,7 +63,7 @@ _CODE = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 class JudgeClassifier:
-    """`judge` in the settings."""
+    """A model as judge; `judge` in the settings."""
 
     name = "judge"
     blocking = True
@@ -151,7 +151,7 @@ def _content(answer: dict[str, Any]) -> str:
 
 
 def _codes(line: str) -> list[str]:
-    """Of the categories; a judge's other words are not repeated."""
+    """The codes of the categories in an answer. A judge's other words are not repeated."""
     codes = [code.strip() for code in line.split(",")]
     return [code for code in codes if _CODE.fullmatch(code)][:32]
 

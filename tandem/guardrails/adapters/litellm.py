@@ -20,7 +20,7 @@ PATH = "/beta/litellm_basic_guardrail_api"
 
 
 class LiteLlmClassifier:
-    """`litellm` in the settings."""
+    """A guardrail of LiteLLM's generic API; `litellm` in the settings."""
 
     name = "litellm"
     blocking = True

@@ -22,7 +22,7 @@ MAX_RAIL_CHARS = 200
 
 
 class NemoClassifier:
-    """`nemo` in the settings."""
+    """A NeMo Guardrails server; `nemo` in the settings."""
 
     name = "nemo"
     blocking = True

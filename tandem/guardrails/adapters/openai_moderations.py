@@ -15,7 +15,7 @@ from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 
 
 class ModerationsClassifier:
-    """`openai_moderations` in the settings."""
+    """OpenAI's moderations; `openai_moderations` in the settings."""
 
     name = "openai_moderations"
     blocking = True

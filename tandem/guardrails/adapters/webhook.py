@@ -30,7 +30,7 @@ LEAST_SECRET_BYTES = 24
 
 
 class WebhookClassifier:
-    """`webhook` in the settings."""
+    """A signed webhook of your own; `webhook` in the settings."""
 
     name = "webhook"
     blocking = True

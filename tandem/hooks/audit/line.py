@@ -35,7 +35,7 @@ class Decided(msgspec.Struct, gc=False):
     token_count: int
 
     def characters(self) -> int:
-        """Of text that it refers to."""
+        """How many characters of text it refers to."""
         return len(self.text_before) + len(self.text_after or "")
 
 

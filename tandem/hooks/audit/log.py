@@ -138,7 +138,7 @@ class AuditLog:
         self.dropped += 1
 
     def _write_all(self) -> None:
-        """The thread."""
+        """The thread that writes what is queued, until it is stopped."""
         pause = GATHER_SECONDS
         closing = False
         while not closing:

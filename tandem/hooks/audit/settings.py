@@ -29,7 +29,7 @@ MOST_FILES = 1000
 
 
 class AuditSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is written where."""
+    """What the audit log holds, and where it is written."""
 
     path: Annotated[str, Meta(min_length=1)]
     content: Content = "hash"

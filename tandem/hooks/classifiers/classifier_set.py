@@ -76,7 +76,7 @@ class ClassifierSet:
 
     @property
     def blocks(self) -> bool:
-        """Some classifier may block."""
+        """Whether some classifier may block an output."""
         return any(runner.blocking for runner in self._runners.values())
 
     def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:

@@ -47,7 +47,7 @@ class ScoringContext:
     """`stop` or `length`; empty while the output goes on."""
     prompt_token_ids: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
-    """Of `generated_text`, as the hook chain let them through."""
+    """The token ids of `generated_text`, as the hook chain let them through."""
     request_metadata: dict[str, Any] = field(default_factory=dict)
     """`trace_id`, `model`, `phase`, `output_index`, `streaming`; `is_final`: the output is
     complete; `shown_chars`: so much of `generated_text` the client has already; `regeneration`:

@@ -30,7 +30,7 @@ class Judgements:
         return len(self._open)
 
     def ask(self, key: Hashable, ctx: ScoringContext) -> None:
-        """Begin a judgement."""
+        """Begin the judgement of one output."""
         task = asyncio.get_running_loop().create_task(self._judge(key, ctx))
         self._open[key] = task
         self._tasks.add(task)

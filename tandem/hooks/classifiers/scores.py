@@ -10,7 +10,7 @@ from typing import Any
 from tandem.hooks.classifiers.counters import Decision
 
 MAX_SCORES_BYTES = 16 * 1024
-"""Of one classifier's answer as JSON, its replacement not counted (S4-106)."""
+"""Size of one classifier's answer as JSON, its replacement not counted (S4-106)."""
 MAX_REPLACEMENT_CHARS = 1024 * 1024
 
 

@@ -196,7 +196,7 @@ class _Held:
             self.tokens += len(piece.token_ids) or 1
 
     def piece(self) -> Piece:
-        """All as one."""
+        """All that is held, as one piece."""
         if len(self._pieces) == 1:
             return self._pieces[0]
         token_ids: list[int] = []

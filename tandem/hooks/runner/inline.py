@@ -25,7 +25,7 @@ def run(chain: SequenceChain, chunk: Chunk | None) -> None:
 
 
 class InlineRunner:
-    """Implements DeferredHooks."""
+    """Judges in the worker itself, at once; implements DeferredHooks."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain

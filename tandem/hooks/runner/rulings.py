@@ -39,7 +39,7 @@ def over(work: Work, chain: SequenceChain | None = None) -> Ruling:
 
 
 def failed(work: Work, error: HookError) -> Ruling:
-    """Closed, without a judgement."""
+    """The ruling that fails closed, without a judgement."""
     return Ruling(work.request_id, None, work.final, error=error)
 
 

@@ -1,4 +1,4 @@
-"""One of several answers."""
+"""A processor that allows one of several answers, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that must come."""
+"""Processors that force the tokens that must come."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForcedSequence(MaskingProcessor):
         eos_token_id: TokenId | None = None,
         text: Annotated[str, Meta(max_length=MAX_TEXT)] | None = None,
     ) -> None:
-        """`token_ids` or a `text`. `eos_token_id`: None for the model's own."""
+        """Give either `token_ids` or a `text`. `eos_token_id`: None for the model's own."""
         self._given, self._text, self._eos = token_ids, text, eos_token_id
         self._masks: tuple[Mask, ...] = ()
 
@@ -59,7 +59,7 @@ class ForcedPrefix(MaskingProcessor):
         token_ids: TokenIds | None = None,
         text: Annotated[str, Meta(max_length=MAX_TEXT)] | None = None,
     ) -> None:
-        """`token_ids` or a `text`."""
+        """Give either `token_ids` or a `text`."""
         self._given, self._text = token_ids, text
         self._masks: tuple[Mask, ...] = ()
 

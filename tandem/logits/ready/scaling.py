@@ -1,4 +1,4 @@
-"""Processors that scale logits."""
+"""Processors that scale logits: temperature, penalties and their like."""
 
 from __future__ import annotations
 

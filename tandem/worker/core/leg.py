@@ -146,7 +146,7 @@ class Leg:
         return self.link, self.destination, self.sequence - self.output_index
 
     def say(self, event: worker_pb2.LegEvent) -> None:
-        """Tell the router."""
+        """Tell the router of an event."""
         self.outgoing.events.append(event)
 
     def show(self, piece: Piece) -> None:

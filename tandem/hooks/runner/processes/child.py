@@ -139,7 +139,7 @@ class Child:
     # --- out -------------------------------------------------------------------------------------
 
     def _deliver(self, rulings: Sequence[Ruling]) -> None:
-        """Of async hooks, what one turn of the event loop brings leaves together; others are asked
+        """What async hooks bring in one turn of the event loop leaves together; others are asked
         and answered together anyway.
         """
         reply = self._reply

@@ -41,7 +41,7 @@ class ProcessCounters:
 
 
 def counts_of(hooks: Sequence[CountedHook]) -> AllCounted:
-    """As they travel."""
+    """The counters of these hooks, as they travel."""
     return AllCounted([_counted(hook.counters) for hook in hooks])
 
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """Seconds."""
+    """The pool's time limits, in seconds."""
 
     start: float = 300.0
     """For a process to import and build its hooks."""

@@ -88,7 +88,7 @@ class PoolLink(asyncio.Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, once it was started."""
+        """The process's id, once it was started."""
         return None if self._process is None else self._process.pid
 
     async def start(self, boot: bytes, seconds: float) -> None:

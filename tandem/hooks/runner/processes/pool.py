@@ -35,7 +35,7 @@ _NOTHING: Final[dict[int, Changed]] = {}
 
 
 class HookPool:
-    """Implements DeferredHooks over processes."""
+    """Judges in processes of their own; implements DeferredHooks."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class HookPool:
         log_level: str = "info",
         limits: PoolLimits = PoolLimits(),  # noqa: B008 - it is frozen
     ) -> None:
-        """Of settings that were narrowed by `for_worker`; `settings.workers` is at least 1."""
+        """Takes settings that `for_worker` narrowed; `settings.workers` is at least 1."""
         self._settings = settings
         self._phase: Phase = phase
         self._model = model
@@ -80,7 +80,7 @@ class HookPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of those processes."""
+        """The ids of the processes that can judge."""
         return [link.pid for link in self._keeper.links if link.up and link.pid]
 
     @property

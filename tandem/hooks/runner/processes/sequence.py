@@ -29,7 +29,7 @@ class PoolGroup(Generic[Link]):
 
 
 class PoolSequence(Generic[Link]):
-    """One open sequence."""
+    """One open sequence, on the worker's side of the pool."""
 
     __slots__ = ("_answered", "_extras", "_ids", "error", "group", "info", "link", "waiting")
 

@@ -45,7 +45,7 @@ class Boot:
 
 
 class Open(msgspec.Struct, array_like=True, frozen=True):
-    """A SequenceInfo."""
+    """A sequence begins: its SequenceInfo, as it travels."""
 
     request_id: int
     group: int
@@ -110,7 +110,7 @@ class Counted(msgspec.Struct, array_like=True):
 
 
 class AllCounted(msgspec.Struct, array_like=True, tag=True):
-    """Of all hooks of the chain."""
+    """The counters of all hooks of the chain, as they travel."""
 
     hooks: list[Counted]
 
