@@ -116,45 +116,33 @@ class WorkerConnection:
         return reason
 
     async def _serve(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> str:
-        """Raises AioRpcError or TimeoutError, or WorkerError where the worker cannot be used."""
+        """Pass frames on until the stream ends, or nothing is to come of it any longer. Raises
+        AioRpcError or TimeoutError, or WorkerError where the worker cannot be used.
+        """
         request = worker_pb2.DescribeWorkerRequest()
         description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
         profile = translate.profile(description)
         link = WorkerLink(self._max_backlog)
         self.description = description
+        address, relay, silence = self.listed.address, self._relay, self._silence
+        clock = asyncio.get_running_loop().time
         call = stub.Connect(link.outbox.messages())
         try:
-            await self._read(call, link, profile)
+            async with asyncio.timeout(silence) as limit:
+                while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
+                    limit.reschedule(clock() + silence)
+                    if not self.connected:  # the first frame says that it took the stream
+                        self._begin(link, profile, frame.load.open_legs)
+                    relay.frame(address, frame)
+                    if frame.HasField("load"):
+                        self._take_load(frame.load)
+                        if self._is_over():
+                            break
+                    if link.overflow.is_set():
+                        raise WorkerError("it does not read its commands")
         finally:
             call.cancel()
         return "it ended its stream" if self.is_listed else UNLISTED
-
-    async def _read(
-        self,
-        call: grpc.aio.StreamStreamCall[worker_pb2.WorkerCommand, worker_pb2.WorkerFrame],
-        link: WorkerLink,
-        profile: Profile,
-    ) -> None:
-        """Pass frames on until the stream ends, or nothing is to come of it any longer. The first
-        one says that the worker took the stream.
-        """
-        address, relay, silence = self.listed.address, self._relay, self._silence
-        clock = asyncio.get_running_loop().time
-        async with asyncio.timeout(silence) as limit:
-            while True:
-                frame = await call.read()
-                if not isinstance(frame, worker_pb2.WorkerFrame):
-                    return
-                limit.reschedule(clock() + silence)
-                if not self.connected:
-                    self._begin(link, profile, frame.load.open_legs)
-                relay.frame(address, frame)
-                if frame.HasField("load"):
-                    self._take_load(frame.load)
-                    if self._is_over():
-                        return
-                if link.overflow.is_set():
-                    raise WorkerError("it does not read its commands")
 
     def _begin(self, link: WorkerLink, profile: Profile, other_legs: int) -> None:
         self.connected, self.trouble = True, ""

@@ -67,18 +67,18 @@ class Workers:
             connection.set_listed(listed.get(address) is connection.listed.phase)
         for each in listing:
             if each.address not in self._connections:
-                group.create_task(self._keep(self._connect(each)))
+                group.create_task(self._keep(self._connect(each), group))
 
     async def _get_to_know(self, connections: list[WorkerConnection]) -> None:
         for each in connections:
             await each.tried.wait()
         self.known = True
 
-    async def _keep(self, connection: WorkerConnection) -> None:
+    async def _keep(self, connection: WorkerConnection, group: asyncio.TaskGroup) -> None:
         """Stay with an address while it is listed, under whichever phase."""
         address = connection.listed.address
         while True:
-            await connection.run()
+            await group.create_task(connection.run())  # so that a frame does not wake us too
             phase = self._listed.get(address)
             if phase is None:
                 break
