@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import traceback
 
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
+from tandem.usercode.call import place_of
 from tandem.worker.core.actions import LegClosed, LegRefused
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.intake import trace_id_of
@@ -47,8 +47,9 @@ class Records:
         if error is None:
             log.debug("leg ended", extra={**fields, "outcome": closing.outcome})
         else:
-            reason = error.message + _where(error)
-            log.warning("leg failed", extra={**fields, "code": error.code, "reason": reason})
+            log.warning(
+                "leg failed", extra={**fields, "code": error.code, "reason": _reason(error)}
+            )
 
     def refused(self, action: LegRefused, *, peer: str) -> None:
         """A leg did not begin. `peer`: the router that wanted it."""
@@ -63,7 +64,7 @@ class Records:
                 "trace_id": trace_id,
                 "leg": command.leg,
                 "code": error.code,
-                "reason": _where(error),
+                "reason": place_of(error.__cause__),
                 "peer": peer,
             },
         )
@@ -73,11 +74,8 @@ class Records:
         self.counters.kv(kv, trace_id=trace_id)
 
 
-def _where(error: TandemError) -> str:
-    """Where code raised that was not ours to trust. Its own words stay out of the log: they may
-    quote the text.
+def _reason(error: TandemError) -> str:
+    """With the place where code raised that was not ours to trust. Its own words stay out of the
+    log: they may quote the text.
     """
-    cause = error.__cause__
-    if cause is None or not (frames := traceback.extract_tb(cause.__traceback__)):
-        return ""
-    return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
+    return f"{error.message} {place_of(error.__cause__)}".strip()

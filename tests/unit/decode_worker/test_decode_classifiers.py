@@ -182,9 +182,11 @@ def test_an_output_that_was_cancelled_is_not_judged(tokenizer: Tokenizer) -> Non
     request = bench.start()
     bench.step(delta(request, ids_of(tokenizer, "a")))
     bench.cancel(1, "client")
+    bench.shell.on_judgement(request, BLOCK)
     bench.settle()
     bench.shell.on_judgement(request, BLOCK)
     assert asked.questions == []
+    assert bench.said.text(101) == "a"
     assert asked.open_sequences == set()
     assert bench.take().finishes(101) == []
 

@@ -11,6 +11,7 @@ from tandem.errors import EngineError
 from tandem.hooks.contract import terminate
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core import events
 from tandem.worker.core.output import End
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
@@ -85,6 +86,17 @@ def test_an_engine_that_fails_in_prefill_may_be_replaced_by_another(tokenizer: T
     closed = bench.step(Delta(request, (), Ending.FAILED, error=error, retryable=True)).closed(1)
     assert closed.retryable
     assert closed.error.phase == common_pb2.PHASE_PREFILL
+
+
+def test_a_prefill_whose_verdict_is_awaited_while_its_engine_dies_may_run_elsewhere(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "hooks_run", "later")
+    bench = Bench(tokenizer, phase="prefill")
+    request = bench.start()
+    bench.shell.on_step(bench.engine.note([delta(request, [20], Ending.LENGTH)]))
+    bench.shell.tell(events.EngineGone(EngineError("died")))
+    assert bench.take().closed(1).retryable
 
 
 def test_prefill_never_says_that_a_terminate_was_its_own_outcome() -> None:
