@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from simulated.classifiers import NAME
-from simulated.frontend_process import Answer
+from simulated.frontend_process import WAIT_SECONDS, Answer
 from simulated.loop import BrokenRule
 from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
 from tandem.v1 import common_pb2
@@ -17,6 +17,8 @@ def judge_answer(answer: Answer) -> None:
     finished = answer.error is None and not answer.lost
     if finished and len(answer.ends) != request.prompts * request.n:
         raise BrokenRule(f"request {request.number} is over and has the ends {answer.ends}")
+    if why := _broken_error(answer):
+        raise BrokenRule(f"request {request.number}: {why}")
     for choice in range(request.prompts * request.n):
         if why := _Choice(answer, choice).broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
@@ -115,6 +117,21 @@ class _Choice:
             right = "terminate" in hooks and self.request.judged.propagate
             return "" if right else "was terminated by no hook in prefill"
         return f"is withheld for no reason: {self.end}"
+
+
+def _broken_error(answer: Answer) -> str:
+    """Why it should not have failed as it did; empty: it may have."""
+    error, over = answer.error, answer.over
+    if error is None or over is None:
+        return ""
+    if error.message == "the router is shutting down":
+        return "it was refused by a draining router, and there are others"
+    waited = over - answer.asked >= WAIT_SECONDS - 0.001
+    if error.message.startswith(("The router is not", "No prefill and")) and not waited:
+        return f"it gave up after {over - answer.asked} s: {error.message}"
+    if error.code == "deadline_exceeded" and over < answer.asked + answer.request.timeout - 0.01:
+        return f"its deadline came early, after {over - answer.asked} s"
+    return ""
 
 
 def _broken_whole(answer: Answer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +15,7 @@ from frontend.upstream.router_link import RouterLink
 from frontend.upstream.submission import Prompt, Submission
 from simulated.dice import Dice
 from simulated.loop import Process
-from simulated.network import Network
+from simulated.network import Call, Network
 from simulated.script import RUNS, SEED, Request, text_of
 from tandem.errors import TandemError
 from tandem.v1 import common_pb2
@@ -24,12 +24,13 @@ WAIT_SECONDS = 20.0
 """For a router with a pair."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Answer:
     """What a client got."""
 
     request: Request
-    began: float
+    asked: float
+    """When it was submitted; before that, when the client came."""
     rows: dict[int, list[Row]] = field(default_factory=dict)
     ends: dict[int, Ending] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
@@ -60,6 +61,8 @@ class FrontendProcess:
         self.dice, self.name, self.model = dice, name, model
         self.process = Process(name)
         self.answers: list[Answer] = []
+        self.open_answers: dict[Answer, None] = {}
+        self.on_over: Callable[[FrontendProcess, Answer], None] = lambda frontend, answer: None
 
     def start(self) -> None:
         self.dice.loop.spawn(self.process, self._run())
@@ -69,6 +72,7 @@ class FrontendProcess:
         self.process.dead = True
         for answer in self.answers:
             answer.lost = answer.over is None
+        self.open_answers.clear()
         for call in network.of(self.process):
             call.break_off()
 
@@ -90,6 +94,7 @@ class FrontendProcess:
         """A client's request, from now on."""
         answer = Answer(request, self.dice.loop.time())
         self.answers.append(answer)
+        self.open_answers[answer] = None
         self.dice.loop.spawn(self.process, self._serve(answer))
         return answer
 
@@ -99,12 +104,15 @@ class FrontendProcess:
         except TandemError as error:
             answer.error = error
         answer.over = self.dice.loop.time()
+        self.open_answers.pop(answer, None)
+        self.on_over(self, answer)
 
     async def _generate(self, answer: Answer) -> None:
         request, client = answer.request, _Client()
         if request.leaves_after is not None:
             asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
         await self.demultiplexer.served_model(client, request.timeout)
+        answer.asked = self.dice.loop.time()
         with self.demultiplexer.submit(_submission(request), client) as state:
             answer.state = state
             if request.streaming:
@@ -116,6 +124,16 @@ class FrontendProcess:
             answer.error = state.error
             answer.completion_tokens = state.completion_tokens
             answer.reports = state.reports
+
+    def answer_of(self, trace_id: str) -> Answer:
+        """Of the request that carries the trace id."""
+        number = int(trace_id, 16)
+        return next(each for each in self.answers if each.request.number == number)
+
+    def newest_is_blocked(self, calls: Iterable[Call]) -> bool:
+        """What it sends has to wait."""
+        mine = [call for call in calls if call.client is self.process]
+        return any(call.up.blocked for call in mine)
 
     def _leave(self, answer: Answer, client: _Client) -> None:
         if answer.over is None:

@@ -58,7 +58,9 @@ class ScriptedDiscovery:
 class RouterProcess:
     """One life of one router."""
 
-    def __init__(self, dice: Dice, network: Network, name: str, bounds: Bounds) -> None:
+    def __init__(
+        self, dice: Dice, network: Network, name: str, bounds: Bounds, begun: set[tuple[str, int]]
+    ) -> None:
         source, loop = dice.random, dice.loop
         self.dice = dice
         self.network = network
@@ -71,7 +73,9 @@ class RouterProcess:
             decode_policy=source.choice(policies),
             new_room=lambda: source.getrandbits(62) | 1,
         )
-        self.rules = RouterRules(bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse))
+        self.rules = RouterRules(
+            bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse), begun
+        )
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         self.relay = Relay(self.core, clock=loop.time)
         self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))

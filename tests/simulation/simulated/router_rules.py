@@ -53,7 +53,16 @@ class RouterRules:
     for what was due by then.
     """
 
-    def __init__(self, bounds: Bounds, fault: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        fault: Callable[[str, str], None],
+        begun: set[tuple[str, int]] | None = None,
+    ) -> None:
+        """`begun`: where prompts are noted that this router has started, by trace id and first
+        sequence.
+        """
+        self._begun = set() if begun is None else begun
         self.bounds = bounds
         self.books = Books()
         self.now = 0.0
@@ -474,6 +483,8 @@ class RouterRules:
         self._turn_rules(sequence, pair)
         self._preference_rules(sequence, prefill.worker, decode.worker)
         sequence.stage, sequence.pair, sequence.begun = "running", pair, True
+        submit = sequence.request.submit
+        self._begun.add((submit.trace_id, submit.first_sequence))
         sequence.judged = sequence.shown = False
 
     def _turn_rules(self, sequence: SequenceBook, pair: PairBook) -> None:

@@ -15,6 +15,7 @@ from simulated.answers import judge_answer
 from simulated.dice import Dice
 from simulated.engine import Fabric
 from simulated.frontend_process import FrontendProcess
+from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
@@ -40,6 +41,11 @@ class World:
         self.requests = {each.number: each for each in plan.requests}
         self.network.watch_up = self._sent_by_client
         self.network.watch_down = self._sent_by_server
+        self.network.watch_arrival = self._read_by_client
+        pauses = any(happening == "pause" for _, happening in plan.happenings)
+        self.frontend_rules = FrontendRules(
+            now=self.loop.time, slack=4.0 if pauses else 0.5, fault=self.dice.fault
+        )
         self.workers: dict[str, WorkerProcess] = {}
         self._workers_of: dict[Process | None, WorkerProcess] = {}
         self.routers: list[RouterProcess] = []
@@ -100,7 +106,11 @@ class World:
     def _start_router(self) -> None:
         self.routers_made += 1
         made = RouterProcess(
-            self.dice, self.network, f"router-{self.routers_made}", self.plan.bounds
+            self.dice,
+            self.network,
+            f"router-{self.routers_made}",
+            self.plan.bounds,
+            self.frontend_rules.begun,
         )
         self.routers.append(made)
         made.start()
@@ -109,6 +119,7 @@ class World:
     def _start_frontend(self, name: str, model: str) -> None:
         made = FrontendProcess(self.dice, name, model)
         self.frontends.append(made)
+        made.on_over = self.frontend_rules.over
         made.start()
 
     def _tell(self) -> None:
@@ -211,7 +222,8 @@ class World:
         going = [each for each in self.routers if not each.stopped]
         if going:
             self.dice.random.choice(going).die()
-            self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_router)
+            back = self.dice.random.choice((0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 25.0))
+            self.dice.later(back, self._start_router)
 
     def _pause(self) -> None:
         processes = [
@@ -231,12 +243,22 @@ class World:
             if not each.process.stopped:
                 mine = (call for call in self.network.calls if call.client is each.process)
                 each.wire.at_rest({call.address: call for call in mine})
+        self.frontend_rules.at_rest(self.frontends, self.network.calls)
 
     def _sent_by_client(self, call: Call, message: object) -> None:
         if isinstance(message, worker_pb2.WorkerCommand):
             for each in self.routers:
                 if each.process is call.client:
                     each.wire.to_worker(call.address, message)
+
+        elif isinstance(message, router_pb2.FrontendMessage):
+            for each in self.frontends:
+                if each.process is call.client:
+                    self.frontend_rules.sent(each, call, message)
+
+    def _read_by_client(self, call: Call, message: object) -> None:
+        if isinstance(message, router_pb2.RouterMessage):
+            self.frontend_rules.arrived(call, message)
 
     def _sent_by_server(self, call: Call, message: object) -> None:
         if isinstance(message, worker_pb2.WorkerFrame):

@@ -1,0 +1,156 @@
+"""Frontends' conduct on their streams to routers, judged from the messages and the clients.
+
+A prompt is submitted once, and again only where no router has begun it, with the time that is left.
+A client that goes is told to its router at once, and nobody else is. Nothing waits while a router
+takes it, and a draining router's stream is let go as soon as nothing is open by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simulated.frontend_process import WAIT_SECONDS, Answer, FrontendProcess
+from tandem.v1 import router_pb2
+
+if TYPE_CHECKING:
+    from simulated.network import Call
+
+_MOMENT = 1e-6
+
+
+@dataclass(slots=True)
+class StreamBook:
+    """What went by one stream."""
+
+    submitted: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
+    drains_since: float | None = None
+
+
+class FrontendRules:
+    """All frontends of a world. `slack`: seconds that a message may wait for its stream."""
+
+    def __init__(
+        self, *, now: Callable[[], float], slack: float, fault: Callable[[str], None]
+    ) -> None:
+        self._now, self._slack, self._fault = now, slack, fault
+        self._streams: dict[Call, StreamBook] = {}
+        self._last: dict[tuple[str, int], Call] = {}
+        """By which stream a prompt was submitted last: by frontend and first sequence."""
+        self._ended: list[tuple[FrontendProcess, Answer]] = []
+        self.begun: set[tuple[str, int]] = set()
+        """Prompts that a router has started, by trace id and first sequence."""
+
+    def _book(self, call: Call) -> StreamBook:
+        return self._streams.setdefault(call, StreamBook())
+
+    # --- messages ---
+
+    def sent(
+        self, frontend: FrontendProcess, call: Call, message: router_pb2.FrontendMessage
+    ) -> None:
+        book = self._book(call)
+        for submit in message.submit:
+            first, answer = submit.first_sequence, frontend.answer_of(submit.trace_id)
+            self._submitted(frontend, call, submit, answer)
+            book.submitted.add(first)
+            self._last[frontend.name, first] = call
+        for first in message.cancel:
+            if first not in book.submitted or first in book.cancelled:
+                self._fault(f"{frontend.name} cancels {first}, which is not open there")
+            book.cancelled.add(first)
+            self._cancelled(frontend, first)
+
+    def _submitted(
+        self, frontend: FrontendProcess, call: Call, submit: router_pb2.Submit, answer: Answer
+    ) -> None:
+        now, book = self._now(), self._book(call)
+        name = f"{frontend.name}: prompt {submit.first_sequence}"
+        deadline = answer.asked + answer.request.timeout
+        if now + submit.timeout_ms / 1000 > deadline + self._slack + 0.001:
+            self._fault(f"{name} has {submit.timeout_ms} ms, past its deadline at {deadline}")
+        if answer.over is not None and answer.over < now - self._slack:
+            self._fault(f"{name} is submitted and its client has gone")
+        if (submit.trace_id, submit.first_sequence) in self.begun:
+            self._fault(f"{name} is submitted again, and a router had begun it")
+        if submit.first_sequence in book.submitted:
+            self._fault(f"{name} is submitted twice by one stream")
+        if book.drains_since is not None and answer.asked > book.drains_since:
+            self._fault(f"{name} is submitted to a router that drains")
+        if (frontend.name, submit.first_sequence) not in self._last:
+            waited = now - answer.asked
+            if waited > WAIT_SECONDS + self._slack:
+                self._fault(f"{name} has waited {waited:.1f} s")
+
+    def _cancelled(self, frontend: FrontendProcess, first: int) -> None:
+        for answer in frontend.answers:
+            state = answer.state
+            if state is not None and first in state.firsts:
+                if state.error is None and not state.open_choices:
+                    self._fault(f"{frontend.name} cancels {first}, which has finished")
+                return
+
+    def arrived(self, call: Call, message: router_pb2.RouterMessage) -> None:
+        if message.draining and self._book(call).drains_since is None:
+            self._book(call).drains_since = self._now()
+
+    def over(self, frontend: FrontendProcess, answer: Answer) -> None:
+        """A client has its answer."""
+        self._ended.append((frontend, answer))
+
+    # --- at rest ---
+
+    def at_rest(self, frontends: Iterable[FrontendProcess], calls: dict[Call, None]) -> None:
+        ended, self._ended = self._ended, []
+        for frontend, answer in ended:
+            if not frontend.process.stopped:
+                self._after_the_end(frontend, answer, calls)
+        for frontend in frontends:
+            if not frontend.process.stopped:
+                self._nothing_waits(frontend)
+        for call, book in self._streams.items():
+            if book.drains_since is not None and call in calls:
+                self._let_go(call, book, frontends)
+
+    def _after_the_end(
+        self, frontend: FrontendProcess, answer: Answer, calls: dict[Call, None]
+    ) -> None:
+        state = answer.state
+        if state is None or not state.open_choices:
+            return
+        for first in state.firsts:
+            call = self._last.get((frontend.name, first))
+            if call is None or call not in calls or call.up.blocked:
+                continue
+            choices = range(first - state.base, first - state.base + state.n)
+            if all(choice in answer.ends for choice in choices):
+                continue
+            told = first in self._book(call).cancelled
+            if answer.left and not told:
+                self._fault(f"{frontend.name} does not cancel {first}, whose client has gone")
+
+    def _nothing_waits(self, frontend: FrontendProcess) -> None:
+        if not frontend.demultiplexer.ready:
+            return
+        for answer in frontend.open_answers:
+            state = answer.state
+            if state is None or state.error is not None or not state.open_choices:
+                continue
+            for first in state.firsts:
+                unsent = (frontend.name, first) not in self._last
+                if unsent and not frontend.newest_is_blocked(self._streams):
+                    self._fault(f"{frontend.name}: prompt {first} waits, and a router takes it")
+
+    def _let_go(self, call: Call, book: StreamBook, frontends: Iterable[FrontendProcess]) -> None:
+        for frontend in frontends:
+            if frontend.process is call.client and not frontend.process.stopped:
+                states = [each.state for each in frontend.open_answers if each.state is not None]
+                open_here = any(
+                    first in book.submitted and self._last[frontend.name, first] is call
+                    for state in states
+                    for first in state.firsts
+                )
+                if not open_here and self._now() > (book.drains_since or 0.0) + _MOMENT:
+                    self._fault(f"{frontend.name} keeps the stream of a router that drains")
