@@ -72,11 +72,7 @@ def _router() -> Iterator[Metric]:
 def _worker_up() -> events.WorkerUp:
     fingerprint = Fingerprint(**dict.fromkeys(Fingerprint._fields, "any"))  # type: ignore[arg-type]
     profile = Profile(
-        name="any",
-        phase=Phase.DECODE,
-        fingerprint=fingerprint,
-        max_sequences=1,
-        context_length=1,
+        name="any", phase=Phase.DECODE, fingerprint=fingerprint, max_sequences=1, context_length=1
     )
     return events.WorkerUp(worker="any", listed_as=Phase.DECODE, profile=profile)
 

@@ -11,13 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from monitoring.recording import REQUESTS, burn
-from monitoring.rules import (
-    AVAILABILITY_OBJECTIVE,
-    ITL_OBJECTIVE,
-    TTFT_OBJECTIVE,
-    Alert,
-    Group,
-)
+from monitoring.rules import AVAILABILITY_OBJECTIVE, ITL_OBJECTIVE, TTFT_OBJECTIVE, Alert, Group
 
 MIN_RATE = 0.02
 _ENOUGH = f"and on (namespace, job) {REQUESTS} > {MIN_RATE}"
@@ -77,10 +71,7 @@ GROUPS = (
             _errors("TandemErrorRatioHigh", "warning", 0.05, "10m"),
             _errors("TandemErrorRatioCritical", "critical", 0.2, "5m"),
             *_burn_alerts(
-                "TandemAvailabilityBudgetBurn",
-                "errors",
-                AVAILABILITY_OBJECTIVE,
-                "Requests fail",
+                "TandemAvailabilityBudgetBurn", "errors", AVAILABILITY_OBJECTIVE, "Requests fail"
             ),
         ],
     ),

@@ -95,7 +95,4 @@ _OTHERS = (
               (increase(tandem_audit_records_total{outcome="dropped"}[15m])) > 0""",
     ),
 )
-GROUPS = (
-    Group("tandem.hooks.alerts", _HOOKS),
-    Group("tandem.judges.alerts", _OTHERS),
-)
+GROUPS = (Group("tandem.hooks.alerts", _HOOKS), Group("tandem.judges.alerts", _OTHERS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +35,17 @@ GOODPUT_NOW = stat(
 )
 
 
-def lines(title: str, *queries: tuple[str, str], **how: Any) -> Panel:
-    """A panel of lines, one for each (expression, legend)."""
-    return Panel(title=title, queries=[Query(*each) for each in queries], **how)
+def lines(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
+    """A panel of lines, one for each (expression, legend). An expression alone has the labels that
+    it groups by for its legend.
+    """
+    pairs = [(each, _grouping(each)) if isinstance(each, str) else each for each in queries]
+    return Panel(title=title, queries=[Query(*each) for each in pairs], **how)
+
+
+def _grouping(expression: str) -> str:
+    by = re.search(r"\bby \(([^)]*)\)", expression)
+    return "" if by is None else " ".join(f"{{{{{label}}}}}" for label in by[1].split(", "))
 
 
 def percentiles(

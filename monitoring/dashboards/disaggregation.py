@@ -35,21 +35,18 @@ _TRANSFER = Row(
             unit="short",
             note="Routable prefill workers for each routable decode worker.",
         ),
-        lines("Bytes by transport", (_KV_BYTES, "{{transport}}"), unit="Bps"),
+        lines("Bytes by transport", _KV_BYTES, unit="Bps"),
         percentiles("Transfer time", _KV, by="transport"),
         heatmap("Transfer time, distribution", _KV),
-        lines("Speed of a transfer", (ratio(_KV_BYTES, _KV_SUM), "{{transport}}"), unit="Bps"),
+        lines("Speed of a transfer", ratio(_KV_BYTES, _KV_SUM), unit="Bps"),
         lines(
             "Failures by reason",
-            (
-                rate('tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
-                "{{phase}} {{code}}",
-            ),
+            rate('tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
             unit="cps",
         ),
         lines(
             "Open hand-overs",
-            (total("tandem_kv_open_handovers", by="phase"), "{{phase}}"),
+            total("tandem_kv_open_handovers", by="phase"),
             note="Engines that cannot say have no series here.",
         ),
         lines(
@@ -76,32 +73,23 @@ _PHASES = Row(
         percentiles("Wait for a pair", "tandem_router_queue_seconds"),
         lines(
             "Queue in each phase",
-            (total("tandem_worker_waiting_legs", by="phase"), "{{phase}}"),
+            total("tandem_worker_waiting_legs", by="phase"),
             (total("tandem_router_queue_length"), "router"),
         ),
         lines(
             "Slots in use",
-            (
-                ratio(
-                    total("tandem_router_worker_open_legs", by="phase"),
-                    total("tandem_router_worker_slots", by="phase"),
-                ),
-                "{{phase}}",
+            ratio(
+                total("tandem_router_worker_open_legs", by="phase"),
+                total("tandem_router_worker_slots", by="phase"),
             ),
             unit="percentunit",
             maximum=1,
             note="The phase that is full limits the release: give it workers.",
         ),
-        lines(
-            "Routable workers",
-            ("max by (phase) (tandem_router_routable_workers)", "{{phase}}"),
-        ),
+        lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
         lines(
             "How sequences ended",
-            (
-                rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",
-                "{{phase}} {{outcome}}",
-            ),
+            rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",
             unit="cps",
         ),
     ],
@@ -118,19 +106,16 @@ _ENGINE = Row(
         ),
         lines(
             "KV cache in use",
-            (total("tandem_worker_kv_used_ratio", by="phase, pod"), "{{phase}} {{pod}}"),
+            total("tandem_worker_kv_used_ratio", by="phase, pod"),
             unit="percentunit",
             maximum=1,
             width=6,
         ),
         lines(
             "Prefix cache hits",
-            (
-                ratio(
-                    rate("tandem_worker_cached_tokens_total", by="phase"),
-                    rate("tandem_worker_prompt_tokens_total", by="phase"),
-                ),
-                "{{phase}}",
+            ratio(
+                rate("tandem_worker_cached_tokens_total", by="phase"),
+                rate("tandem_worker_prompt_tokens_total", by="phase"),
             ),
             unit="percentunit",
             maximum=1,

@@ -17,54 +17,32 @@ _FAILED = '{verdict=~"error|timeout"}'
 _HOOKS = Row(
     title="Output hooks",
     panels=[
-        lines(
-            "Verdicts",
-            (
-                rate(_HOOK_VERDICTS, by=f"{_HOOK}, verdict") + " > 0",
-                "{{phase}} {{hook}} {{verdict}}",
-            ),
-            unit="cps",
-        ),
+        lines("Verdicts", rate(_HOOK_VERDICTS, by=f"{_HOOK}, verdict") + " > 0", unit="cps"),
         lines(
             "Errors and timeouts",
-            (
-                rate(_HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
-                "{{phase}} {{hook}} {{verdict}}",
-            ),
+            rate(_HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
             unit="cps",
         ),
         lines(
             "Share of chunks that were not passed as they came",
-            (
-                ratio(
-                    rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
-                    rate(_HOOK_VERDICTS, by=_HOOK),
-                ),
-                "{{phase}} {{hook}}",
+            ratio(
+                rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
+                rate(_HOOK_VERDICTS, by=_HOOK),
             ),
             unit="percentunit",
             maximum=1,
         ),
         lines(
             "Time of a call",
-            (
-                quantile(0.5, "tandem_hook_seconds", by=_HOOK),
-                "p50 {{phase}} {{hook}}",
-            ),
-            (
-                quantile(0.99, "tandem_hook_seconds", by=_HOOK),
-                "p99 {{phase}} {{hook}}",
-            ),
+            (quantile(0.5, "tandem_hook_seconds", by=_HOOK), "p50 {{phase}} {{hook}}"),
+            (quantile(0.99, "tandem_hook_seconds", by=_HOOK), "p99 {{phase}} {{hook}}"),
             unit="s",
         ),
         heatmap("Time of a call, distribution", "tandem_hook_seconds"),
-        lines(
-            "Held tokens",
-            (total("tandem_hook_held_tokens", by=_HOOK), "{{phase}} {{hook}}"),
-        ),
+        lines("Held tokens", total("tandem_hook_held_tokens", by=_HOOK)),
         lines(
             "State: open sequences",
-            (total("tandem_hook_open_sequences", by=_HOOK), "{{phase}} {{hook}}"),
+            total("tandem_hook_open_sequences", by=_HOOK),
             (total("tandem_worker_open_legs", by="phase"), "open in the worker, {{phase}}"),
             note="A hook keeps state for each open sequence. It must not grow beyond the worker's.",
         ),
@@ -76,7 +54,7 @@ _HOOKS = Row(
         ),
         lines(
             "Audit log",
-            (rate("tandem_audit_records_total", by="outcome"), "{{outcome}}"),
+            rate("tandem_audit_records_total", by="outcome"),
             (rate("tandem_audit_errors_total"), "refused by the disk, tried again"),
             unit="cps",
         ),
@@ -85,17 +63,13 @@ _HOOKS = Row(
 _POOL = Row(
     title="Hook pool",
     panels=[
+        lines("Processes that can judge", total("tandem_hook_pool_processes", by="phase, pod")),
         lines(
-            "Processes that can judge",
-            (total("tandem_hook_pool_processes", by="phase, pod"), "{{phase}} {{pod}}"),
-        ),
-        lines(
-            "Chunks that wait for a verdict",
-            (total("tandem_hook_pool_outstanding", by="phase, pod"), "{{phase}} {{pod}}"),
+            "Chunks that wait for a verdict", total("tandem_hook_pool_outstanding", by="phase, pod")
         ),
         lines(
             "Processes replaced",
-            (rate("tandem_hook_pool_restarts_total", by="phase, pod"), "{{phase}} {{pod}}"),
+            rate("tandem_hook_pool_restarts_total", by="phase, pod"),
             unit="cps",
         ),
     ],
@@ -139,16 +113,11 @@ _LOGITS = Row(
     title="Logits processors",
     panels=[
         lines(
-            "Sequences that hold state",
-            (total("tandem_logits_states", by="phase, pod"), "{{phase}} {{pod}}"),
-            width=12,
+            "Sequences that hold state", total("tandem_logits_states", by="phase, pod"), width=12
         ),
         lines(
             "Requests that a processor failed",
-            (
-                rate('tandem_worker_failed_legs_total{code="logits_processor_failed"}', by="phase"),
-                "{{phase}}",
-            ),
+            rate('tandem_worker_failed_legs_total{code="logits_processor_failed"}', by="phase"),
             unit="cps",
             width=12,
         ),

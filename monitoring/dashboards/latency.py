@@ -104,7 +104,7 @@ _CLIENTS = Row(
         ),
         lines(
             "Output that waits for clients",
-            ("sum by (pod) (tandem_frontend_backlog_bytes)", "{{pod}}"),
+            "sum by (pod) (tandem_frontend_backlog_bytes)",
             unit="bytes",
             width=12,
         ),

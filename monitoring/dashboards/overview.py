@@ -44,7 +44,7 @@ _TRAFFIC = Row(
     panels=[
         lines(
             "Requests by outcome",
-            (rate("tandem_frontend_requests_total", by="outcome") + " > 0", "{{outcome}}"),
+            rate("tandem_frontend_requests_total", by="outcome") + " > 0",
             unit="reqps",
             stacked=True,
         ),
@@ -68,10 +68,7 @@ _TRAFFIC = Row(
 _WORKERS = Row(
     title="Workers",
     panels=[
-        lines(
-            "Routable workers",
-            ("max by (phase) (tandem_router_routable_workers)", "{{phase}}"),
-        ),
+        lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
         lines(
             "Sequences",
             (total("tandem_worker_open_legs", by="phase"), "open, {{phase}}"),
@@ -79,12 +76,9 @@ _WORKERS = Row(
         ),
         lines(
             "KV cache in use",
-            (
-                ratio(
-                    total("tandem_worker_kv_tokens_used", by="phase"),
-                    total("tandem_worker_kv_tokens_total", by="phase"),
-                ),
-                "{{phase}}",
+            ratio(
+                total("tandem_worker_kv_tokens_used", by="phase"),
+                total("tandem_worker_kv_tokens_total", by="phase"),
             ),
             unit="percentunit",
             maximum=1,
@@ -94,19 +88,9 @@ _WORKERS = Row(
 _PROCESSES = Row(
     title="Processes",
     panels=[
-        lines("CPU", (rate("process_cpu_seconds_total", by="pod"), "{{pod}}"), width=6),
-        lines(
-            "Memory",
-            (total("process_resident_memory_bytes", by="pod"), "{{pod}}"),
-            unit="bytes",
-            width=6,
-        ),
-        lines(
-            "Trace spans",
-            (rate("tandem_trace_spans_total", by="outcome"), "{{outcome}}"),
-            unit="cps",
-            width=6,
-        ),
+        lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
+        lines("Memory", total("process_resident_memory_bytes", by="pod"), unit="bytes", width=6),
+        lines("Trace spans", rate("tandem_trace_spans_total", by="outcome"), unit="cps", width=6),
         Panel(
             title="Versions",
             kind="table",

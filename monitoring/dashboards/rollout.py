@@ -24,10 +24,7 @@ _READY = Row(
         ),
         lines(
             "Open on what drains",
-            (
-                "sum by (phase, pod) (tandem_worker_open_legs * tandem_worker_draining) > 0",
-                "{{phase}} {{pod}}",
-            ),
+            "sum by (phase, pod) (tandem_worker_open_legs * tandem_worker_draining) > 0",
             note="Sequences that a draining worker still has.",
         ),
     ],
@@ -37,21 +34,21 @@ _DRAINS = Row(
     panels=[
         lines(
             "Time of a drain",
-            ("max by (pod) (tandem_worker_drain_seconds) > 0", "{{pod}}"),
-            ("max by (pod) (tandem_router_drain_seconds) > 0", "{{pod}}"),
-            ("max by (pod) (tandem_frontend_drain_seconds) > 0", "{{pod}}"),
+            "max by (pod) (tandem_worker_drain_seconds) > 0",
+            "max by (pod) (tandem_router_drain_seconds) > 0",
+            "max by (pod) (tandem_frontend_drain_seconds) > 0",
             unit="s",
         ),
         lines(
             "Cut off at the end of a drain",
-            (total("tandem_worker_drain_aborted_total", by="pod"), "{{pod}}"),
-            (total("tandem_router_drain_aborted_total", by="pod"), "{{pod}}"),
-            (total("tandem_frontend_drain_aborted_total", by="pod"), "{{pod}}"),
+            total("tandem_worker_drain_aborted_total", by="pod"),
+            total("tandem_router_drain_aborted_total", by="pod"),
+            total("tandem_frontend_drain_aborted_total", by="pod"),
             note="Since the start of each process.",
         ),
         lines(
             "Streams to routers",
-            (total("tandem_frontend_router_streams", by="state"), "{{state}}"),
+            total("tandem_frontend_router_streams", by="state"),
             (rate("tandem_frontend_router_reconnects_total", by="cause"), "given up: {{cause}}"),
             (rate("tandem_frontend_resubmitted_prompts_total"), "prompts submitted again"),
         ),
@@ -62,30 +59,20 @@ _REQUESTS = Row(
     panels=[
         lines(
             "Failed requests",
-            (
-                rate(
-                    'tandem_frontend_requests_total{outcome=~"draining|worker_lost|worker_error|'
-                    'router_lost|no_pair"}',
-                    by="outcome",
-                ),
-                "{{outcome}}",
+            rate(
+                'tandem_frontend_requests_total{outcome=~"draining|worker_lost|worker_error|'
+                'router_lost|no_pair"}',
+                by="outcome",
             ),
             unit="reqps",
             note="A rollout must leave all of these at 0.",
         ),
         lines(
-            "Retries on another pair",
-            (rate("tandem_router_retries_total"), "retries"),
-            unit="cps",
+            "Retries on another pair", (rate("tandem_router_retries_total"), "retries"), unit="cps"
         ),
         lines(
             "Sequences refused by workers",
-            (
-                rate(
-                    'tandem_worker_failed_legs_total{code=~"draining|queue_full"}', by="phase, code"
-                ),
-                "{{phase}} {{code}}",
-            ),
+            rate('tandem_worker_failed_legs_total{code=~"draining|queue_full"}', by="phase, code"),
             unit="cps",
         ),
     ],
@@ -93,13 +80,10 @@ _REQUESTS = Row(
 _PODS = Row(
     title="Pods",
     panels=[
-        lines(
-            "Pods by version",
-            ("count by (component, version) (tandem_build_info)", "{{component}} {{version}}"),
-        ),
+        lines("Pods by version", "count by (component, version) (tandem_build_info)"),
         lines(
             "Process starts",
-            ("sum by (pod) (changes(process_start_time_seconds[1h])) > 0", "{{pod}}"),
+            "sum by (pod) (changes(process_start_time_seconds[1h])) > 0",
             note="In the last hour, in a pod that stayed.",
         ),
         Panel(

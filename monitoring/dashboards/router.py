@@ -9,15 +9,12 @@ from monitoring.queries import rate, ratio, total
 _ADMISSION = Row(
     title="Admission",
     panels=[
-        lines(
-            "Queue",
-            ("sum by (pod) (tandem_router_queue_length)", "{{pod}}"),
-        ),
+        lines("Queue", "sum by (pod) (tandem_router_queue_length)"),
         percentiles("Wait for a pair", "tandem_router_queue_seconds"),
         heatmap("Wait for a pair, distribution", "tandem_router_queue_seconds"),
         lines(
             "Requests by outcome",
-            (rate("tandem_router_requests_total", by="outcome") + " > 0", "{{outcome}}"),
+            rate("tandem_router_requests_total", by="outcome") + " > 0",
             unit="reqps",
             stacked=True,
         ),
@@ -29,7 +26,7 @@ _ADMISSION = Row(
         ),
         lines(
             "Cancelled sequences by reason",
-            (rate("tandem_router_cancels_total", by="reason") + " > 0", "{{reason}}"),
+            rate("tandem_router_cancels_total", by="reason") + " > 0",
             unit="cps",
         ),
     ],
@@ -56,18 +53,15 @@ _PAIRING = Row(
         ),
         lines(
             "Pairs rejected, by the first field that differs",
-            ("sum by (reason) (tandem_router_pair_rejected_total) > 0", "{{reason}}"),
+            "sum by (reason) (tandem_router_pair_rejected_total) > 0",
             width=10,
             note="Since the router's start.",
         ),
         lines(
             "Slots in use by worker",
-            (
-                ratio(
-                    "sum by (phase, worker) (tandem_router_worker_open_legs)",
-                    "max by (phase, worker) (tandem_router_worker_slots)",
-                ),
-                "{{phase}} {{worker}}",
+            ratio(
+                "sum by (phase, worker) (tandem_router_worker_open_legs)",
+                "max by (phase, worker) (tandem_router_worker_slots)",
             ),
             unit="percentunit",
             maximum=1,
@@ -75,18 +69,12 @@ _PAIRING = Row(
         ),
         lines(
             "How sequences ended on workers",
-            (
-                rate("tandem_router_legs_total", by="phase, outcome") + " > 0",
-                "{{phase}} {{outcome}}",
-            ),
+            rate("tandem_router_legs_total", by="phase, outcome") + " > 0",
             unit="cps",
         ),
         lines(
             "Overdue sequences",
-            (
-                "max by (phase, worker) (tandem_router_worker_overdue_legs) > 0",
-                "{{phase}} {{worker}}",
-            ),
+            "max by (phase, worker) (tandem_router_worker_overdue_legs) > 0",
             (rate("tandem_router_settle_overdue_total"), "new each second"),
         ),
     ],
@@ -101,26 +89,20 @@ _DISCOVERY = Row(
         ),
         lines(
             "Age of what the router knows",
-            ("max by (pod) (tandem_router_discovery_age_seconds)", "{{pod}}"),
+            "max by (pod) (tandem_router_discovery_age_seconds)",
             unit="s",
         ),
         lines(
-            "Failed look-ups",
-            (rate("tandem_router_discovery_errors_total", by="reason"), "{{reason}}"),
-            unit="cps",
+            "Failed look-ups", rate("tandem_router_discovery_errors_total", by="reason"), unit="cps"
         ),
     ],
 )
 _RELAY = Row(
     title="Relay",
     panels=[
+        lines("Payload", rate("tandem_router_relayed_bytes_total", by="pod"), unit="Bps"),
         lines(
-            "Payload", (rate("tandem_router_relayed_bytes_total", by="pod"), "{{pod}}"), unit="Bps"
-        ),
-        lines(
-            "Frames of workers",
-            (rate("tandem_router_relayed_frames_total", by="pod"), "{{pod}}"),
-            unit="cps",
+            "Frames of workers", rate("tandem_router_relayed_frames_total", by="pod"), unit="cps"
         ),
         lines(
             "Connections",
