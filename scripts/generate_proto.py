@@ -93,8 +93,13 @@ def generate(root: Path, target: Path) -> dict[str, str]:
     return {
         path.relative_to(target).as_posix(): path.read_text()
         for path in target.rglob("*")
-        if path.is_file()
+        if path.is_file() and not is_empty(path)
     }
+
+
+def is_empty(path: Path) -> bool:
+    """Whether it is gRPC code of a proto without a service, which holds nothing to call."""
+    return "_pb2_grpc." in path.name and "def add_" not in path.read_text()
 
 
 def protos(root: Path) -> list[Path]:
