@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from decode_worker.rules import DecodeRules
 from tandem.engine.base import EngineRequest
-from tandem.hooks.audit import AuditLog
+from tandem.hooks.audit import AuditLog, Decided
 from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
@@ -129,14 +129,15 @@ def _write_down(
     shown = judgement.replacement if judgement.blocked else question.text
     for name, decision in judgement.decisions.items():
         audit.record(
-            phase="decode",
-            trace_id=guarded.task.trace_id,
-            request_id=guarded.request.request_id,
-            output_index=guarded.output_index,
-            hook=name,
-            decision="emit" if decision == "pass" else decision,
-            reason="",
-            text_before=question.text,
-            text_after=shown,
-            token_count=len(question.token_ids),
+            Decided(
+                phase="decode",
+                trace_id=guarded.task.trace_id,
+                request_id=guarded.request.request_id,
+                output_index=guarded.output_index,
+                hook=name,
+                decision="emit" if decision == "pass" else decision,
+                text_before=question.text,
+                text_after=shown,
+                token_count=len(question.token_ids),
+            )
         )

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from tandem.histogram import Histogram
 from tandem.hooks.settings import HookEntry
 from tandem.metrics import HOOK_SECONDS
 
 HookVerdict = Literal["emit", "rewrite", "suppress", "terminate", "error", "timeout"]
-HOOK_VERDICTS: tuple[HookVerdict, ...] = (
-    "emit",
-    "rewrite",
-    "suppress",
-    "terminate",
-    "error",
-    "timeout",
-)
+HOOK_VERDICTS: tuple[HookVerdict, ...] = get_args(HookVerdict)
 
 
 class HookCounters:

@@ -6,7 +6,6 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import ProcessorError
@@ -184,7 +183,7 @@ class _Step:
 
     def _attempt(self, name: str, function: Any, *args: Any) -> ProcessorError | None:
         """One call of user code. A row is its last argument."""
-        answer = self._caller.call(partial(function, *args[:-1]), args[-1])
+        answer = self._caller.call(_spread, (function, args))
         if type(answer) is Failed:
             what, place = what_failed(answer, self._caller), answer.place
             del answer  # its traceback leads to this frame, and would keep all of the step alive
@@ -207,6 +206,11 @@ class _Step:
         module = sys.modules.get(type(part.processor).__module__)
         torch = getattr(module, "torch", None)
         return rows if torch is None else torch.from_numpy(rows)
+
+
+def _spread(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    function, args = call
+    return function(*args)
 
 
 def _failed(name: str, what: str, place: str = "") -> ProcessorError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -18,21 +19,27 @@ MAX_REASON = 200
 Describe = Callable[[str], dict[str, Any]]
 
 
-class Decided(msgspec.Struct, gc=False):
+class Decided(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """A decision on its way to the log."""
 
-    at: float
-    """Seconds since the epoch."""
     phase: Phase
     trace_id: str
     request_id: int
     output_index: int
     hook: str
     decision: str
-    reason: str
+    """emit (unchanged), rewrite, suppress, terminate, block, annotate, error, timeout, or one of
+    these after "shadow:".
+    """
+    reason: str = ""
     text_before: str
+    """What was decided on."""
     text_after: str | None
+    """What became of it; None: nothing is shown."""
     token_count: int
+    """The sequence's tokens so far."""
+    at: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch."""
 
     def characters(self) -> int:
         """How many characters of text it refers to."""

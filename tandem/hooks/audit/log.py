@@ -13,7 +13,6 @@ from tandem.errors import ConfigError, HookError
 from tandem.hooks.audit.file import RotatedFile
 from tandem.hooks.audit.line import Decided, Renderer
 from tandem.hooks.audit.settings import AuditSettings
-from tandem.hooks.contract import Phase
 
 log = logging.getLogger(__name__)
 
@@ -68,30 +67,15 @@ class AuditLog:
             log.warning("audit.content is full: the audit log holds what hooks withheld")
         self._thread.start()
 
-    def record(
-        self,
-        *,
-        phase: Phase,
-        trace_id: str,
-        request_id: int,
-        output_index: int,
-        hook: str,
-        decision: str,
-        reason: str,
-        text_before: str,
-        text_after: str | None,
-        token_count: int,
-    ) -> None:
-        """Queue one decision.
+    def wants(self, decision: str) -> bool:
+        """Whether it is written down at all."""
+        return self._settings.passes or decision not in _PASSES
 
-        `decision`: emit (unchanged), rewrite, suppress, terminate, block, annotate, error, timeout,
-        or one of these after "shadow:". `text_before` is what was decided on, `text_after` what
-        became of it (None: nothing is shown), `token_count` the sequence's tokens so far. Raises
-        HookError where the queue is full and `on_full` is fail.
-        """
-        if decision in _PASSES and not self._settings.passes:
+    def record(self, decided: Decided) -> None:
+        """Queue one decision. Raises HookError where the queue is full and `on_full` is fail."""
+        if not self.wants(decided.decision):
             return
-        size = len(text_before) + (0 if text_after is None else len(text_after))
+        size = decided.characters()
         if (
             len(self._queue) >= MAX_RECORDS
             or self._taken - self._rendered + size > MAX_CHARACTERS
@@ -100,21 +84,7 @@ class AuditLog:
             self._refuse()
             return
         self._taken += size
-        self._queue.append(
-            Decided(
-                time.time(),
-                phase,
-                trace_id,
-                request_id,
-                output_index,
-                hook,
-                decision,
-                reason,
-                text_before,
-                text_after,
-                token_count,
-            )
-        )
+        self._queue.append(decided)
         if not self._wake.is_set():
             self._wake.set()
 

@@ -4,6 +4,7 @@ it came, was not decided on.
 
 from __future__ import annotations
 
+from tandem.hooks.audit.line import Decided
 from tandem.hooks.audit.log import AuditLog
 from tandem.hooks.contract import Phase, Verdict
 from tandem.hooks.deferred import SequenceInfo
@@ -49,15 +50,21 @@ class Trail:
         self, decision: str, reason: str, before: str, after: str | None, tokens: int
     ) -> None:
         self._tokens += tokens
+        decision = self._prefix + decision
+        if not self._log.wants(decision):
+            return
+        info = self._info
         self._log.record(
-            phase=self._phase,
-            trace_id=self._info.trace_id,
-            request_id=self._info.request_id,
-            output_index=self._info.output_index,
-            hook=self._hook,
-            decision=self._prefix + decision,
-            reason=reason,
-            text_before=before,
-            text_after=after,
-            token_count=self._tokens,
+            Decided(
+                phase=self._phase,
+                trace_id=info.trace_id,
+                request_id=info.request_id,
+                output_index=info.output_index,
+                hook=self._hook,
+                decision=decision,
+                reason=reason,
+                text_before=before,
+                text_after=after,
+                token_count=self._tokens,
+            )
         )

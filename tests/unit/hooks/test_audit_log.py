@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import HookError
-from tandem.hooks.audit import AuditLog, file, log, parse
+from tandem.hooks.audit import AuditLog, Decided, file, log, parse
 
 SECRET = "the secret word"
 KEY = b"0123456789abcdef"
@@ -49,7 +49,7 @@ def write(path: Path, *changes: dict[str, Any], **given: Any) -> list[dict[str, 
     audit = make(path, **given)
     audit.start()
     for change in changes:
-        audit.record(**(DECISION | change))
+        audit.record(Decided(**(DECISION | change)))
     audit.close()
     assert (audit.written, audit.dropped, audit.errors) == (len(read(path)), 0, 0)
     return read(path)
@@ -160,7 +160,7 @@ def test_files_are_rotated_and_bounded(path: Path, tmp_path: Path) -> None:
     audit = make(path, max_bytes=131_072, files=3)
     audit.start()
     for number in range(2000):
-        audit.record(**DECISION | {"request_id": number})
+        audit.record(Decided(**DECISION | {"request_id": number}))
     audit.close()
     assert (audit.written, audit.dropped) == (2000, 0)
     names = ["audit.jsonl.2", "audit.jsonl.1", "audit.jsonl"]
@@ -176,7 +176,7 @@ def test_a_single_file_is_begun_again_at_its_bound(path: Path, tmp_path: Path) -
     audit = make(path, max_bytes=131_072, files=1)
     audit.start()
     for number in range(1000):
-        audit.record(**DECISION | {"request_id": number})
+        audit.record(Decided(**DECISION | {"request_id": number}))
     audit.close()
     assert os.listdir(tmp_path) == ["audit.jsonl"]
     assert read(path)[-1]["request_id"] == 999
@@ -185,15 +185,15 @@ def test_a_single_file_is_begun_again_at_its_bound(path: Path, tmp_path: Path) -
 
 _WRITER = """
 import sys
-from tandem.hooks.audit import AuditLog, parse
+from tandem.hooks.audit import AuditLog, Decided, parse
 audit = AuditLog(parse({"path": sys.argv[1], "max_bytes": 131072, "files": 50}),
                  worker=sys.argv[2], model="m")
 audit.start()
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(3000):
-    audit.record(phase="decode", trace_id="t", request_id=number, output_index=0, hook="h",
-                 decision="suppress", reason="", text_before="x", text_after=None, token_count=1)
+    audit.record(Decided(phase="decode", trace_id="t", request_id=number, output_index=0, hook="h",
+                         decision="suppress", text_before="x", text_after=None, token_count=1))
 audit.close()
 assert (audit.written, audit.dropped) == (3000, 0), (audit.written, audit.dropped, audit.errors)
 """
@@ -224,7 +224,7 @@ def test_processes_that_share_a_file_lose_and_mix_nothing(path: Path, tmp_path: 
 def test_a_full_queue_drops_and_counts_and_the_log_says_so(path: Path) -> None:
     audit = make(path)
     for _ in range(log.MAX_RECORDS + 5):  # nobody writes yet
-        audit.record(**DECISION)
+        audit.record(Decided(**DECISION))
     assert audit.dropped == 5
     audit.start()
     audit.close()
@@ -237,16 +237,16 @@ def test_a_queue_full_of_text_is_full(path: Path) -> None:
     audit = make(path)
     large = "x" * (log.MAX_CHARACTERS // 2)
     for _ in range(3):
-        audit.record(**DECISION | {"text_before": large, "text_after": None})
+        audit.record(Decided(**DECISION | {"text_before": large, "text_after": None}))
     assert audit.dropped == 1
 
 
 def test_a_full_queue_fails_the_request_where_asked_for(path: Path) -> None:
     audit = make(path, on_full="fail")
     for _ in range(log.MAX_RECORDS):
-        audit.record(**DECISION)
+        audit.record(Decided(**DECISION))
     with pytest.raises(HookError, match="the audit log takes no more records"):
-        audit.record(**DECISION)
+        audit.record(Decided(**DECISION))
     assert audit.dropped == 0
 
 
@@ -274,10 +274,10 @@ def test_a_full_disk_is_survived_said_once_and_made_up_for(
 ) -> None:
     audit = make(path)
     audit.start()
-    audit.record(**DECISION)
+    audit.record(Decided(**DECISION))
     eventually(lambda: audit.errors >= 3)
     assert path.read_bytes() == b""  # no half lines
-    audit.record(**DECISION)
+    audit.record(Decided(**DECISION))
     full_disk.set()
     audit.close()
     assert len(read(path)) == 2
@@ -294,7 +294,7 @@ def test_what_a_full_disk_never_took_is_counted_at_the_end(path: Path) -> None:
     audit = make(path)
     audit.start()
     for _ in range(3):
-        audit.record(**DECISION)
+        audit.record(Decided(**DECISION))
     audit.close()
     audit.close()
     assert (audit.written, audit.dropped) == (0, 3)
@@ -309,7 +309,7 @@ def test_a_folder_that_vanishes_and_comes_back_costs_nothing(path: Path, tmp_pat
     audit.start()
     path.unlink()
     folder.rmdir()
-    audit.record(**DECISION)
+    audit.record(Decided(**DECISION))
     eventually(lambda: audit.errors > 0)
     folder.mkdir()
     eventually(lambda: audit.written == 1)
@@ -332,7 +332,7 @@ def test_a_disk_that_hangs_does_not_keep_the_process(
     monkeypatch.setattr(log, "CLOSE_SECONDS", 0.05)
     audit = make(path)
     audit.start()
-    audit.record(**DECISION)
+    audit.record(Decided(**DECISION))
     assert hung.wait(10)
     began = time.monotonic()
     audit.close()
@@ -351,7 +351,7 @@ def test_a_record_costs_less_than_three_microseconds(path: Path) -> None:
     for _ in range(30):
         began = time.perf_counter()
         for _ in range(200):
-            audit.record(**DECISION)
+            audit.record(Decided(**DECISION))
         best = min(best, (time.perf_counter() - began) / 200)
     audit.close()
     assert best < 3e-6

@@ -6,7 +6,7 @@ from typing import Any
 
 from examples.hooks import PhraseGuard, UpperCase
 from examples.redact_pii import RedactPii
-from tandem.hooks.audit import AuditLog
+from tandem.hooks.audit import AuditLog, Decided
 from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Hook
 from tandem.hooks.loader import LoadedHook
@@ -19,11 +19,13 @@ class Lines(AuditLog):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[Decided] = []
 
-    def record(self, **fields: Any) -> None:
-        if fields["decision"] != "emit":
-            self.lines.append(fields)
+    def wants(self, decision: str) -> bool:
+        return decision != "emit"
+
+    def record(self, decided: Decided) -> None:
+        self.lines.append(decided)
 
 
 async def decisions(hook: Hook, *texts: str) -> list[tuple[Any, ...]]:
@@ -35,8 +37,7 @@ async def decisions(hook: Hook, *texts: str) -> list[tuple[Any, ...]]:
         if not request.over:
             await request.step([Brought(Piece(text, (number,)), number == len(texts))])
     return [
-        (line["decision"], line["text_before"], line["text_after"], line["token_count"])
-        for line in lines.lines
+        (line.decision, line.text_before, line.text_after, line.token_count) for line in lines.lines
     ]
 
 
