@@ -11,7 +11,7 @@ from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.leg import Closing, Leg
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 
 
 class DecodeRules:
@@ -44,16 +44,16 @@ class DecodeRules:
             started.kv_bytes, started.kv_seconds = kv.bytes, kv.seconds
         return started
 
-    def verdict(self, end: End) -> worker_pb2.LegVerdict | None:
+    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
         return None
 
-    def closing(self, end: End) -> Closing:
+    def closing(self, end: Finish) -> Closing:
         """A terminate ends the whole request, so the router must know."""
         if end.terminated:
             return Closing(Outcome.TERMINATED, reason=end.stop_reason)
         return Closing(Outcome.FINISHED)
 
-    def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
+    def finish(self, leg: Leg, end: Finish) -> common_pb2.Finish | None:
         """Why the output ended, and what it came to."""
         return common_pb2.Finish(
             sequence=leg.sequence,

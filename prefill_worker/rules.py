@@ -12,7 +12,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
 from tandem.worker.core.leg import Closing, Leg
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 from tandem.worker.phase import PhaseParts
 
 
@@ -36,17 +36,17 @@ class PrefillRules:
         """That the hand-over was taken is decode's to say."""
         return None
 
-    def verdict(self, end: End) -> worker_pb2.LegVerdict | None:
+    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
         """The hooks' word on the one chunk: decode's output may go, or the request ends here."""
         if end.terminated:
             return worker_pb2.LegVerdict(terminate=True, reason=end.stop_reason)
         return worker_pb2.LegVerdict()
 
-    def closing(self, end: End) -> Closing:
+    def closing(self, end: Finish) -> Closing:
         """A terminate is the router's to act on: it closes decode's leg."""
         return Closing(Outcome.FINISHED)
 
-    def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
+    def finish(self, leg: Leg, end: Finish) -> common_pb2.Finish | None:
         """Decode has the last word."""
         return None
 

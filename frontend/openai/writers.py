@@ -12,7 +12,7 @@ import msgspec
 from frontend.openai.answers import Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.request_state import Ending, Row
+from frontend.upstream.request_state import Finish, Row
 from frontend.upstream.submission import Submission
 from tandem.errors import InternalError
 from tandem.v1 import common_pb2
@@ -101,7 +101,7 @@ class EventWriter:
             )
         )
 
-    def ending(self, ending: Ending) -> bytes:
+    def ending(self, ending: Finish) -> bytes:
         """The event with a choice's finish_reason."""
         return b"".join(
             (
@@ -140,7 +140,7 @@ class BodyWriter:
         self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
         self._ids: list[list[int]] = [[] for _ in range(choices)]
         self._logprobs: list[list[Logprobs]] = [[] for _ in range(choices)]
-        self._endings: list[Ending | None] = [None] * choices
+        self._endings: list[Finish | None] = [None] * choices
 
     def row(self, row: Row) -> None:
         choice, text, token_ids, logprobs = row
@@ -149,7 +149,7 @@ class BodyWriter:
         if logprobs:
             self._logprobs[choice].append(self._offsets.convert(choice, logprobs))
 
-    def ending(self, ending: Ending) -> None:
+    def ending(self, ending: Finish) -> None:
         self._endings[ending.choice] = ending
 
     def body(self, usage: Usage, report: Report | None) -> bytes:
@@ -182,7 +182,7 @@ class BodyWriter:
         )
 
 
-def _scores(ending: Ending) -> bytes:
+def _scores(ending: Finish) -> bytes:
     if not ending.external_scores:
         return b""
     return b',"external_scores":' + ending.external_scores.encode()

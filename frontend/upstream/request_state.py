@@ -40,7 +40,7 @@ class Client(Protocol):
         ...
 
 
-class Ending(NamedTuple):
+class Finish(NamedTuple):
     choice: int
     reason: FinishReason
     stop_reason: str | None
@@ -100,7 +100,7 @@ class RequestState:
         self._tokens = [0] * submission.choices
         self._last_at = [0.0] * submission.choices
         self._rows: list[Row] = []
-        self._ended: list[Ending] = []
+        self._ended: list[Finish] = []
         self._counted = 0
         self._backlog_limit = backlog_limit
         self._waiter: asyncio.Future[None] | None = None
@@ -185,14 +185,14 @@ class RequestState:
         reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
             reason = self.submission.withheld_reason
-        self._end(Ending(choice, reason, finish.stop_reason or None, finish.external_scores))
+        self._end(Finish(choice, reason, finish.stop_reason or None, finish.external_scores))
 
     def withhold(self, sequence: int, stop_reason: str) -> None:
         """A hook ended the choice elsewhere: in prefill, or in another choice."""
         reason = self.submission.withheld_reason
-        self._end(Ending(sequence - self.base, reason, stop_reason or None))
+        self._end(Finish(sequence - self.base, reason, stop_reason or None))
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Finish) -> None:
         """A choice has all it will have."""
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
@@ -231,7 +231,7 @@ class RequestState:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def take(self) -> tuple[list[Row], list[Ending]]:
+    def take(self) -> tuple[list[Row], list[Finish]]:
         """All that came since the last call. A choice's rows come before its end."""
         rows, self._rows = self._rows, []
         ended = self._ended

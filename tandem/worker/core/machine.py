@@ -33,7 +33,7 @@ from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
 from tandem.worker.core.outgoing import MAX_BACKLOG_BYTES, Outgoing
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
 
 _WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
@@ -320,7 +320,7 @@ class Core:
             self._came_to_an_end(leg, end)
         return leg, ruling.piece, end is not None
 
-    def _came_to_an_end(self, leg: Leg, end: End) -> None:
+    def _came_to_an_end(self, leg: Leg, end: Finish) -> None:
         """Hooks have ruled on all of a leg's output."""
         leg.output.end = end
         verdict = self._rules.verdict(end)
@@ -372,7 +372,7 @@ class Core:
             self._show(leg, step.show)
         if step.over:
             if guard.blocked_by is not None:
-                leg.output.end = End("stop", guard.blocked_by, withheld=True)
+                leg.output.end = Finish("stop", guard.blocked_by, withheld=True)
             self._end(leg, leg.closing or Closing(Outcome.FINISHED))
         elif step.ask is not None and leg.stage in _OPEN:
             end = leg.output.end

@@ -18,7 +18,7 @@ from tandem.text.stop_strings import StopStrings, Token, TokenLogprob
 
 
 @dataclass(slots=True, frozen=True)
-class End:
+class Finish:
     """How a sequence ended that did not fail."""
 
     reason: Literal["stop", "length"]
@@ -30,7 +30,7 @@ class End:
     """By a hook or a classifier."""
 
 
-_STOP, _LENGTH = End("stop"), End("length")
+_STOP, _LENGTH = Finish("stop"), Finish("length")
 
 
 class Output:
@@ -56,9 +56,9 @@ class Output:
         """
         self._detokenizer = detokenizer
         self._stops = stops
-        self.cut_end: End | None = None
+        self.cut_end: Finish | None = None
         """How it ends if hooks let it; what `cut` gave was the last. None: more may come."""
-        self.end: End | None = None
+        self.end: Finish | None = None
         """How it ended; the core says so. None: more may be shown."""
         self.completion_tokens = 0
         self.emitted = self.suppressed = self.terminated = 0
@@ -72,14 +72,14 @@ class Output:
             self.cut_end = _STOP if delta.end is Ending.STOP else _LENGTH
         return self._decode(delta) if self._stops is None else self._cut(delta, self._stops)
 
-    def ruled(self, ruling: Ruling) -> End | None:
+    def ruled(self, ruling: Ruling) -> Finish | None:
         """Count what hooks made of the oldest piece on which they had not ruled. Returns how the
         output ended with it; None: it goes on.
         """
         self.hook_seconds += ruling.seconds
         if ruling.reason is not None:
             self.terminated += 1
-            return End("stop", ruling.reason, terminated=True, withheld=True)
+            return Finish("stop", ruling.reason, terminated=True, withheld=True)
         if ruling.piece is None:
             self.suppressed += 1
         else:
@@ -108,7 +108,7 @@ class Output:
         if delta.end is not None and stops.matched is None:
             text += stops.push(None, self._flush())
         if stops.matched is not None:
-            self.cut_end = End("stop", stops.matched)
+            self.cut_end = Finish("stop", stops.matched)
         elif delta.end is not None:
             text += stops.flush()
         tokens = stops.released_tokens(final=self.cut_end is not None)

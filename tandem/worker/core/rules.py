@@ -9,7 +9,7 @@ from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.leg import Closing, Leg
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 
 
 class PhaseRules(Protocol):
@@ -40,15 +40,15 @@ class PhaseRules(Protocol):
         """What the router is told of a leg's first output, before hooks see it."""
         ...
 
-    def verdict(self, end: End) -> worker_pb2.LegVerdict | None:
+    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
         """What the router is told once hooks have ruled on all of a leg's output."""
         ...
 
-    def closing(self, end: End) -> Closing:
+    def closing(self, end: Finish) -> Closing:
         """How a leg ends whose output came to an end."""
         ...
 
-    def finish(self, leg: Leg, end: End) -> common_pb2.Finish | None:
+    def finish(self, leg: Leg, end: Finish) -> common_pb2.Finish | None:
         """The client's last word of a leg that ended by itself."""
         ...
 

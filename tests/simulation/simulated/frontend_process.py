@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import Ending, RequestState, Row
+from frontend.upstream.request_state import Finish, RequestState, Row
 from frontend.upstream.router_link import RouterLink
 from frontend.upstream.submission import Prompt, Submission
 from simulated.dice import Dice
@@ -32,7 +32,7 @@ class Answer:
     asked: float
     """When it was submitted; before that, when the client came."""
     rows: dict[int, list[Row]] = field(default_factory=dict)
-    ends: dict[int, Ending] = field(default_factory=dict)
+    ends: dict[int, Finish] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     error: TandemError | None = None
     over: float | None = None

@@ -27,7 +27,7 @@ from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.worker.core import events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.machine import Core
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.drain import drain
@@ -57,7 +57,7 @@ class WorkerSpec:
 class ForgetfulRules(PrefillRules):
     """Those of a prefill worker that keeps its verdicts to itself."""
 
-    def verdict(self, end: End) -> None:
+    def verdict(self, end: Finish) -> None:
         return None
 
 

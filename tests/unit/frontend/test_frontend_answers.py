@@ -108,7 +108,7 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     from frontend.openai.dialects import CHAT as DIALECT
     from frontend.openai.tokenizer import Tokenizer
     from frontend.openai.writers import BodyWriter, EventWriter
-    from frontend.upstream.request_state import Ending
+    from frontend.upstream.request_state import Finish
 
     tokenizer = Tokenizer(model_path)
     usage = answers.Usage(
@@ -127,8 +127,8 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
             stream += event_writer.row(row)
             body_writer.row(row)
         for choice in (0, 1):
-            stream += event_writer.ending(Ending(choice, "stop", None))
-            body_writer.ending(Ending(choice, "stop", None))
+            stream += event_writer.ending(Finish(choice, "stop", None))
+            body_writer.ending(Finish(choice, "stop", None))
         chunks = events((stream + event_writer.closing(usage, None)).decode())
         body = json.loads(body_writer.body(usage, None))
         texts = [choice["message"]["content"] for choice in body["choices"]]

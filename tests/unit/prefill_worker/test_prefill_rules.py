@@ -12,7 +12,7 @@ from tandem.hooks.contract import terminate
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import events
-from tandem.worker.core.output import End
+from tandem.worker.core.output import Finish
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 
@@ -101,7 +101,7 @@ def test_a_prefill_whose_verdict_is_awaited_while_its_engine_dies_may_run_elsewh
 
 def test_prefill_never_says_that_a_terminate_was_its_own_outcome() -> None:
     rules = PrefillRules()
-    end = End("stop", "guard", terminated=True, withheld=True)
+    end = Finish("stop", "guard", terminated=True, withheld=True)
     verdict = rules.verdict(end)
     assert verdict is not None
     assert (verdict.terminate, verdict.reason) == (True, "guard")
