@@ -24,7 +24,7 @@ from tandem.errors import (
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
-from tandem.hooks.deferred import Ruling, SequenceInfo, Work
+from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
@@ -306,19 +306,16 @@ class Core:
         staged: list[Staged] = []
         for ruling in event.rulings:
             leg = self._open.get(ruling.request_id)
-            if leg is not None and (leg.stage is _RUNNING or leg.stage is _RULING):
-                staged.append(self._take_ruling(leg, ruling))
+            if leg is None or (leg.stage is not _RUNNING and leg.stage is not _RULING):
+                continue
+            end = leg.output.ruled(ruling)
+            if ruling.error is not None:
+                leg.closing = Closing(Outcome.FAILED, error=ruling.error)
+                self._move(leg, _ENDING)
+            elif end is not None:
+                self._came_to_an_end(leg, end)
+            staged.append((leg, ruling.piece, leg.stage is _ENDING))
         self._write(staged)
-
-    def _take_ruling(self, leg: Leg, ruling: Ruling) -> Staged:
-        if ruling.error is not None:
-            leg.closing = Closing(Outcome.FAILED, error=ruling.error)
-            self._move(leg, _ENDING)
-            return leg, None, True
-        end = leg.output.ruled(ruling)
-        if end is not None:
-            self._came_to_an_end(leg, end)
-        return leg, ruling.piece, end is not None
 
     def _came_to_an_end(self, leg: Leg, end: Finish) -> None:
         """Hooks have ruled on all of a leg's output."""

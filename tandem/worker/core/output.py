@@ -80,10 +80,10 @@ class Output:
         if ruling.reason is not None:
             self.terminated += 1
             return Finish("stop", ruling.reason, terminated=True, withheld=True)
-        if ruling.piece is None:
-            self.suppressed += 1
-        else:
+        if ruling.piece is not None:
             self.emitted += 1
+        elif ruling.error is None:
+            self.suppressed += 1
         return self.cut_end if ruling.final else None
 
     def _decode(self, delta: Delta) -> Piece:

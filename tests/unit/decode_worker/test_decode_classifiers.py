@@ -191,6 +191,16 @@ def test_an_output_that_was_cancelled_is_not_judged(tokenizer: Tokenizer) -> Non
     assert bench.take().finishes(101) == []
 
 
+def test_a_judgement_that_comes_after_a_cancel_shows_nothing(tokenizer: Tokenizer) -> None:
+    bench, asked = bench_of(tokenizer, hold_back="window", window_tokens=1)
+    request = bench.start()
+    bench.step(delta(request, ids_of(tokenizer, "a")))
+    assert len(asked.questions) == 1
+    bench.cancel(1, "client")
+    bench.shell.on_judgement(request, PASS)
+    assert bench.settle().rows(101) == []
+
+
 # --- making it again ------------------------------------------------------------------------------
 
 AGAIN = RegenerateSettings(times=2, temperature=0.5)
