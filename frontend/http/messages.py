@@ -20,7 +20,11 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
-_UNBUFFERED: Headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+_STREAM: Headers = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"transfer-encoding", b"chunked"),
+)
 
 
 class Call:
@@ -94,32 +98,23 @@ class Call:
     ) -> None:
         headers = (*headers, (b"content-length", b"%d" % len(body)))
         await self._send(self._head(status, content_type, headers))
-        await self._send(_part(body, more=False))
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     def stream(self, events: bytes) -> None:
         """A part of a stream of server-sent events; the first leaves together with the head. Never
         waits: the caller asks `connection.writable` before.
         """
+        connection = self.connection
         if self.started:
-            self._send_now(_part(events, more=True))
+            connection.write_chunk(events)
             return
-        with self.connection.joined():
-            self._send_now(self._head(200, EVENTS, _UNBUFFERED))
-            self._send_now(_part(events, more=True))
+        connection.start_chunks(self._send(self._head(200, EVENTS, _STREAM)), events)
 
     async def end_stream(self, events: bytes) -> None:
         """The stream's last part; waits while the client's socket is full."""
         if not self.started:
-            await self._send(self._head(200, EVENTS, _UNBUFFERED))
-        await self._send(_part(events, more=False))
-
-    def _send_now(self, message: Message) -> None:
-        """ASGI's `send` without a task: it waits only where the socket is full."""
-        try:
-            self._send(message).send(None)
-        except StopIteration:
-            return
-        raise RuntimeError("the HTTP server waits although the socket has room")
+            await self._send(self._head(200, EVENTS, _STREAM))
+        await self._send({"type": "http.response.body", "body": events, "more_body": False})
 
     def _head(self, status: int, content_type: bytes, more: Headers) -> Message:
         self.started = True
@@ -133,10 +128,6 @@ class Call:
         if self.connection.answers_last:
             headers.append((b"connection", b"close"))
         return {"type": "http.response.start", "status": status, "headers": headers}
-
-
-def _part(body: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
 
 
 def _too_large(limit: int) -> TooLargeError:

@@ -96,6 +96,9 @@ async def test_send_needs_no_task_while_the_socket_has_room() -> None:
 
 
 def test_what_is_used_of_the_server_of_uvicorn_is_there() -> None:
+    settings = inspect.signature(uvicorn.Config).parameters
+    for name in ("http", "ssl_context_factory", "timeout_graceful_shutdown", "server_header"):
+        assert name in settings, _moved(f"the setting {name}")
     assert hasattr(uvicorn.Server, "capture_signals"), _moved("Server.capture_signals")
     server = uvicorn.Server(uvicorn.Config(Mock(), log_config=None))
     assert isinstance(server.server_state.connections, set), _moved("ServerState.connections")
