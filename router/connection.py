@@ -8,6 +8,7 @@ import logging
 import grpc.aio
 
 from router import translate
+from router.core import events
 from router.core.values import Profile
 from router.discovery import Listed
 from router.links import WorkerLink
@@ -163,7 +164,7 @@ class WorkerConnection:
         if self.description is not None:
             self.description.load.CopyFrom(load)
         self._withhold()
-        self._relay.worker_load(self.listed.address, load.open_legs)
+        self._relay.handle(events.WorkerLoad(self.listed.address, load.open_legs))
 
     def _withhold(self) -> None:
         """Tell the core whether the worker is to get nothing new, where that has changed."""
@@ -171,7 +172,7 @@ class WorkerConnection:
         withheld = drains or not self.is_listed
         if withheld != self._withheld:
             self._withheld = withheld
-            self._relay.worker_draining(self.listed.address, withheld)
+            self._relay.handle(events.WorkerDraining(self.listed.address, withheld))
 
     def _is_over(self) -> bool:
         """Asked at each load report, so within a second."""

@@ -80,7 +80,12 @@ class RouterCollector(Collector):
         reading = self._reading()
         core = reading.core
         yield from _counters(core.counts)
-        yield _histogram(core.counts)
+        yield HistogramMetricFamily(
+            "tandem_router_queue_seconds",
+            "From admission to the start of a sequence's legs.",
+            buckets=core.counts.queue_seconds.buckets(),
+            sum_value=core.counts.queue_seconds.total,
+        )
         yield _gauge("queue_length", "Sequences that wait for a pair.", core.queue_length)
         yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
         yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
@@ -165,15 +170,6 @@ def _labelled(
     family = CounterMetricFamily(f"tandem_router_{name}", text, labels=[label])
     for value in known:
         family.add_metric([value], values.get(value, 0))
-    return family
-
-
-def _histogram(counts: Counts) -> HistogramMetricFamily:
-    seconds = counts.queue_seconds
-    family = HistogramMetricFamily(
-        "tandem_router_queue_seconds", "From admission to the start of a sequence's legs."
-    )
-    family.add_metric([], seconds.buckets(), seconds.total)
     return family
 
 

@@ -147,12 +147,6 @@ class Relay:
         self.handle(events.WorkerDown(address, reason))
         del self._workers[address]
 
-    def worker_draining(self, address: str, draining: bool) -> None:
-        self.handle(events.WorkerDraining(address, draining))
-
-    def worker_load(self, address: str, open_legs: int) -> None:
-        self.handle(events.WorkerLoad(address, open_legs))
-
     def frame(self, address: str, frame: worker_pb2.WorkerFrame) -> None:
         """What a worker's sequences did in one step: payloads first, events after them."""
         self.relayed_frames += 1

@@ -61,7 +61,7 @@ class RunningRouter:
         with suppress(TimeoutError):
             await asyncio.wait_for(relay.idle.wait(), seconds)
         if not relay.idle.is_set():
-            self.drained.aborted = relay.core.open_sequences
+            self.drained.aborted = relay.core.snapshot().open_sequences
             log.warning("drain ran out of time", extra={"count": self.drained.aborted})
             relay.handle(events.Abandon())
             with suppress(TimeoutError):

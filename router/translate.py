@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from router.core import actions, events
 from router.core.values import Fingerprint, Phase, Profile, ServedModel
@@ -66,20 +66,20 @@ def submit(
 
 def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
     """A worker's events in order; kinds that a newer worker may add are left out."""
-    known: list[events.Event] = []
-    for message in messages:
-        convert = _LEG_EVENTS.get(message.WhichOneof("event") or "")
-        if convert is not None:
-            known.append(convert(worker, message))
-    return known
+    found = (_leg_event(worker, message) for message in messages)
+    return [event for event in found if event is not None]
 
 
-def _started(worker: str, message: worker_pb2.LegEvent) -> events.Event:
-    return events.LegStarted(worker, message.leg)
-
-
-def _verdict(worker: str, message: worker_pb2.LegEvent) -> events.Event:
-    return events.LegVerdict(worker, message.leg, message.verdict.terminate, message.verdict.reason)
+def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None:
+    match message.WhichOneof("event"):
+        case "started":
+            return events.LegStarted(worker, message.leg)
+        case "verdict":
+            verdict = message.verdict
+            return events.LegVerdict(worker, message.leg, verdict.terminate, verdict.reason)
+        case "closed":
+            return _closed(worker, message)
+    return None
 
 
 def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
@@ -97,13 +97,6 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
         retryable=closed.retryable,
         overlay=closed.overlay,
     )
-
-
-_LEG_EVENTS: dict[str, Callable[[str, worker_pb2.LegEvent], events.Event]] = {
-    "started": _started,
-    "verdict": _verdict,
-    "closed": _closed,
-}
 
 
 def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:

@@ -22,7 +22,7 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     model = models.get(submit.model)
     if model is None and models:
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
-    if model is None or not model.pairs():
+    if model is None or not model.served.ready_pairs:
         return NoPairError("no matching prefill and decode workers are ready")
     context = model.served.context_length
     too_long = context_error(submit.prompt_tokens, submit.max_tokens, context)

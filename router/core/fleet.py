@@ -51,11 +51,6 @@ class Worker:
         """It has said that it is full: others have what we do not, until it reports again."""
         self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
 
-    @property
-    def settled(self) -> bool:
-        """Nothing is open but legs that nobody waits for any longer."""
-        return len(self.legs) == self.overdue
-
     def defect(self) -> str:
         """Why no pair can ever use it ("phase" or "limits"); empty: a pair can."""
         if self.phase is not self.listed_as:
@@ -91,9 +86,6 @@ class ModelFleet:
         self.served = ServedModel(name=name)
         self.pairless_since: float | None = None
 
-    def pairs(self) -> int:
-        return self.served.ready_pairs
-
 
 class Fleet:
     """Policies are made afresh for each model (prefill) and each fingerprint (decode), so that the
@@ -127,7 +119,7 @@ class Fleet:
                 if group.prefill or group.decode
             }
             model.served = self._describe(model)
-            if model.pairs():
+            if model.served.ready_pairs:
                 model.pairless_since = None
             elif model.pairless_since is None:
                 model.pairless_since = now

@@ -9,15 +9,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from router.core import admission, events, snapshot
-from router.core.actions import (
-    Action,
-    FleetChanged,
-    PairRejected,
-    RefuseFrontend,
-    WorkerPaired,
-)
-from router.core.actions import SettleOverdue as SettleOverdueAction
+from router.core import actions, admission, events, snapshot
+from router.core.actions import Action
 from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
@@ -65,7 +58,7 @@ class Core:
             events.Submit: self._submit,
             events.Cancel: self._cancel,
             events.WorkerUp: self._worker_up,
-            events.WorkerDown: self._worker_down,
+            events.WorkerDown: lambda event: self._lose(event.worker, event.reason),
             events.WorkerDraining: self._worker_draining,
             events.WorkerLoad: self._worker_load,
             events.LegStarted: self._leg_started,
@@ -106,14 +99,10 @@ class Core:
         """No sequence is open, no leg is left."""
         return not self.state.open_sequences and not self.state.legs
 
-    @property
-    def open_sequences(self) -> int:
-        return self.state.open_sequences
-
     def settled(self, worker: str) -> bool:
         """Nothing is open on the worker but legs that nobody waits for any longer."""
         found = self.state.fleet.workers.get(worker)
-        return found is None or found.settled
+        return found is None or len(found.legs) == found.overdue
 
     def refusal(self, worker: str) -> str:
         """Why no pair uses a connected worker now, for people; empty: one does."""
@@ -140,17 +129,11 @@ class Core:
             return
         now = self._lifecycle.now
         request = Request(submit, now, now + submit.timeout_seconds, submit.n)
-        request.sequences += [
-            Sequence(
-                request,
-                number,
-                index,
-                (-submit.priority, next(self._arrivals)),
-                now,
-                span_events=[] if submit.first_span else None,
-            )
-            for index, number in enumerate(numbers)
-        ]
+        for index, number in enumerate(numbers):
+            rank = (-submit.priority, next(self._arrivals))
+            sequence = Sequence(request, number, index, rank, now)
+            sequence.span_events = [] if submit.first_span else None
+            request.sequences.append(sequence)
         if error := admission.refusal(self.state, submit):
             self._lifecycle.refuse(request, error)
             return
@@ -164,7 +147,7 @@ class Core:
     def _refuse_frontend(self, submit: events.Submit) -> None:
         self._frontend_down(events.FrontendDown(submit.frontend))
         reason = f"sequences {submit.first_sequence} + {submit.n} cannot be: in use, none or many"
-        self._lifecycle.actions.append(RefuseFrontend(submit.frontend, reason))
+        self._lifecycle.actions.append(actions.RefuseFrontend(submit.frontend, reason))
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
@@ -184,11 +167,8 @@ class Core:
         if rejected:
             self.state.counts.pairs_rejected.update(rejected)
             reason = fleet.misfit(worker)
-            self._lifecycle.actions.append(PairRejected(worker.key, reason, len(rejected)))
+            self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, len(rejected)))
         self._fleet_changed()
-
-    def _worker_down(self, event: events.WorkerDown) -> None:
-        self._lose(event.worker, event.reason)
 
     def _lose(self, key: str, reason: str) -> None:
         worker = self.state.fleet.workers.pop(key, None)
@@ -219,11 +199,11 @@ class Core:
         served = fleet.served()
         if served != self._served:
             self._served = served
-            self._lifecycle.actions.append(FleetChanged(served))
+            self._lifecycle.actions.append(actions.FleetChanged(served))
         for worker in fleet.workers.values():
             if not worker.paired and fleet.uses(worker):
                 worker.paired = True
-                self._lifecycle.actions.append(WorkerPaired(worker.key))
+                self._lifecycle.actions.append(actions.WorkerPaired(worker.key))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -268,7 +248,7 @@ class Core:
         for leg in self.state.settling.due(self._lifecycle.now):
             self._lifecycle.settle_overdue(leg)
             trace_id = leg.sequence.request.submit.trace_id
-            overdue = SettleOverdueAction(leg.worker.key, leg.number, trace_id)
+            overdue = actions.SettleOverdue(leg.worker.key, leg.number, trace_id)
             self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:

@@ -51,7 +51,7 @@ def take(state: State) -> Snapshot:
         open_sequences=state.open_sequences,
         frontends=len(state.frontends),
         draining=state.draining,
-        ready_pairs=sum(model.pairs() for model in fleet.models.values()),
+        ready_pairs=sum(model.served.ready_pairs for model in fleet.models.values()),
         workers=tuple(
             WorkerSnapshot(
                 address=worker.key,

@@ -218,7 +218,7 @@ def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:
     assert [each.sequence for each in links["prefill"]._starts] == [2]
     assert [each.sequence for each in links["decode"]._starts] == [1, 2]
     assert [each.leg for each in links["decode"]._cancels] == [links["decode"]._starts[0].leg]
-    assert core.open_sequences == 1
+    assert core.snapshot().open_sequences == 1
 
 
 # --- what workers say of themselves ----------------------------------------------------------

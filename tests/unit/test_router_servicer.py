@@ -406,7 +406,7 @@ async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
             monkeypatch.setattr(relay._workers[s.decode.address].outbox, "_take", broken)
             await frontend.submit()
         else:
-            monkeypatch.setattr(relay, "worker_load", broken)
+            monkeypatch.setattr(relay, "frame", broken)
             s.decode.report(worker_pb2.Load())
         await frontend.ready(0)
         await frontend.ready()

@@ -106,8 +106,8 @@ async def test_a_scrape_never_sees_the_fleet_while_it_is_regrouped(
                 return group(self, fingerprint)
 
             monkeypatch.setattr(Fleet, "_group", interrupted)
-            served.relay.worker_draining("decode", True)
-            served.relay.worker_draining("decode", False)
+            served.relay.handle(events.WorkerDraining("decode", True))
+            served.relay.handle(events.WorkerDraining("decode", False))
             texts = [await asyncio.wait_for(asyncio.wrap_future(each), SECONDS) for each in scrapes]
     assert len(texts) == 4
     for text in texts:
