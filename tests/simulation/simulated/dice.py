@@ -67,7 +67,7 @@ class Dice:
         return self.random.choice((0.0, 0.001, 0.05, 0.3)) if late else 0.0
 
     def engine_fault(self, role: Role) -> EngineFault:
-        if not self.odds(0.025):
+        if not self.odds(0.02):
             return ""
         faults: tuple[EngineFault, ...] = ("refuse", "fail", "fail", "fail")
         return self.random.choice(faults)

@@ -62,6 +62,8 @@ class FrontendProcess:
         self.process = Process(name)
         self.answers: list[Answer] = []
         self.open_answers: dict[Answer, None] = {}
+        self.unsent: dict[Answer, None] = {}
+        """Those of which some prompt may not have left yet."""
         self.on_over: Callable[[FrontendProcess, Answer], None] = lambda frontend, answer: None
 
     def start(self) -> None:
@@ -94,7 +96,7 @@ class FrontendProcess:
         """A client's request, from now on."""
         answer = Answer(request, self.dice.loop.time())
         self.answers.append(answer)
-        self.open_answers[answer] = None
+        self.open_answers[answer] = self.unsent[answer] = None
         self.dice.loop.spawn(self.process, self._serve(answer))
         return answer
 
@@ -105,6 +107,7 @@ class FrontendProcess:
             answer.error = error
         answer.over = self.dice.loop.time()
         self.open_answers.pop(answer, None)
+        self.unsent.pop(answer, None)
         self.on_over(self, answer)
 
     async def _generate(self, answer: Answer) -> None:

@@ -132,16 +132,15 @@ class FrontendRules:
                 self._fault(f"{frontend.name} does not cancel {first}, whose client has gone")
 
     def _nothing_waits(self, frontend: FrontendProcess) -> None:
-        if not frontend.demultiplexer.ready:
-            return
-        for answer in frontend.open_answers:
+        for answer in list(frontend.unsent):
             state = answer.state
-            if state is None or state.error is not None or not state.open_choices:
+            if state is None:
                 continue
-            for first in state.firsts:
-                unsent = (frontend.name, first) not in self._last
-                if unsent and not frontend.newest_is_blocked(self._streams):
-                    self._fault(f"{frontend.name}: prompt {first} waits, and a router takes it")
+            waiting = [each for each in state.firsts if (frontend.name, each) not in self._last]
+            if not waiting or state.error is not None or not state.open_choices:
+                del frontend.unsent[answer]
+            elif frontend.demultiplexer.ready and not frontend.newest_is_blocked(self._streams):
+                self._fault(f"{frontend.name}: prompts {waiting} wait, and a router takes them")
 
     def _let_go(self, call: Call, book: StreamBook, frontends: Iterable[FrontendProcess]) -> None:
         for frontend in frontends:

@@ -38,8 +38,8 @@ FAULTS: tuple[Happening, ...] = (
 )
 BURST = 1.0
 """When many requests come at once."""
-LAST_REQUEST = 6.0
-FAULTS_END = 12.0
+LAST_REQUEST = 4.0
+FAULTS_END = 7.0
 LONG = 2_000.0
 """A deadline that nothing may wait for."""
 
@@ -69,7 +69,7 @@ def draw(seed: int) -> Plan:
     bounds = Bounds(
         max_queue=source.randint(1, 12) if tight else 10_000,
         max_retries=source.randint(0, 2) if faulty else 1,
-        max_regenerations=source.randint(0, RUNS) if faulty else RUNS,
+        max_regenerations=source.choice((0, 1, RUNS)) if faulty else RUNS,
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
     )
@@ -81,15 +81,15 @@ def draw(seed: int) -> Plan:
             phase=phase,
             model=model,
             revision="a",
-            slots=source.choice((1, 2, 2, 3)),
+            slots=source.choice((1, 1, 2, 3)),
             judged=judged[model],
-            forgetful=faulty and phase is Phase.PREFILL and source.random() < 0.04,
+            forgetful=faulty and phase is Phase.PREFILL and source.random() < 0.08,
         )
         for model in models
         for phase in Phase
         for number in range(source.randint(1, 3))
     ]
-    count = source.randint(6, 18)
+    count = source.randint(4, 12)
     requests = [_request(source, number, models, judged, faulty) for number in range(count)]
     happenings: list[tuple[float, Happening]] = [
         (_when(source, LAST_REQUEST), source.choice(GRACEFUL))
@@ -128,7 +128,7 @@ def _judged(source: random.Random, faulty: bool) -> Judged:
         hook=source.random() < 0.5,
         fails=faulty and source.random() < 0.6,
         late=source.random() < 0.6,
-        classifier=source.random() < 0.4,
+        classifier=source.random() < 0.5,
         hold_back=source.choice(("none", "window", "all")),
         regenerations=source.randint(0, RUNS - 1),
     )

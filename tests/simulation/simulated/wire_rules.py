@@ -121,12 +121,15 @@ class WireRules:
 
     # --- at rest ---
 
-    def at_rest(self, worker_calls: dict[str, Call]) -> None:
+    def at_rest(self, calls: Callable[[], dict[str, Call]]) -> None:
+        """`calls`: the router's streams to workers, by address."""
         for number, flow in self.frontends.items():
             waits = flow.pending or flow.ends or flow.draining or flow.fleet
             if waits and not flow.given_up and not flow.call.down.blocked:
                 self._fault(f"something waits for frontend {number}, which could be told: {flow}")
         for address, worker in self.workers.items():
-            call = worker_calls.get(address)
-            if worker.waits() and call is not None and not call.up.blocked:
+            if not worker.waits():
+                continue
+            call = calls().get(address)
+            if call is not None and not call.up.blocked:
                 self._fault(f"something waits for {address}, which could be told: {worker}")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import frontend.upstream.router_link
 import router.connection
@@ -241,9 +242,11 @@ class World:
         """Before time goes on: nothing waits for a stream that could take it."""
         for each in self.routers:
             if not each.process.stopped:
-                mine = (call for call in self.network.calls if call.client is each.process)
-                each.wire.at_rest({call.address: call for call in mine})
+                each.wire.at_rest(partial(self._calls_of, each.process))
         self.frontend_rules.at_rest(self.frontends, self.network.calls)
+
+    def _calls_of(self, process: Process) -> dict[str, Call]:
+        return {call.address: call for call in self.network.calls if call.client is process}
 
     def _sent_by_client(self, call: Call, message: object) -> None:
         if isinstance(message, worker_pb2.WorkerCommand):
