@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.usercode.call import place_of
 from tandem.worker.core.actions import LegClosed, LegRefused
@@ -68,10 +67,6 @@ class Records:
                 "peer": peer,
             },
         )
-
-    def transferred(self, kv: KvTransfer, *, trace_id: str) -> None:
-        """A hand-over of KV cache was measured. `trace_id`: empty where it is not traced."""
-        self.counters.kv(kv, trace_id=trace_id)
 
 
 def _reason(error: TandemError) -> str:

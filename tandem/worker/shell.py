@@ -77,11 +77,6 @@ class Shell:
         """How many legs are open."""
         return len(self._core)
 
-    @property
-    def draining(self) -> bool:
-        """Whether nothing new is taken any more."""
-        return self._core.draining
-
     # --- what happens ----------------------------------------------------------------------------
 
     def connect(self, peer: str) -> RouterLink:
@@ -236,7 +231,7 @@ class Shell:
             link.give_up(action.reason)
 
     def _count_transfer(self, action: actions.CountTransfer) -> None:
-        self._records.transferred(action.kv, trace_id=action.trace_id)
+        self._records.counters.kv(action.kv, trace_id=action.trace_id)
 
     def _refused(self, action: actions.LegRefused) -> None:
         link = self._links.get(action.link)
