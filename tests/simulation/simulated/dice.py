@@ -15,6 +15,10 @@ from tandem.engine.base import Role
 EngineFault = Literal["refuse", "fail", "hang", ""]
 
 
+MOST_PAUSE = 3.1
+"""Seconds for which a process may stand still."""
+
+
 @dataclass(slots=True)
 class Dice:
     """One source of chance for a world, so that its seed alone decides."""

@@ -22,6 +22,7 @@ Happening = Literal[
     "crash_frontend",
     "kill_engine",
     "pause",
+    "pause_router",
 ]
 GRACEFUL: tuple[Happening, ...] = ("roll_worker", "roll_model", "roll_router")
 FAULTS: tuple[Happening, ...] = (
@@ -34,10 +35,16 @@ FAULTS: tuple[Happening, ...] = (
     "crash_router",
     "crash_frontend",
     "kill_engine",
+    "kill_engine",
     "pause",
+    "pause_router",
 )
+RETIRE_SECONDS = 2.0
+"""What is replaced stays for so long beside what comes in its place."""
 BURST = 1.0
 """When many requests come at once."""
+SECOND_BURST = BURST + RETIRE_SECONDS + 0.05
+"""When those that are replaced just begin to drain."""
 LAST_REQUEST = 4.0
 FAULTS_END = 7.0
 LONG = 2_000.0
@@ -118,7 +125,7 @@ def draw(seed: int) -> Plan:
 
 def _when(source: random.Random, last: float) -> float:
     """Mostly while a burst of requests runs."""
-    return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 2
+    return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 2 / 2
 
 
 def _judged(source: random.Random, faulty: bool) -> Judged:
@@ -147,14 +154,14 @@ def _request(
     return Request(
         number=number,
         model=model,
-        at=BURST if burst else source.random() * LAST_REQUEST,
+        at=source.choice((BURST, SECOND_BURST)) if burst else source.random() * LAST_REQUEST,
         prompts=source.choice((1, 1, 1, 2)),
         n=source.choice((1, 1, 1, 2, 3)),
         priority=source.choice((0, 0, 0, 1, -1)),
         streaming=source.random() < 0.7,
         want_ids=want_ids,
         want_report=source.random() < 0.2,
-        timeout=source.choice((0.3, 2.0)) if faulty and source.random() < 0.05 else LONG,
+        timeout=source.choice((0.3, 1.0)) if faulty and source.random() < 0.08 else LONG,
         leaves_after=source.random() if faulty and source.random() < 0.1 else None,
         stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
         seed=source.getrandbits(32),

@@ -18,7 +18,7 @@ from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
 from router.workers import Workers
-from simulated.dice import Dice
+from simulated.dice import MOST_PAUSE, Dice
 from simulated.loop import Process
 from simulated.network import CALL, Network
 from simulated.router_invariants import check
@@ -89,6 +89,8 @@ class RouterProcess:
             max_backlog_bytes=config.max_backlog_bytes,
         )
         self.servicer = RouterServicer(config, self.relay, self.workers)
+        self._idle_since: float | None = None
+        """Since when it drains with nothing open."""
         self.stopped = False
         """It takes nothing new any longer, or is dead."""
 
@@ -106,6 +108,7 @@ class RouterProcess:
             done = handle(now, feed())
             if self.process.dead:
                 return done
+            self._note_idle(now)
             ends = [begin for _, begin in taken[1:]] + [len(done)]
             for action in done:
                 self.wire.acted(action)
@@ -117,6 +120,12 @@ class RouterProcess:
             return done
 
         return watched
+
+    def _note_idle(self, now: float) -> None:
+        if not (self.core.draining and self.core.idle):
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
 
     def _watch_relay(self) -> None:
         """Note what the relay is given to pass on."""
@@ -191,6 +200,8 @@ class RouterProcess:
         server: Any = None
         running = RunningRouter(self.relay, server, DrainMetrics("router"), self.workers)
         await running.drain(seconds)
+        if self._idle_since is not None and self.dice.loop.time() > self._idle_since + MOST_PAUSE:
+            self.dice.fault(f"{self.name} drains on, and nothing is open")
         await asyncio.sleep(1.0)  # as the server's own stop, which lets streams end
         self.die()
 

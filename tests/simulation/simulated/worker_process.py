@@ -12,7 +12,7 @@ from decode_worker.rules import DecodeRules
 from prefill_worker.rules import PrefillRules
 from router.core.values import Phase
 from simulated.classifiers import build_classifiers
-from simulated.dice import Dice
+from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric, ScriptedEngine, describe
 from simulated.hooks import ScriptedHooks
 from simulated.loop import Process
@@ -133,6 +133,8 @@ class WorkerProcess:
         self.servicer = WorkerServicer(
             shell=self.shell, describe=self._describe, on_paired=self._paired
         )
+        self._idle_since: float | None = None
+        """Since when it drains with nothing open."""
         self.draining = False
 
     def _watched(self, handle: Callable[..., list[Action]]) -> Any:
@@ -142,9 +144,16 @@ class WorkerProcess:
             done = handle(now, batch)
             if not self.process.dead:
                 self.rules.after(done)
+                self._note_idle(now)
             return done
 
         return watched
+
+    def _note_idle(self, now: float) -> None:
+        if not self.core.draining or len(self.core):
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
 
     def _connected(self, connect: Callable[[str], RouterLink]) -> Any:
         def connected(peer: str) -> RouterLink:
@@ -193,6 +202,8 @@ class WorkerProcess:
         self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
         await drain(self.shell, never, seconds=seconds, measured=DrainMetrics("worker"))
+        if self._idle_since is not None and self.dice.loop.time() > self._idle_since + MOST_PAUSE:
+            self.dice.fault(f"{self.name} drains on, and nothing is open")
         self.shell.flush()
         await asyncio.sleep(2.0)
         self.die()

@@ -35,6 +35,9 @@ class LegBook:
     over: bool = False
     """Ended from outside: it is to be closed as soon as the engine has let go of it."""
     held: bool = False
+    output_seen: bool = False
+    retryable: bool | None = None
+    """Whether it may be run elsewhere, once it has failed; None: it has not."""
     shown_most: int | None = None
     """Rows that may still leave of a leg that shows nothing more; None: any number."""
 
@@ -102,10 +105,19 @@ class WorkerRules:
     def _stepped(self, event: events.Stepped) -> None:
         for delta in event.deltas:
             book = self.legs.get(delta.request_id)
-            if book is not None and delta.end is not None:
+            if book is None:
+                continue
+            book.output_seen |= bool(delta.token_ids)
+            if delta.end is not None:
                 book.engine_holds = False
                 if delta.end in (Ending.FAILED, Ending.CANCELLED) and not book.engine_asked:
-                    book.over = True
+                    self._failed(book, repeatable=delta.retryable)
+
+    def _failed(self, book: LegBook, *, repeatable: bool) -> None:
+        """By its engine; what ended it before counts."""
+        if not book.over:
+            book.over = True
+            book.retryable = repeatable and (self._prefill or not book.output_seen)
 
     def _ruled(self, event: events.Ruled) -> None:
         for ruling in event.rulings:
@@ -148,11 +160,12 @@ class WorkerRules:
     def _abandon(self, _: events.Abandon) -> None:
         self.draining = True
         for book in self.legs.values():
-            book.over = True
+            self._failed(book, repeatable=True)
 
     def _engine_gone(self, _: events.EngineGone) -> None:
         for book in self.legs.values():
-            book.over, book.engine_holds = True, False
+            self._failed(book, repeatable=True)
+            book.engine_holds = False
 
     # --- what the core did -----------------------------------------------------------------------
 
@@ -208,6 +221,9 @@ class WorkerRules:
         del self._by_number[book.link, book.command.leg]
         if book.engine_holds:
             self._fault(f"leg {book.command.leg} is closed and its engine holds it")
+        failed = leg.closing.outcome.value == "failed"
+        if failed and book.retryable not in (None, leg.closing.retryable):
+            self._fault(f"leg {book.command.leg} fails, retryable: {leg.closing.retryable}")
         if book.held and leg.closing.by_itself:
             self._fault(f"leg {book.command.leg} is closed and was not released")
 

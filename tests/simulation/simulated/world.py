@@ -13,13 +13,13 @@ import frontend.upstream.router_link
 import router.connection
 from router.discovery import Listed
 from simulated.answers import judge_answer
-from simulated.dice import Dice
+from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
 from simulated.frontend_process import FrontendProcess
 from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
-from simulated.plan import FAULTS_END, Plan, draw
+from simulated.plan import FAULTS_END, RETIRE_SECONDS, Plan, draw
 from simulated.router_process import RouterProcess
 from simulated.script import Request
 from simulated.worker_process import WorkerProcess, WorkerSpec
@@ -43,7 +43,7 @@ class World:
         self.network.watch_up = self._sent_by_client
         self.network.watch_down = self._sent_by_server
         self.network.watch_arrival = self._read_by_client
-        pauses = any(happening == "pause" for _, happening in plan.happenings)
+        pauses = any(happening.startswith("pause") for _, happening in plan.happenings)
         self.frontend_rules = FrontendRules(
             now=self.loop.time, slack=4.0 if pauses else 0.5, fault=self.dice.fault
         )
@@ -159,12 +159,13 @@ class World:
         spec = worker.spec
         address = f"{spec.phase.value}-{spec.model}-n{self._lives}:1"
         self._start_worker(replace(spec, address=address, revision=revision or spec.revision))
-        self.dice.later(2.0, self._retire, worker)
+        self.dice.later(RETIRE_SECONDS, self._retire, worker)
 
     def _retire(self, worker: WorkerProcess) -> None:
         if not worker.process.dead:
             self.dice.later(self.dice.random.random(), self._unlist, worker.spec.address)
-            worker.shut_down(60.0)
+            drain = self.dice.random.choice((0.1, 60.0)) if self.plan.faulty else 60.0
+            worker.shut_down(drain)
 
     def _unlist(self, address: str) -> None:
         self._listing.pop(address, None)
@@ -232,9 +233,18 @@ class World:
             *(each.process for each in self.routers if not each.stopped),
             *(each.process for each in self.frontends if not each.process.dead),
         ]
-        process = self.dice.random.choice(processes)
-        self.loop.pause(process)
-        self.dice.later(self.dice.random.choice((0.2, 1.0, 3.0)), self.loop.resume, process)
+        self._pause_one(processes)
+
+    def _pause_router(self) -> None:
+        self._pause_one([each.process for each in self.routers if not each.stopped])
+
+    def _pause_one(self, processes: list[Process]) -> None:
+        going = [each for each in processes if not each.paused]
+        if going:
+            process = self.dice.random.choice(going)
+            seconds = self.dice.random.choice((0.2, 1.0, MOST_PAUSE - 0.1))
+            self.loop.pause(process)
+            self.dice.later(seconds, self.loop.resume, process)
 
     # --- rules ---
 
