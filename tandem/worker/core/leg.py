@@ -33,7 +33,6 @@ from tandem.endings import OUTCOME_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
-from tandem.hooks.piece import Piece
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
@@ -128,6 +127,8 @@ class Leg:
     """Output that waits for the router's release; None: nothing waits."""
     guard: SequenceGuard | None
     """Its way past the classifiers, where there are any."""
+    straight: bool
+    """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
     stage: Stage = Stage.WAITING
     engine_holds: bool = True
     """The engine has not said yet that it let go of the request."""
@@ -149,17 +150,20 @@ class Leg:
         """Tell the router of an event."""
         self.outgoing.events.append(event)
 
-    def show(self, piece: Piece) -> None:
+    def show(
+        self, text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None
+    ) -> None:
         """A row for the client, now or at the release."""
         draft = self.held
         if draft is None:
             draft = self.outgoing.draft(self.destination)
-        count = len(piece.token_ids)
-        text = piece.text if self.want_text else ""
-        draft.add(self.sequence, count, text, piece.token_ids if self.want_token_ids else ())
+        count = len(token_ids)
+        if not self.want_text:
+            text = ""
+        draft.add(self.sequence, count, text, token_ids if self.want_token_ids else ())
         size = ROW_BYTES + len(text) + 4 * count
-        if piece.extras is not None and count:
-            entry = _logprobs(self.sequence, piece.token_ids, piece.extras)
+        if logprobs is not None and count:
+            entry = _logprobs(self.sequence, token_ids, logprobs)
             draft.logprobs.append(entry)
             size += 8 * len(entry.top_token_id)
         if self.held is None:

@@ -6,7 +6,7 @@ router has gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tandem.endings import Outcome
@@ -26,6 +26,7 @@ from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
 from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.hooks.piece import Piece
+from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
 from tandem.worker.core import actions, events
@@ -40,9 +41,6 @@ _WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULIN
 _OPEN = _WAITING, _RUNNING, _RULING, _ENDING
 """What is shown of a leg may yet change."""
 _NOTHING = Piece("", ())
-
-Staged = tuple[Leg, Piece | None, bool]
-"""What is to be written of a leg once all of its step was judged, and whether it is the last."""
 
 
 class Core:
@@ -134,6 +132,8 @@ class Core:
             full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
             self._refuse(link, command, full)
             return
+        guard = self._rules.guard(streaming=task.streaming)
+        judged = self._hooked or guard is not None
         leg = Leg(
             request_id=request.request_id,
             link=link,
@@ -154,7 +154,8 @@ class Core:
             deadline=self._now + command.timeout_ms / 1000,
             output=event.output,
             held=Draft() if command.hold_output else None,
-            guard=self._rules.guard(streaming=task.streaming),
+            guard=guard,
+            straight=self._rules.shows and not judged and not event.output.cuts,
         )
         self._open[leg.request_id] = self._numbers[link, leg.number] = leg
         self._groups.setdefault(leg.group, []).append(leg)
@@ -232,11 +233,9 @@ class Core:
     # --- what the engine brings ------------------------------------------------------------------
 
     def _stepped(self, event: events.Stepped) -> None:
-        """Judge every delta of the step, and only then write: what a sibling of a terminated
-        sequence brought in the same step is withheld (S0-029). Hooks are handed all of it at once;
-        their rulings go on.
+        """Write what nobody judges. Hooks are handed all of the step at once; their rulings go on
+        (S0-029).
         """
-        staged: list[Staged] = []
         works: list[Work] = []
         for delta in event.deltas:
             leg = self._open.get(delta.request_id)
@@ -245,26 +244,32 @@ class Core:
             self.tokens += len(delta.token_ids)
             if delta.end is not None:
                 leg.engine_holds = False
-            if leg.stage is not _RUNNING and leg.stage is not _WAITING:
+            stage = leg.stage
+            if stage is not _RUNNING and stage is not _WAITING:
                 self._close_if_let_go(leg)
                 continue
             try:
-                piece = self._cut(leg, delta)
+                if leg.straight and stage is _RUNNING and delta.is_tokens_alone:
+                    self._show(leg, leg.output.text(delta.token_ids), delta.token_ids)
+                else:
+                    self._take(leg, delta, works)
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
                 self._spoiled(leg, error)
-                continue
-            last = leg.output.cut_end
-            if piece is None:
-                staged.append((leg, None, True))
-            elif self._hooked:
-                works.append(Work(leg.request_id, piece, last is not None))
-            else:
-                if last is not None:
-                    self._came_to_an_end(leg, last)
-                staged.append((leg, piece, last is not None))
-        self._write(staged)
         if works:
             self._actions.append(actions.JudgeByHooks(works))
+
+    def _take(self, leg: Leg, delta: Delta, works: list[Work]) -> None:
+        """What hooks are to judge of it is added to `works`."""
+        piece = self._cut(leg, delta)
+        last = leg.output.cut_end
+        if piece is None:
+            self._write(leg, None, True)
+        elif self._hooked:
+            works.append(Work(leg.request_id, piece, last is not None))
+        else:
+            if last is not None:
+                self._came_to_an_end(leg, last)
+            self._write(leg, piece, last is not None)
 
     def _cut(self, leg: Leg, delta: Delta) -> Piece | None:
         """What a delta brought; None: the leg has ended with it."""
@@ -303,7 +308,7 @@ class Core:
     # --- what hooks make of it -------------------------------------------------------------------
 
     def _ruled(self, event: events.Ruled) -> None:
-        staged: list[Staged] = []
+        staged: list[tuple[Leg, Piece | None, bool]] = []
         for ruling in event.rulings:
             leg = self._open.get(ruling.request_id)
             if leg is None or (leg.stage is not _RUNNING and leg.stage is not _RULING):
@@ -315,7 +320,11 @@ class Core:
             elif end is not None:
                 self._came_to_an_end(leg, end)
             staged.append((leg, ruling.piece, leg.stage is _ENDING))
-        self._write(staged)
+        for leg, piece, last in staged:
+            try:
+                self._write(leg, piece, last)
+            except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
+                self._spoiled(leg, error)
 
     def _came_to_an_end(self, leg: Leg, end: Finish) -> None:
         """Hooks have ruled on all of a leg's output."""
@@ -340,21 +349,17 @@ class Core:
 
     # --- what is shown of it ---------------------------------------------------------------------
 
-    def _write(self, staged: Iterable[Staged]) -> None:
-        shows = self._rules.shows
-        for leg, piece, last in staged:
-            if leg.stage not in _OPEN:
-                continue
-            try:
-                if leg.guard is not None:
-                    self._write_guarded(leg, leg.guard, piece, last)
-                    continue
-                if shows and piece is not None and (piece.text or piece.token_ids):
-                    self._show(leg, piece)
-                if last and leg.closing is not None:
-                    self._end(leg, leg.closing)
-            except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
-                self._spoiled(leg, error)
+    def _write(self, leg: Leg, piece: Piece | None, last: bool) -> None:
+        """`last`: nothing follows, so the leg ends, once classifiers have judged it."""
+        if leg.stage not in _OPEN:
+            return
+        if leg.guard is not None:
+            self._write_guarded(leg, leg.guard, piece, last)
+            return
+        if self._rules.shows and piece is not None and (piece.text or piece.token_ids):
+            self._show(leg, piece.text, piece.token_ids, piece.extras)
+        if last and leg.closing is not None:
+            self._end(leg, leg.closing)
 
     def _write_guarded(
         self, leg: Leg, guard: SequenceGuard, piece: Piece | None, last: bool
@@ -366,7 +371,7 @@ class Core:
 
     def _past_guard(self, leg: Leg, guard: SequenceGuard, step: GuardStep) -> None:
         if step.show is not None:
-            self._show(leg, step.show)
+            self._show(leg, step.show.text, step.show.token_ids, step.show.extras)
         if step.over:
             if guard.blocked_by is not None:
                 leg.output.end = Finish("stop", guard.blocked_by, withheld=True)
@@ -376,9 +381,15 @@ class Core:
             reason = "" if end is None else end.reason
             self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
 
-    def _show(self, leg: Leg, piece: Piece) -> None:
+    def _show(
+        self,
+        leg: Leg,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None = None,
+    ) -> None:
         """A row. The leg fails closed where it must hold more than it may."""
-        leg.show(piece)
+        leg.show(text, token_ids, logprobs)
         held, most = leg.held, self._rules.max_held_rows
         if held is not None and len(held.sequences) > most:
             self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))

@@ -65,6 +65,16 @@ class Output:
         """Chunks, by what hooks made of them."""
         self.hook_seconds = 0.0
 
+    @property
+    def cuts(self) -> bool:
+        """Stop strings are looked for."""
+        return self._stops is not None
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens that are not the last, where no stop string is looked for."""
+        self.completion_tokens += len(token_ids)
+        return "" if self._detokenizer is None else self._detokenizer.push(token_ids)
+
     def cut(self, delta: Delta) -> Piece:
         """Text and tokens of a delta, before any hook has seen them."""
         self.completion_tokens += len(delta.token_ids)
