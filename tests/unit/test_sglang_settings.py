@@ -130,7 +130,10 @@ def test_shims_for_cpu_are_switched_on_only_there() -> None:
     on_gpu = arguments.environment(parsed, host="h", device="cuda")
     assert on_cpu["SGLANG_USE_CPU_ENGINE"] == "1"
     assert on_cpu["SGLANG_PLUGINS"] == arguments.CPU_PLUGIN
-    assert on_gpu.keys().isdisjoint({"SGLANG_USE_CPU_ENGINE", "SGLANG_PLUGINS"})
+    assert on_cpu["TORCHDYNAMO_DISABLE"] == "1", "no compiler is needed, whatever the path"
+    assert on_gpu.keys().isdisjoint(
+        {"SGLANG_USE_CPU_ENGINE", "SGLANG_PLUGINS", "TORCHDYNAMO_DISABLE"}
+    )
 
 
 def test_a_hand_over_without_progress_is_bounded_as_the_operator_says() -> None:

@@ -54,6 +54,9 @@ def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_PLUGINS": CPU_PLUGIN,
             "OMP_NUM_THREADS": "1",  # several engines share the cores
+            # Sharded embeddings are compiled by C++ at their first use, by a command line that
+            # breaks at a space in the environment's path; here they are as fast without.
+            "TORCHDYNAMO_DISABLE": "1",
             # It records a CUDA event whatever the device is, and so kills the scheduler.
             "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0",
             "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads":"1"}',  # not 8
