@@ -1,0 +1,1 @@
+"""Deliberate bugs, and how they are tried: see CONTRIBUTING.md."""

@@ -1,0 +1,84 @@
+"""A copy of the tree in which one file at a time is broken. The working tree is never touched."""
+
+from __future__ import annotations
+
+import compileall
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mutants.table import ROOT, Mutant
+
+COPIED = ("frontend", "router", "prefill_worker", "decode_worker", "tandem", "tests")
+_LEFT_OUT = {".git", ".venv"}
+_MEMORY = 8 << 30
+"""Bytes that a mutant may ask for: one that never stops is to end itself, not the machine."""
+
+
+class Overlay:
+    """The copy, and commands that run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        ignore = shutil.ignore_patterns("__pycache__")
+        for entry in ROOT.iterdir():
+            if entry.name in COPIED:
+                shutil.copytree(entry, folder / entry.name, ignore=ignore)
+            elif entry.name not in _LEFT_OUT:
+                (folder / entry.name).symlink_to(entry)
+        compileall.compile_dir(folder, quiet=2, workers=1)
+
+    @contextmanager
+    def broken_by(self, mutant: Mutant) -> Iterator[None]:
+        path = self.root / mutant.path
+        source, times = path.read_text(), path.stat()
+        try:
+            path.write_text(mutant.applied(source))
+            # Python compares the second and the size with what it compiled before.
+            os.utime(path, (times.st_atime, times.st_mtime + 100))
+            yield
+        finally:
+            path.write_text(source)
+            os.utime(path, (times.st_atime, times.st_mtime))
+
+    def passes(self, command: Sequence[str], *, seconds: float) -> bool:
+        """Whether the command ends well in time."""
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_bound_memory,
+        )
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            _kill_group(process)
+
+    def simulation_passes(self, seeds: int) -> bool:
+        command = ["tests/simulation/run.py", f"--seeds={seeds}", "--processes=1"]
+        return self.passes([*command, "--stop-at-first"], seconds=30 + seeds)
+
+    def tests_pass(self, tests: Sequence[str]) -> bool:
+        command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *tests]
+        return self.passes(command, seconds=300)
+
+
+def _bound_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

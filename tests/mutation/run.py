@@ -1,0 +1,70 @@
+"""Try every deliberate bug: `make mutants`, or `python tests/mutation/run.py`.
+
+Each is put into a copy of the tree. There the simulation runs, and where that notices nothing, the
+unit tests of the file. The exit status is 1 unless the simulation alone kills nine of ten and both
+together every one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from mutants.table import faults, load
+from mutants.trial import Result, run
+
+SEEDS = 300
+"""Runs of the simulation that a mutant must survive before the tests are asked."""
+SHARE = 0.9
+"""Of the mutants, what the simulation alone must kill."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of the simulation ({SEEDS})")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="mutants whose file or words hold this text")
+    parser.add_argument("--simulation-alone", action="store_true", help="do not run the tests")
+    parser.add_argument("--check", action="store_true", help="only whether each can be applied")
+    options = parser.parse_args()
+    mutants = [mutant for mutant in load() if options.only in str(mutant)]
+    if wrong := faults(mutants):
+        print(*wrong, sep="\n")
+        return 1
+    if options.check:
+        print(f"mutants: {len(mutants)} can be applied")
+        return 0
+    results = []
+    for result in run(
+        mutants,
+        seeds=options.seeds,
+        processes=options.processes,
+        with_tests=not options.simulation_alone,
+    ):
+        results.append(result)
+        print(f"{result.killer:<10} {result.seconds:6.1f} s  {result.mutant}", flush=True)
+    return summary(results, seeds=options.seeds)
+
+
+def summary(results: Sequence[Result], *, seeds: int) -> int:
+    """Print what came out of it; the answer is the exit status."""
+    killed = Counter(each.killer for each in results)
+    share = killed["simulation"] / len(results)
+    print(
+        f"{len(results)} mutants, {seeds} seeds: the simulation killed {killed['simulation']}"
+        f" ({share:.1%}), tests killed {killed['tests']} more, {killed['nothing']} survived"
+    )
+    for each in results:
+        if each.killer == "nothing":
+            print(f"survived: {each.mutant}")
+    return 1 if killed["nothing"] or share < SHARE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The table of deliberate bugs is whole, and a fixed dozen of them is noticed by the simulation.
+
+`make mutants` tries all.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutants.overlay import Overlay
+from mutants.table import ROOT, Mutant, faults, load
+from mutants.trial import run
+
+MUTANTS = load()
+SHORT = [mutant for mutant in MUTANTS if mutant.short]
+SEEDS = 60
+RUN = Path(__file__).with_name("run.py")
+HARMLESS = Mutant(
+    path="router/core/admission.py",
+    breaks="nothing",
+    before='"""Whether a request may enter',
+    after='"""If a request may enter',
+    tests=(),
+)
+
+
+def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
+    assert faults(MUTANTS) == []
+    assert len(MUTANTS) >= 60
+    for part in (
+        "router/core/",
+        "router/relay.py",
+        "tandem/worker/core/",
+        "decode_worker/",
+        "prefill_worker/",
+        "frontend/upstream/",
+        "frontend/app.py",
+    ):
+        assert any(mutant.path.startswith(part) for mutant in MUTANTS), part
+
+
+def test_a_mutant_that_fits_no_longer_is_named() -> None:
+    gone = Mutant(
+        path="router/relay.py", breaks="a", before="there is no such line", after="", tests=()
+    )
+    often = Mutant(path="router/relay.py", breaks="b", before="self", after="", tests=())
+    broken = Mutant(
+        path="router/core/admission.py",
+        breaks="c",
+        before="def refusal",
+        after="def",
+        tests=("no",),
+    )
+    found = faults([gone, often, broken, broken])
+    assert found[0] == "router/relay.py: a: its `before` is there 0 times, not once"
+    assert found[1].startswith("router/relay.py: b: its `before` is there")
+    assert "is no Python" in found[2]
+    assert "there is no no" in found[3]
+    assert found[-1] == "router/core/admission.py: c: is there twice"
+
+
+def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -> None:
+    mutant = SHORT[0]
+    working = (ROOT / mutant.path).read_text()
+    overlay = Overlay(tmp_path)
+    with overlay.broken_by(mutant):
+        assert (tmp_path / mutant.path).read_text() == mutant.applied(working) != working
+        assert (ROOT / mutant.path).read_text() == working
+    assert (tmp_path / mutant.path).read_text() == working
+    assert overlay.passes(
+        ["-c", "import router, sys; sys.exit('mutants' in sys.path[0])"], seconds=9
+    )
+
+
+@pytest.mark.timeout(240)
+def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one() -> None:
+    assert len(SHORT) == 12
+    results = run([*SHORT, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
+    survived = {str(result.mutant) for result in results if result.killer == "nothing"}
+    assert survived == {str(HARMLESS)}
+
+
+def test_the_check_of_the_table_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"mutants: {len(MUTANTS)} can be applied\n")
