@@ -17,10 +17,12 @@ SCHEMA_VERSION = 41
 _COLUMNS = 24
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
 class Row:
-    title: str
-    panels: Sequence[Panel]
+    """Panels below a title."""
+
+    def __init__(self, title: str, *panels: Panel) -> None:
+        self.title = title
+        self.panels = panels
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -43,6 +43,11 @@ def lines(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
     return Panel(title=title, queries=[Query(*each) for each in pairs], **how)
 
 
+def table(title: str, expression: str, **how: Any) -> Panel:
+    """A row for each series, with its labels."""
+    return Panel(title=title, queries=[Query(expression)], kind="table", minimum=None, **how)
+
+
 def _grouping(expression: str) -> str:
     by = re.search(r"\bby \(([^)]*)\)", expression)
     return "" if by is None else " ".join(f"{{{{{label}}}}}" for label in by[1].split(", "))

@@ -12,123 +12,115 @@ _KV_BYTES = rate('tandem_kv_transfer_bytes_total{phase="decode"}', by="transport
 _READY = "max(tandem_router_routable_workers{{phase={phase}}})"
 
 _TRANSFER = Row(
-    title="KV transfer",
-    panels=[
-        stat("KV received", KV_BYTES, unit="Bps"),
-        stat("Transfer p50", quantile(0.5, _KV), unit="s"),
-        stat("Transfer p99", quantile(0.99, _KV), unit="s"),
-        stat(
-            "Speed of a transfer",
-            ratio(KV_BYTES, rate('tandem_kv_transfer_seconds_sum{phase="decode"}')),
-            unit="Bps",
-            note="Bytes by the time of their transfers: of one transfer in the mean.",
+    "KV transfer",
+    stat("KV received", KV_BYTES, unit="Bps"),
+    stat("Transfer p50", quantile(0.5, _KV), unit="s"),
+    stat("Transfer p99", quantile(0.99, _KV), unit="s"),
+    stat(
+        "Speed of a transfer",
+        ratio(KV_BYTES, rate('tandem_kv_transfer_seconds_sum{phase="decode"}')),
+        unit="Bps",
+        note="Bytes by the time of their transfers: of one transfer in the mean.",
+    ),
+    stat(
+        "Failed transfers",
+        rate('tandem_worker_failed_legs_total{code=~"kv_.*",phase="decode"}'),
+        unit="cps",
+        thresholds=[(1e-9, "red")],
+    ),
+    stat(
+        "Prefill to decode",
+        ratio(_READY.format(phase='"prefill"'), _READY.format(phase='"decode"')),
+        unit="short",
+        note="Routable prefill workers for each routable decode worker.",
+    ),
+    lines("Bytes by transport", _KV_BYTES, unit="Bps"),
+    percentiles("Transfer time", _KV, by="transport"),
+    heatmap("Transfer time, distribution", _KV),
+    lines("Speed of a transfer", ratio(_KV_BYTES, _KV_SUM), unit="Bps"),
+    lines(
+        "Failures by reason",
+        rate('tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
+        unit="cps",
+    ),
+    lines(
+        "Open hand-overs",
+        total("tandem_kv_open_handovers", by="phase"),
+        note="Engines that cannot say have no series here.",
+    ),
+    lines(
+        "KV cache against network",
+        (KV_BYTES, "KV cache"),
+        (
+            rate('tandem_worker_network_bytes_total{phase="decode",direction="receive"}'),
+            "network interfaces of decode",
         ),
-        stat(
-            "Failed transfers",
-            rate('tandem_worker_failed_legs_total{code=~"kv_.*",phase="decode"}'),
-            unit="cps",
-            thresholds=[(1e-9, "red")],
-        ),
-        stat(
-            "Prefill to decode",
-            ratio(_READY.format(phase='"prefill"'), _READY.format(phase='"decode"')),
-            unit="short",
-            note="Routable prefill workers for each routable decode worker.",
-        ),
-        lines("Bytes by transport", _KV_BYTES, unit="Bps"),
-        percentiles("Transfer time", _KV, by="transport"),
-        heatmap("Transfer time, distribution", _KV),
-        lines("Speed of a transfer", ratio(_KV_BYTES, _KV_SUM), unit="Bps"),
-        lines(
-            "Failures by reason",
-            rate('tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
-            unit="cps",
-        ),
-        lines(
-            "Open hand-overs",
-            total("tandem_kv_open_handovers", by="phase"),
-            note="Engines that cannot say have no series here.",
-        ),
-        lines(
-            "KV cache against network",
-            (KV_BYTES, "KV cache"),
-            (
-                rate('tandem_worker_network_bytes_total{phase="decode",direction="receive"}'),
-                "network interfaces of decode",
-            ),
-            unit="Bps",
-            width=24,
-            height=7,
-            note="Over RDMA the lower curve stays near 0 while KV moves. Where it follows the KV"
-            " curve, KV goes over TCP. With hostNetwork it shows the whole node's traffic.",
-        ),
-    ],
+        unit="Bps",
+        width=24,
+        height=7,
+        note="Over RDMA the lower curve stays near 0 while KV moves. Where it follows the KV"
+        " curve, KV goes over TCP. With hostNetwork it shows the whole node's traffic.",
+    ),
 )
 _PHASES = Row(
-    title="Phases",
-    panels=[
-        percentiles(
-            "Time of a sequence", "tandem_worker_leg_seconds", by="phase", shares=(0.5, 0.99)
+    "Phases",
+    percentiles("Time of a sequence", "tandem_worker_leg_seconds", by="phase", shares=(0.5, 0.99)),
+    percentiles("Wait for a pair", "tandem_router_queue_seconds"),
+    lines(
+        "Queue in each phase",
+        total("tandem_worker_waiting_legs", by="phase"),
+        (total("tandem_router_queue_length"), "router"),
+    ),
+    lines(
+        "Slots in use",
+        ratio(
+            total("tandem_router_worker_open_legs", by="phase"),
+            total("tandem_router_worker_slots", by="phase"),
         ),
-        percentiles("Wait for a pair", "tandem_router_queue_seconds"),
-        lines(
-            "Queue in each phase",
-            total("tandem_worker_waiting_legs", by="phase"),
-            (total("tandem_router_queue_length"), "router"),
-        ),
-        lines(
-            "Slots in use",
-            ratio(
-                total("tandem_router_worker_open_legs", by="phase"),
-                total("tandem_router_worker_slots", by="phase"),
-            ),
-            unit="percentunit",
-            maximum=1,
-            note="The phase that is full limits the release: give it workers.",
-        ),
-        lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
-        lines(
-            "How sequences ended",
-            rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",
-            unit="cps",
-        ),
-    ],
+        unit="percentunit",
+        maximum=1,
+        note="The phase that is full limits the release: give it workers.",
+    ),
+    lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
+    lines(
+        "How sequences ended",
+        rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",
+        unit="cps",
+    ),
 )
 _ENGINE = Row(
-    title="Engine",
-    panels=[
-        lines(
-            "Tokens by phase",
-            (rate("tandem_worker_prompt_tokens_total", by="phase"), "prompt, {{phase}}"),
-            (rate("tandem_worker_tokens_total", by="phase"), "made, {{phase}}"),
-            unit="cps",
-            width=6,
+    "Engine",
+    lines(
+        "Tokens by phase",
+        (rate("tandem_worker_prompt_tokens_total", by="phase"), "prompt, {{phase}}"),
+        (rate("tandem_worker_tokens_total", by="phase"), "made, {{phase}}"),
+        unit="cps",
+        width=6,
+    ),
+    lines(
+        "KV cache in use",
+        total("tandem_worker_kv_used_ratio", by="phase, pod"),
+        unit="percentunit",
+        maximum=1,
+        width=6,
+    ),
+    lines(
+        "Prefix cache hits",
+        ratio(
+            rate("tandem_worker_cached_tokens_total", by="phase"),
+            rate("tandem_worker_prompt_tokens_total", by="phase"),
         ),
-        lines(
-            "KV cache in use",
-            total("tandem_worker_kv_used_ratio", by="phase, pod"),
-            unit="percentunit",
-            maximum=1,
-            width=6,
-        ),
-        lines(
-            "Prefix cache hits",
-            ratio(
-                rate("tandem_worker_cached_tokens_total", by="phase"),
-                rate("tandem_worker_prompt_tokens_total", by="phase"),
-            ),
-            unit="percentunit",
-            maximum=1,
-            width=6,
-        ),
-        percentiles(
-            "Worker's time for an engine step",
-            "tandem_worker_step_seconds",
-            by="phase",
-            shares=(0.5, 0.99),
-            width=6,
-        ),
-    ],
+        unit="percentunit",
+        maximum=1,
+        width=6,
+    ),
+    percentiles(
+        "Worker's time for an engine step",
+        "tandem_worker_step_seconds",
+        by="phase",
+        shares=(0.5, 0.99),
+        width=6,
+    ),
 )
 DASHBOARD = Dashboard(
     name="disaggregation",

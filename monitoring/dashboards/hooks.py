@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import heatmap, lines, percentiles
-from monitoring.panels import Panel, Query
+from monitoring.dashboards.common import heatmap, lines, percentiles, table
 from monitoring.queries import quantile, rate, ratio, total
 
 _HOOK, _CLASSIFIER = "phase, hook", "phase, classifier"
@@ -15,113 +14,96 @@ _HOOK_VERDICTS, _CLASSIFIER_VERDICTS = (
 _FAILED = '{verdict=~"error|timeout"}'
 
 _HOOKS = Row(
-    title="Output hooks",
-    panels=[
-        lines("Verdicts", rate(_HOOK_VERDICTS, by=f"{_HOOK}, verdict") + " > 0", unit="cps"),
-        lines(
-            "Errors and timeouts",
-            rate(_HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
-            unit="cps",
+    "Output hooks",
+    lines("Verdicts", rate(_HOOK_VERDICTS, by=f"{_HOOK}, verdict") + " > 0", unit="cps"),
+    lines(
+        "Errors and timeouts",
+        rate(_HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
+        unit="cps",
+    ),
+    lines(
+        "Share of chunks that were not passed as they came",
+        ratio(
+            rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
+            rate(_HOOK_VERDICTS, by=_HOOK),
         ),
-        lines(
-            "Share of chunks that were not passed as they came",
-            ratio(
-                rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
-                rate(_HOOK_VERDICTS, by=_HOOK),
-            ),
-            unit="percentunit",
-            maximum=1,
-        ),
-        lines(
-            "Time of a call",
-            (quantile(0.5, "tandem_hook_seconds", by=_HOOK), "p50 {{phase}} {{hook}}"),
-            (quantile(0.99, "tandem_hook_seconds", by=_HOOK), "p99 {{phase}} {{hook}}"),
-            unit="s",
-        ),
-        heatmap("Time of a call, distribution", "tandem_hook_seconds"),
-        lines("Held tokens", total("tandem_hook_held_tokens", by=_HOOK)),
-        lines(
-            "State: open sequences",
-            total("tandem_hook_open_sequences", by=_HOOK),
-            (total("tandem_worker_open_legs", by="phase"), "open in the worker, {{phase}}"),
-            note="A hook keeps state for each open sequence. It must not grow beyond the worker's.",
-        ),
-        Panel(
-            title="Hooks",
-            kind="table",
-            queries=[Query("count by (phase, hook, on_error, shadow) (tandem_hook_info)")],
-            minimum=None,
-        ),
-        lines(
-            "Audit log",
-            rate("tandem_audit_records_total", by="outcome"),
-            (rate("tandem_audit_errors_total"), "refused by the disk, tried again"),
-            unit="cps",
-        ),
-    ],
+        unit="percentunit",
+        maximum=1,
+    ),
+    lines(
+        "Time of a call",
+        (quantile(0.5, "tandem_hook_seconds", by=_HOOK), "p50 {{phase}} {{hook}}"),
+        (quantile(0.99, "tandem_hook_seconds", by=_HOOK), "p99 {{phase}} {{hook}}"),
+        unit="s",
+    ),
+    heatmap("Time of a call, distribution", "tandem_hook_seconds"),
+    lines("Held tokens", total("tandem_hook_held_tokens", by=_HOOK)),
+    lines(
+        "State: open sequences",
+        total("tandem_hook_open_sequences", by=_HOOK),
+        (total("tandem_worker_open_legs", by="phase"), "open in the worker, {{phase}}"),
+        note="A hook keeps state for each open sequence. It must not grow beyond the worker's.",
+    ),
+    table("Hooks", "count by (phase, hook, on_error, shadow) (tandem_hook_info)"),
+    lines(
+        "Audit log",
+        rate("tandem_audit_records_total", by="outcome"),
+        (rate("tandem_audit_errors_total"), "refused by the disk, tried again"),
+        unit="cps",
+    ),
 )
 _POOL = Row(
-    title="Hook pool",
-    panels=[
-        lines("Processes that can judge", total("tandem_hook_pool_processes", by="phase, pod")),
-        lines(
-            "Chunks that wait for a verdict", total("tandem_hook_pool_outstanding", by="phase, pod")
-        ),
-        lines(
-            "Processes replaced",
-            rate("tandem_hook_pool_restarts_total", by="phase, pod"),
-            unit="cps",
-        ),
-    ],
+    "Hook pool",
+    lines("Processes that can judge", total("tandem_hook_pool_processes", by="phase, pod")),
+    lines("Chunks that wait for a verdict", total("tandem_hook_pool_outstanding", by="phase, pod")),
+    lines(
+        "Processes replaced",
+        rate("tandem_hook_pool_restarts_total", by="phase, pod"),
+        unit="cps",
+    ),
 )
 _CLASSIFIERS = Row(
-    title="Classifiers",
-    panels=[
-        lines(
-            "Verdicts",
-            (
-                rate(_CLASSIFIER_VERDICTS, by=f"{_CLASSIFIER}, verdict") + " > 0",
-                "{{classifier}} {{verdict}}",
-            ),
-            unit="cps",
-            width=6,
+    "Classifiers",
+    lines(
+        "Verdicts",
+        (
+            rate(_CLASSIFIER_VERDICTS, by=f"{_CLASSIFIER}, verdict") + " > 0",
+            "{{classifier}} {{verdict}}",
         ),
-        percentiles(
-            "Time of a call",
-            "tandem_classifier_seconds",
-            by="classifier",
-            shares=(0.5, 0.99),
-            width=6,
+        unit="cps",
+        width=6,
+    ),
+    percentiles(
+        "Time of a call",
+        "tandem_classifier_seconds",
+        by="classifier",
+        shares=(0.5, 0.99),
+        width=6,
+    ),
+    lines(
+        "Errors and timeouts",
+        (
+            rate(_CLASSIFIER_VERDICTS + _FAILED, by=f"{_CLASSIFIER}, verdict"),
+            "{{classifier}} {{verdict}}",
         ),
-        lines(
-            "Errors and timeouts",
-            (
-                rate(_CLASSIFIER_VERDICTS + _FAILED, by=f"{_CLASSIFIER}, verdict"),
-                "{{classifier}} {{verdict}}",
-            ),
-            unit="cps",
-            width=6,
-        ),
-        lines(
-            "Calls that have not returned",
-            (total("tandem_classifier_running", by=_CLASSIFIER), "{{classifier}}"),
-            width=6,
-        ),
-    ],
+        unit="cps",
+        width=6,
+    ),
+    lines(
+        "Calls that have not returned",
+        (total("tandem_classifier_running", by=_CLASSIFIER), "{{classifier}}"),
+        width=6,
+    ),
 )
 _LOGITS = Row(
-    title="Logits processors",
-    panels=[
-        lines(
-            "Sequences that hold state", total("tandem_logits_states", by="phase, pod"), width=12
-        ),
-        lines(
-            "Requests that a processor failed",
-            rate('tandem_worker_failed_legs_total{code="logits_processor_failed"}', by="phase"),
-            unit="cps",
-            width=12,
-        ),
-    ],
+    "Logits processors",
+    lines("Sequences that hold state", total("tandem_logits_states", by="phase, pod"), width=12),
+    lines(
+        "Requests that a processor failed",
+        rate('tandem_worker_failed_legs_total{code="logits_processor_failed"}', by="phase"),
+        unit="cps",
+        width=12,
+    ),
 )
 DASHBOARD = Dashboard(
     name="hooks",

@@ -30,85 +30,77 @@ def _burns(what: str) -> list[tuple[str, str]]:
 
 
 _GOODPUT = Row(
-    title="Goodput",
-    panels=[
-        replace(GOODPUT_NOW, height=8),
-        lines(
-            "Requests that met their objectives",
-            (GOODPUT, "both"),
-            (ratio(rate(f'{_MET}{{ttft="met"}}'), rate(EVERY_REQUEST)), "time to first token"),
-            (ratio(rate(f'{_MET}{{itl="met"}}'), rate(EVERY_REQUEST)), "time between tokens"),
-            unit="percentunit",
-            maximum=1,
-            width=10,
-            note="Share of all requests but those that failed by their client's doing; a failed"
-            " request met nothing.",
-        ),
-        lines(
-            "Requests by what they met",
-            (rate(_MET, by="ttft, itl"), "TTFT {{ttft}}, ITL {{itl}}"),
-            unit="reqps",
-            stacked=True,
-            width=10,
-        ),
-    ],
+    "Goodput",
+    replace(GOODPUT_NOW, height=8),
+    lines(
+        "Requests that met their objectives",
+        (GOODPUT, "both"),
+        (ratio(rate(f'{_MET}{{ttft="met"}}'), rate(EVERY_REQUEST)), "time to first token"),
+        (ratio(rate(f'{_MET}{{itl="met"}}'), rate(EVERY_REQUEST)), "time between tokens"),
+        unit="percentunit",
+        maximum=1,
+        width=10,
+        note="Share of all requests but those that failed by their client's doing; a failed"
+        " request met nothing.",
+    ),
+    lines(
+        "Requests by what they met",
+        (rate(_MET, by="ttft, itl"), "TTFT {{ttft}}, ITL {{itl}}"),
+        unit="reqps",
+        stacked=True,
+        width=10,
+    ),
 )
 _PERCENTILES = Row(
-    title="Latency",
-    panels=[
-        percentiles("Time to first token", TTFT, more=[_objective("ttft")]),
-        percentiles(
-            "Time between tokens",
-            ITL,
-            more=[_objective("itl")],
-            note="The objective is for a request's mean; this is of single tokens.",
-        ),
-        percentiles("Whole request", E2E),
-        heatmap("Time to first token, distribution", TTFT, height=9),
-        heatmap("Time between tokens, distribution", ITL, height=9),
-        heatmap("Whole request, distribution", E2E, height=9),
-    ],
+    "Latency",
+    percentiles("Time to first token", TTFT, more=[_objective("ttft")]),
+    percentiles(
+        "Time between tokens",
+        ITL,
+        more=[_objective("itl")],
+        note="The objective is for a request's mean; this is of single tokens.",
+    ),
+    percentiles("Whole request", E2E),
+    heatmap("Time to first token, distribution", TTFT, height=9),
+    heatmap("Time between tokens, distribution", ITL, height=9),
+    heatmap("Whole request, distribution", E2E, height=9),
 )
 _BUDGET = Row(
-    title="Error budget",
-    panels=[
-        lines(
-            "TTFT objective missed",
-            *_burns("ttft_misses"),
-            unit="percentunit",
-            note="Share of successful requests, as recorded for the alerts, over each window.",
-        ),
-        lines(
-            "ITL objective missed",
-            *_burns("itl_misses"),
-            unit="percentunit",
-            note="Share of successful requests, as recorded for the alerts, over each window.",
-        ),
-        lines(
-            "Requests that failed",
-            *_burns("errors"),
-            unit="percentunit",
-            note="Share of requests with status 5xx or 429, as recorded for the alerts.",
-        ),
-    ],
+    "Error budget",
+    lines(
+        "TTFT objective missed",
+        *_burns("ttft_misses"),
+        unit="percentunit",
+        note="Share of successful requests, as recorded for the alerts, over each window.",
+    ),
+    lines(
+        "ITL objective missed",
+        *_burns("itl_misses"),
+        unit="percentunit",
+        note="Share of successful requests, as recorded for the alerts, over each window.",
+    ),
+    lines(
+        "Requests that failed",
+        *_burns("errors"),
+        unit="percentunit",
+        note="Share of requests with status 5xx or 429, as recorded for the alerts.",
+    ),
 )
 _CLIENTS = Row(
-    title="Clients",
-    panels=[
-        lines(
-            "Requests that their client ended",
-            (rate("tandem_frontend_disconnects_total"), "went away"),
-            (rate("tandem_frontend_slow_clients_total"), "read too slowly"),
-            unit="reqps",
-            width=12,
-        ),
-        lines(
-            "Output that waits for clients",
-            "sum by (pod) (tandem_frontend_backlog_bytes)",
-            unit="bytes",
-            width=12,
-        ),
-    ],
+    "Clients",
+    lines(
+        "Requests that their client ended",
+        (rate("tandem_frontend_disconnects_total"), "went away"),
+        (rate("tandem_frontend_slow_clients_total"), "read too slowly"),
+        unit="reqps",
+        width=12,
+    ),
+    lines(
+        "Output that waits for clients",
+        "sum by (pod) (tandem_frontend_backlog_bytes)",
+        unit="bytes",
+        width=12,
+    ),
 )
 DASHBOARD = Dashboard(
     name="latency",

@@ -12,93 +12,79 @@ from monitoring.dashboards.common import (
     lines,
     percentiles,
     stat,
+    table,
 )
-from monitoring.panels import Panel, Query
 from monitoring.queries import quantile, rate, ratio, total
 
 _RED_WHEN_NONE = ((0, "red"), (1, "green"))
 _HEALTH = Row(
-    title="Health",
-    panels=[
-        stat(
-            "Firing alerts",
-            'count(ALERTS{alertname=~"Tandem.*",alertstate="firing"}) or vector(0)',
-            thresholds=[(1, "red")],
-            note="Tandem's own alerts of this release.",
-        ),
-        stat("Pairs that take work", "max(tandem_router_ready_pairs)", thresholds=_RED_WHEN_NONE),
-        GOODPUT_NOW,
-        stat(
-            "Errors",
-            ERROR_RATIO,
-            unit="percentunit",
-            thresholds=[(0.01, "orange"), (0.05, "red")],
-            note="Share of requests that failed with status 5xx or 429.",
-        ),
-        stat("TTFT p99", quantile(0.99, TTFT), unit="s"),
-        stat("ITL p99", quantile(0.99, ITL), unit="s"),
-    ],
+    "Health",
+    stat(
+        "Firing alerts",
+        'count(ALERTS{alertname=~"Tandem.*",alertstate="firing"}) or vector(0)',
+        thresholds=[(1, "red")],
+        note="Tandem's own alerts of this release.",
+    ),
+    stat("Pairs that take work", "max(tandem_router_ready_pairs)", thresholds=_RED_WHEN_NONE),
+    GOODPUT_NOW,
+    stat(
+        "Errors",
+        ERROR_RATIO,
+        unit="percentunit",
+        thresholds=[(0.01, "orange"), (0.05, "red")],
+        note="Share of requests that failed with status 5xx or 429.",
+    ),
+    stat("TTFT p99", quantile(0.99, TTFT), unit="s"),
+    stat("ITL p99", quantile(0.99, ITL), unit="s"),
 )
 _TRAFFIC = Row(
-    title="Traffic",
-    panels=[
-        lines(
-            "Requests by outcome",
-            rate("tandem_frontend_requests_total", by="outcome") + " > 0",
-            unit="reqps",
-            stacked=True,
-        ),
-        lines(
-            "Tokens",
-            (rate("tandem_frontend_prompt_tokens_total"), "prompt"),
-            (rate("tandem_frontend_completion_tokens_total"), "completion"),
-            unit="cps",
-            note="Tokens each second, in and out.",
-        ),
-        lines(
-            "Requests in flight",
-            (total("tandem_frontend_open_requests"), "open"),
-            (total("tandem_router_queue_length"), "waiting for a pair"),
-        ),
-        percentiles("Time to first token", TTFT),
-        percentiles("Time between tokens", ITL),
-        lines("KV cache handed over", (KV_BYTES, "received by decode"), unit="Bps"),
-    ],
+    "Traffic",
+    lines(
+        "Requests by outcome",
+        rate("tandem_frontend_requests_total", by="outcome") + " > 0",
+        unit="reqps",
+        stacked=True,
+    ),
+    lines(
+        "Tokens",
+        (rate("tandem_frontend_prompt_tokens_total"), "prompt"),
+        (rate("tandem_frontend_completion_tokens_total"), "completion"),
+        unit="cps",
+        note="Tokens each second, in and out.",
+    ),
+    lines(
+        "Requests in flight",
+        (total("tandem_frontend_open_requests"), "open"),
+        (total("tandem_router_queue_length"), "waiting for a pair"),
+    ),
+    percentiles("Time to first token", TTFT),
+    percentiles("Time between tokens", ITL),
+    lines("KV cache handed over", (KV_BYTES, "received by decode"), unit="Bps"),
 )
 _WORKERS = Row(
-    title="Workers",
-    panels=[
-        lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
-        lines(
-            "Sequences",
-            (total("tandem_worker_open_legs", by="phase"), "open, {{phase}}"),
-            (total("tandem_worker_waiting_legs", by="phase"), "waiting, {{phase}}"),
+    "Workers",
+    lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
+    lines(
+        "Sequences",
+        (total("tandem_worker_open_legs", by="phase"), "open, {{phase}}"),
+        (total("tandem_worker_waiting_legs", by="phase"), "waiting, {{phase}}"),
+    ),
+    lines(
+        "KV cache in use",
+        ratio(
+            total("tandem_worker_kv_tokens_used", by="phase"),
+            total("tandem_worker_kv_tokens_total", by="phase"),
         ),
-        lines(
-            "KV cache in use",
-            ratio(
-                total("tandem_worker_kv_tokens_used", by="phase"),
-                total("tandem_worker_kv_tokens_total", by="phase"),
-            ),
-            unit="percentunit",
-            maximum=1,
-        ),
-    ],
+        unit="percentunit",
+        maximum=1,
+    ),
 )
 _PROCESSES = Row(
-    title="Processes",
-    panels=[
-        lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
-        lines("Memory", total("process_resident_memory_bytes", by="pod"), unit="bytes", width=6),
-        lines("Trace spans", rate("tandem_trace_spans_total", by="outcome"), unit="cps", width=6),
-        Panel(
-            title="Versions",
-            kind="table",
-            queries=[Query("count by (component, version) (tandem_build_info)")],
-            minimum=None,
-            width=6,
-        ),
-    ],
+    "Processes",
+    lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
+    lines("Memory", total("process_resident_memory_bytes", by="pod"), unit="bytes", width=6),
+    lines("Trace spans", rate("tandem_trace_spans_total", by="outcome"), unit="cps", width=6),
+    table("Versions", "count by (component, version) (tandem_build_info)", width=6),
 )
 DASHBOARD = Dashboard(
     name="overview",

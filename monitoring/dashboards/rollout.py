@@ -3,108 +3,91 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import lines
-from monitoring.panels import Panel, Query
+from monitoring.dashboards.common import lines, table
 from monitoring.queries import rate, total
 
 _READY = Row(
-    title="Ready and draining",
-    panels=[
-        lines(
-            "Ready",
-            (total("tandem_worker_ready", by="phase"), "{{phase}} workers"),
-            (total("tandem_frontend_ready"), "frontends"),
-            ("count(tandem_router_ready_pairs > 0)", "routers with a pair"),
-        ),
-        lines(
-            "Draining",
-            (total("tandem_worker_draining", by="phase"), "{{phase}} workers"),
-            (total("tandem_frontend_draining"), "frontends"),
-            (total("tandem_router_draining"), "routers"),
-        ),
-        lines(
-            "Open on what drains",
-            "sum by (phase, pod) (tandem_worker_open_legs * tandem_worker_draining) > 0",
-            note="Sequences that a draining worker still has.",
-        ),
-    ],
+    "Ready and draining",
+    lines(
+        "Ready",
+        (total("tandem_worker_ready", by="phase"), "{{phase}} workers"),
+        (total("tandem_frontend_ready"), "frontends"),
+        ("count(tandem_router_ready_pairs > 0)", "routers with a pair"),
+    ),
+    lines(
+        "Draining",
+        (total("tandem_worker_draining", by="phase"), "{{phase}} workers"),
+        (total("tandem_frontend_draining"), "frontends"),
+        (total("tandem_router_draining"), "routers"),
+    ),
+    lines(
+        "Open on what drains",
+        "sum by (phase, pod) (tandem_worker_open_legs * tandem_worker_draining) > 0",
+        note="Sequences that a draining worker still has.",
+    ),
 )
 _DRAINS = Row(
-    title="Drains",
-    panels=[
-        lines(
-            "Time of a drain",
-            "max by (pod) (tandem_worker_drain_seconds) > 0",
-            "max by (pod) (tandem_router_drain_seconds) > 0",
-            "max by (pod) (tandem_frontend_drain_seconds) > 0",
-            unit="s",
-        ),
-        lines(
-            "Cut off at the end of a drain",
-            total("tandem_worker_drain_aborted_total", by="pod"),
-            total("tandem_router_drain_aborted_total", by="pod"),
-            total("tandem_frontend_drain_aborted_total", by="pod"),
-            note="Since the start of each process.",
-        ),
-        lines(
-            "Streams to routers",
-            total("tandem_frontend_router_streams", by="state"),
-            (rate("tandem_frontend_router_reconnects_total", by="cause"), "given up: {{cause}}"),
-            (rate("tandem_frontend_resubmitted_prompts_total"), "prompts submitted again"),
-        ),
-    ],
+    "Drains",
+    lines(
+        "Time of a drain",
+        "max by (pod) (tandem_worker_drain_seconds) > 0",
+        "max by (pod) (tandem_router_drain_seconds) > 0",
+        "max by (pod) (tandem_frontend_drain_seconds) > 0",
+        unit="s",
+    ),
+    lines(
+        "Cut off at the end of a drain",
+        total("tandem_worker_drain_aborted_total", by="pod"),
+        total("tandem_router_drain_aborted_total", by="pod"),
+        total("tandem_frontend_drain_aborted_total", by="pod"),
+        note="Since the start of each process.",
+    ),
+    lines(
+        "Streams to routers",
+        total("tandem_frontend_router_streams", by="state"),
+        (rate("tandem_frontend_router_reconnects_total", by="cause"), "given up: {{cause}}"),
+        (rate("tandem_frontend_resubmitted_prompts_total"), "prompts submitted again"),
+    ),
 )
 _REQUESTS = Row(
-    title="What requests feel of it",
-    panels=[
-        lines(
-            "Failed requests",
-            rate(
-                'tandem_frontend_requests_total{outcome=~"draining|worker_lost|worker_error|'
-                'router_lost|no_pair"}',
-                by="outcome",
-            ),
-            unit="reqps",
-            note="A rollout must leave all of these at 0.",
+    "What requests feel of it",
+    lines(
+        "Failed requests",
+        rate(
+            'tandem_frontend_requests_total{outcome=~"draining|worker_lost|worker_error|'
+            'router_lost|no_pair"}',
+            by="outcome",
         ),
-        lines(
-            "Retries on another pair", (rate("tandem_router_retries_total"), "retries"), unit="cps"
-        ),
-        lines(
-            "Sequences refused by workers",
-            rate('tandem_worker_failed_legs_total{code=~"draining|queue_full"}', by="phase, code"),
-            unit="cps",
-        ),
-    ],
+        unit="reqps",
+        note="A rollout must leave all of these at 0.",
+    ),
+    lines("Retries on another pair", (rate("tandem_router_retries_total"), "retries"), unit="cps"),
+    lines(
+        "Sequences refused by workers",
+        rate('tandem_worker_failed_legs_total{code=~"draining|queue_full"}', by="phase, code"),
+        unit="cps",
+    ),
 )
 _PODS = Row(
-    title="Pods",
-    panels=[
-        lines("Pods by version", "count by (component, version) (tandem_build_info)"),
-        lines(
-            "Process starts",
-            "sum by (pod) (changes(process_start_time_seconds[1h])) > 0",
-            note="In the last hour, in a pod that stayed.",
+    "Pods",
+    lines("Pods by version", "count by (component, version) (tandem_build_info)"),
+    lines(
+        "Process starts",
+        "sum by (pod) (changes(process_start_time_seconds[1h])) > 0",
+        note="In the last hour, in a pod that stayed.",
+    ),
+    table("Age of processes", "time() - max by (pod) (process_start_time_seconds)", unit="s"),
+    lines(
+        "Time until certificates end",
+        (
+            "min by (file, pod) (tandem_tls_certificate_expiry_seconds) - time()",
+            "{{pod}} {{file}}",
         ),
-        Panel(
-            title="Age of processes",
-            kind="table",
-            unit="s",
-            queries=[Query("time() - max by (pod) (process_start_time_seconds)")],
-            minimum=None,
-        ),
-        lines(
-            "Time until certificates end",
-            (
-                "min by (file, pod) (tandem_tls_certificate_expiry_seconds) - time()",
-                "{{pod}} {{file}}",
-            ),
-            unit="s",
-            minimum=None,
-            width=24,
-            height=6,
-        ),
-    ],
+        unit="s",
+        minimum=None,
+        width=24,
+        height=6,
+    ),
 )
 DASHBOARD = Dashboard(
     name="rollout",

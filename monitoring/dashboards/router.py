@@ -7,111 +7,99 @@ from monitoring.dashboards.common import heatmap, lines, percentiles, stat
 from monitoring.queries import rate, ratio, total
 
 _ADMISSION = Row(
-    title="Admission",
-    panels=[
-        lines("Queue", "sum by (pod) (tandem_router_queue_length)"),
-        percentiles("Wait for a pair", "tandem_router_queue_seconds"),
-        heatmap("Wait for a pair, distribution", "tandem_router_queue_seconds"),
-        lines(
-            "Requests by outcome",
-            rate("tandem_router_requests_total", by="outcome") + " > 0",
-            unit="reqps",
-            stacked=True,
-        ),
-        lines(
-            "Retries",
-            (rate("tandem_router_retries_total"), "on another pair"),
-            (rate("tandem_router_requeued_total"), "queued again"),
-            unit="cps",
-        ),
-        lines(
-            "Cancelled sequences by reason",
-            rate("tandem_router_cancels_total", by="reason") + " > 0",
-            unit="cps",
-        ),
-    ],
+    "Admission",
+    lines("Queue", "sum by (pod) (tandem_router_queue_length)"),
+    percentiles("Wait for a pair", "tandem_router_queue_seconds"),
+    heatmap("Wait for a pair, distribution", "tandem_router_queue_seconds"),
+    lines(
+        "Requests by outcome",
+        rate("tandem_router_requests_total", by="outcome") + " > 0",
+        unit="reqps",
+        stacked=True,
+    ),
+    lines(
+        "Retries",
+        (rate("tandem_router_retries_total"), "on another pair"),
+        (rate("tandem_router_requeued_total"), "queued again"),
+        unit="cps",
+    ),
+    lines(
+        "Cancelled sequences by reason",
+        rate("tandem_router_cancels_total", by="reason") + " > 0",
+        unit="cps",
+    ),
 )
 _PAIRING = Row(
-    title="Pairs",
-    panels=[
-        stat(
-            "Pairs that take work",
-            "max(tandem_router_ready_pairs)",
-            thresholds=[(0, "red"), (1, "green")],
-            height=8,
+    "Pairs",
+    stat(
+        "Pairs that take work",
+        "max(tandem_router_ready_pairs)",
+        thresholds=[(0, "red"), (1, "green")],
+        height=8,
+    ),
+    lines(
+        "Routable workers",
+        ("max by (phase) (tandem_router_routable_workers)", "routable {{phase}}"),
+        (
+            "max by (phase) (count by (phase, pod) (tandem_router_worker_slots))",
+            "connected {{phase}}",
         ),
-        lines(
-            "Routable workers",
-            ("max by (phase) (tandem_router_routable_workers)", "routable {{phase}}"),
-            (
-                "max by (phase) (count by (phase, pod) (tandem_router_worker_slots))",
-                "connected {{phase}}",
-            ),
-            width=10,
-            note="A connected worker that is not routable drains, or fits no worker of the other"
-            " phase.",
+        width=10,
+        note="A connected worker that is not routable drains, or fits no worker of the other"
+        " phase.",
+    ),
+    lines(
+        "Pairs rejected, by the first field that differs",
+        "sum by (reason) (tandem_router_pair_rejected_total) > 0",
+        width=10,
+        note="Since the router's start.",
+    ),
+    lines(
+        "Slots in use by worker",
+        ratio(
+            "sum by (phase, worker) (tandem_router_worker_open_legs)",
+            "max by (phase, worker) (tandem_router_worker_slots)",
         ),
-        lines(
-            "Pairs rejected, by the first field that differs",
-            "sum by (reason) (tandem_router_pair_rejected_total) > 0",
-            width=10,
-            note="Since the router's start.",
-        ),
-        lines(
-            "Slots in use by worker",
-            ratio(
-                "sum by (phase, worker) (tandem_router_worker_open_legs)",
-                "max by (phase, worker) (tandem_router_worker_slots)",
-            ),
-            unit="percentunit",
-            maximum=1,
-            note="Of all routers together.",
-        ),
-        lines(
-            "How sequences ended on workers",
-            rate("tandem_router_legs_total", by="phase, outcome") + " > 0",
-            unit="cps",
-        ),
-        lines(
-            "Overdue sequences",
-            "max by (phase, worker) (tandem_router_worker_overdue_legs) > 0",
-            (rate("tandem_router_settle_overdue_total"), "new each second"),
-        ),
-    ],
+        unit="percentunit",
+        maximum=1,
+        note="Of all routers together.",
+    ),
+    lines(
+        "How sequences ended on workers",
+        rate("tandem_router_legs_total", by="phase, outcome") + " > 0",
+        unit="cps",
+    ),
+    lines(
+        "Overdue sequences",
+        "max by (phase, worker) (tandem_router_worker_overdue_legs) > 0",
+        (rate("tandem_router_settle_overdue_total"), "new each second"),
+    ),
 )
 _DISCOVERY = Row(
-    title="Discovery",
-    panels=[
-        lines(
-            "Workers",
-            ("max by (phase) (tandem_router_discovered_workers)", "listed {{phase}}"),
-            ("max by (phase) (tandem_router_routable_workers)", "routable {{phase}}"),
-        ),
-        lines(
-            "Age of what the router knows",
-            "max by (pod) (tandem_router_discovery_age_seconds)",
-            unit="s",
-        ),
-        lines(
-            "Failed look-ups", rate("tandem_router_discovery_errors_total", by="reason"), unit="cps"
-        ),
-    ],
+    "Discovery",
+    lines(
+        "Workers",
+        ("max by (phase) (tandem_router_discovered_workers)", "listed {{phase}}"),
+        ("max by (phase) (tandem_router_routable_workers)", "routable {{phase}}"),
+    ),
+    lines(
+        "Age of what the router knows",
+        "max by (pod) (tandem_router_discovery_age_seconds)",
+        unit="s",
+    ),
+    lines("Failed look-ups", rate("tandem_router_discovery_errors_total", by="reason"), unit="cps"),
 )
 _RELAY = Row(
-    title="Relay",
-    panels=[
-        lines("Payload", rate("tandem_router_relayed_bytes_total", by="pod"), unit="Bps"),
-        lines(
-            "Frames of workers", rate("tandem_router_relayed_frames_total", by="pod"), unit="cps"
-        ),
-        lines(
-            "Connections",
-            (total("tandem_router_frontends", by="pod"), "frontends at {{pod}}"),
-            (total("tandem_router_open_sequences", by="pod"), "open sequences at {{pod}}"),
-            (total("tandem_frontend_router_streams", by="state"), "streams to routers, {{state}}"),
-            (total("tandem_frontend_waiting_requests"), "requests that wait for a router"),
-        ),
-    ],
+    "Relay",
+    lines("Payload", rate("tandem_router_relayed_bytes_total", by="pod"), unit="Bps"),
+    lines("Frames of workers", rate("tandem_router_relayed_frames_total", by="pod"), unit="cps"),
+    lines(
+        "Connections",
+        (total("tandem_router_frontends", by="pod"), "frontends at {{pod}}"),
+        (total("tandem_router_open_sequences", by="pod"), "open sequences at {{pod}}"),
+        (total("tandem_frontend_router_streams", by="state"), "streams to routers, {{state}}"),
+        (total("tandem_frontend_waiting_requests"), "requests that wait for a router"),
+    ),
 )
 DASHBOARD = Dashboard(
     name="router",

@@ -51,7 +51,7 @@ def documents() -> list[dict[str, Any]]:
 
 def _render(catalogue: Catalogue, *queries: Query) -> dict[str, Any]:
     panel = Panel(title="any", queries=queries)
-    row = Row(title="any", panels=[panel])
+    row = Row("any", panel)
     return dashboard.render(
         Dashboard(name="any", title="any", description="any", rows=[row]), catalogue
     )
