@@ -39,6 +39,9 @@ def texts(name: str, value: object) -> list[str]:
 
 
 def some_of(name: str, value: object, allowed: Collection[str]) -> list[str]:
+    """None stands for all of them."""
+    if value is None:
+        return list(allowed)
     chosen = texts(name, value)
     unknown = [one for one in chosen if one not in allowed]
     if unknown or not chosen:

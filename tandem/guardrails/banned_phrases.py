@@ -81,6 +81,7 @@ class BannedPhrases:
         self._automaton = Automaton(read, case_sensitive=case_sensitive, whole_words=whole_words)
         self._start = self._automaton.start
         self._sequences: Sequences[_Sequence] = Sequences(_Sequence)
+        self.close = self._sequences.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         sequence = self._sequences.of(chunk)
@@ -102,10 +103,6 @@ class BannedPhrases:
         if chunk.aborted:
             return suppress()
         return self._judge(sequence, chunk, before)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._sequences.close(request_id)
 
     def _judge(self, sequence: _Sequence, chunk: Chunk, state: State) -> Verdict:
         held = sequence.waiting()

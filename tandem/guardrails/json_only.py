@@ -36,6 +36,7 @@ class JsonOnly:
         )
         self.objects_only = arguments.flag("objects_only", objects_only)
         self._sequences: Sequences[_Sequence] = Sequences(lambda: _Sequence(self.objects_only))
+        self.close = self._sequences.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         sequence = self._sequences.of(chunk)
@@ -55,7 +56,3 @@ class JsonOnly:
         if chunk.is_final and chunk.phase == "decode" and not reader.complete:
             return terminate(TRUNCATED, text=text)
         return emit(text)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._sequences.close(request_id)

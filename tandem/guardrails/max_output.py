@@ -123,6 +123,7 @@ class MaxOutput:
             raise LoadError(f"it needs a limit: one of {', '.join(given)}")
         self.reason = arguments.text("reason", reason)
         self._sequences: Sequences[list[_Counter]] = Sequences(self._counters)
+        self.close = self._sequences.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         counters = self._sequences.of(chunk)
@@ -135,10 +136,6 @@ class MaxOutput:
             if found is not None and (cut is None or found < cut):
                 cut = found
         return emit(text) if cut is None else terminate(self.reason, text=text[:cut])
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._sequences.close(request_id)
 
     def _counters(self) -> list[_Counter]:
         return [_COUNTERS[name](limit) for name, limit in self.limits.items()]

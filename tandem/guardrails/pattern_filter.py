@@ -76,6 +76,7 @@ class PatternFilter:
         except (NotUnderstoodError, LoadError):
             self._begun = None  # taken apart, it may also be too large for RE2
         self._sequences: Sequences[_Sequence] = Sequences(_Sequence)
+        self.close = self._sequences.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         sequence = self._sequences.of(chunk)
@@ -91,10 +92,6 @@ class PatternFilter:
         if chunk.aborted:
             return suppress()
         return self._judge(sequence, chunk)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._sequences.close(request_id)
 
     # --- inside ----------------------------------------------------------------------------------
 

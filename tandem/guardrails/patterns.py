@@ -24,13 +24,10 @@ class Patterns:
             [_pattern(place, given) for place, given in enumerate(patterns)],
             max_match=arguments.whole("max_match", max_match),
         )
+        self.close = self._filter.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return self._filter(chunk)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._filter.close(request_id)
 
 
 def action_of(name: str, value: object) -> Action:

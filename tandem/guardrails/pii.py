@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tandem.errors import LoadError
 from tandem.guardrails import arguments, checksums
@@ -40,11 +40,6 @@ ENTITIES: dict[str, tuple[str, Callable[[str], int] | None]] = {
 }
 
 
-class _Filter(Protocol):
-    def __call__(self, chunk: Chunk) -> Verdict: ...
-    def close(self, request_id: int) -> None: ...
-
-
 class Pii:
     """Takes personal data out, or ends the answer at some; the stop_reason is the entity."""
 
@@ -65,7 +60,7 @@ class Pii:
         chosen_action = action_of("action", action)
         if replacement is not None:
             arguments.text("replacement", replacement, empty=True)
-        self._filter: _Filter
+        self._filter: PresidioFilter | PatternFilter
         if engine == "presidio":
             self._filter = PresidioFilter(
                 entities=None if entities is None else arguments.texts("entities", entities),
@@ -73,31 +68,23 @@ class Pii:
                 replacement=replacement,
                 **arguments.mapping("presidio", presidio or {}, PresidioFilter.KEYS),
             )
-            return
-        if presidio is not None:
+        elif presidio is not None:
             raise LoadError("presidio is set, but engine is patterns")
-        chosen = (
-            list(ENTITIES)
-            if entities is None
-            else arguments.some_of("entities", entities, ENTITIES)
-        )
-        self._filter = PatternFilter(
-            [
-                Pattern(
-                    name=entity,
-                    pattern=ENTITIES[entity][0],
-                    accept=ENTITIES[entity][1],
-                    action=chosen_action,
-                    replacement=f"[{entity}]" if replacement is None else replacement,
-                )
-                for entity in chosen
-            ],
-            max_match=MAX_MATCH,
-        )
+        else:
+            self._filter = PatternFilter(
+                [
+                    Pattern(
+                        name=entity,
+                        pattern=ENTITIES[entity][0],
+                        accept=ENTITIES[entity][1],
+                        action=chosen_action,
+                        replacement=f"[{entity}]" if replacement is None else replacement,
+                    )
+                    for entity in arguments.some_of("entities", entities, ENTITIES)
+                ],
+                max_match=MAX_MATCH,
+            )
+        self.close = self._filter.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return self._filter(chunk)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._filter.close(request_id)

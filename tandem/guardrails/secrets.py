@@ -56,7 +56,6 @@ class Secrets:
         replacement: str = "[secret]",
     ) -> None:
         """Without `kinds` all of KINDS. Raises LoadError."""
-        chosen = list(KINDS) if kinds is None else arguments.some_of("kinds", kinds, KINDS)
         self._filter = PatternFilter(
             [
                 Pattern(
@@ -65,14 +64,11 @@ class Secrets:
                     action=action_of("action", action),
                     replacement=arguments.text("replacement", replacement, empty=True),
                 )
-                for kind in chosen
+                for kind in arguments.some_of("kinds", kinds, KINDS)
             ],
             max_match=MAX_MATCH,
         )
+        self.close = self._filter.close
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return self._filter(chunk)
-
-    def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
-        self._filter.close(request_id)

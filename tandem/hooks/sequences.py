@@ -11,7 +11,9 @@ State = TypeVar("State")
 
 
 class Sequences(Generic[State]):
-    """One state for each (request_id, output_index), made when it is first asked for."""
+    """One state for each (request_id, output_index), made when it is first asked for. A hook that
+    keeps nothing else takes `close` as its own.
+    """
 
     __slots__ = ("_make", "_states")
 

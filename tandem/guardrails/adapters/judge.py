@@ -91,6 +91,7 @@ class JudgeClassifier:
         self._client = connect(
             url, "/chat/completions", api_key_file=api_key_file, api_key_env=api_key_env, http=http
         )
+        self.shutdown = self._client.aclose
         self._model = model
         self._template = template
         known = CATEGORIES if categories is None else categories
@@ -104,9 +105,6 @@ class JudgeClassifier:
             return {}
         answer = await self._client.post(encode(self._payload(ctx)), timeout_ms=self.timeout_ms)
         return self._judge(_content(answer))
-
-    async def shutdown(self) -> None:
-        await self._client.aclose()
 
     def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
         if self._template:

@@ -48,6 +48,7 @@ class LiteLlmClassifier:
             key_header="x-api-key",
             key_prefix="",
         )
+        self.shutdown = self._client.aclose
         self._params = dict(params or {})
         self._send_prompt = send_prompt
 
@@ -66,9 +67,6 @@ class LiteLlmClassifier:
             if len(texts) == 1:
                 return {**rewritten(ctx, of_type(texts[0], str)), "action": action}
         raise ScoringError("bad_answer")
-
-    async def shutdown(self) -> None:
-        await self._client.aclose()
 
     def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
         prompt = [{"role": "user", "content": ctx.prompt}] if self._send_prompt else None

@@ -49,6 +49,7 @@ class NemoClassifier:
         self._client = connect(
             url, path, api_key_file=api_key_file, api_key_env=api_key_env, http=http
         )
+        self.shutdown = self._client.aclose
         self._model = model
         self._send_prompt = send_prompt
         self._guardrails: dict[str, Any] = {"config_id": config_id} if config_id else {}
@@ -72,9 +73,6 @@ class NemoClassifier:
         if status == "modified":
             return {**rewritten(ctx, of_type(answer.get("content"), str)), "status": status}
         raise ScoringError("bad_answer")
-
-    async def shutdown(self) -> None:
-        await self._client.aclose()
 
 
 def _blocking_rails(answer: dict[str, Any]) -> list[str]:

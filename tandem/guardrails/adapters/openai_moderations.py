@@ -38,6 +38,7 @@ class ModerationsClassifier:
         self._client = connect(
             url, "/moderations", api_key_file=api_key_file, api_key_env=api_key_env, http=http
         )
+        self.shutdown = self._client.aclose
         self._model = model
         self._block_flagged = block_flagged
         self._thresholds = dict(thresholds or {})
@@ -56,9 +57,6 @@ class ModerationsClassifier:
         if len(results) != 1:
             raise ScoringError("bad_answer")
         return self._judge(of_type(results[0], dict))
-
-    async def shutdown(self) -> None:
-        await self._client.aclose()
 
     def _judge(self, result: dict[str, Any]) -> dict[str, Any]:
         flagged = of_type(result.get("flagged"), bool)

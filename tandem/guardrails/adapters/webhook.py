@@ -50,6 +50,7 @@ class WebhookClassifier:
         """Raises LoadError: there is no secret, or one that is too short."""
         self._secret = _decoded(ApiKey(file=secret_file, variable=secret_env).value)
         self._client = GuardrailClient(url, key=ApiKey(), options=HttpOptions.parse(http))
+        self.shutdown = self._client.aclose
         self._send_prompt = send_prompt
         self._send_token_ids = send_token_ids
         self._clock = clock
@@ -60,9 +61,6 @@ class WebhookClassifier:
         answer = await self._client.post(body, timeout_ms=self.timeout_ms, headers=headers)
         of_type(answer.get("block"), bool)
         return answer
-
-    async def shutdown(self) -> None:
-        await self._client.aclose()
 
     def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
         payload: dict[str, Any] = {
