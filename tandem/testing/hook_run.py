@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count, zip_longest
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain
@@ -21,6 +22,7 @@ Given = str | tuple[str, Sequence[int]]
 """A chunk: its text, or its text and its token ids. Without ids it is one token, numbered over the
 answer from 1.
 """
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -38,7 +40,21 @@ class HookRun:
     """The hook failed closed; its `__cause__` is what the hook raised."""
 
 
-def run_hook(
+def _outside_async(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """`work` as a plain function, for tests that are no coroutines."""
+
+    @functools.wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work(*args, **kwargs))
+        raise RuntimeError("in an async test: await run_hook_async(...)")
+
+    return run
+
+
+async def run_hook_async(
     hooks: Hook | Sequence[Hook],
     chunks: Sequence[Given],
     *,
@@ -56,41 +72,17 @@ def run_hook(
     it; `abort`, the client goes away after it. The hook's `startup` and `shutdown` are run. What a
     hook raises becomes `error`, as a worker would make it one.
     """
-    return _run(
-        run_hook_async(
-            hooks,
-            chunks,
-            ending=ending,
-            phase=phase,
-            streaming=streaming,
-            request_id=request_id,
-            trace_id=trace_id,
-            model=model,
-            timeout_ms=timeout_ms,
-        )
-    )
-
-
-async def run_hook_async(
-    hooks: Hook | Sequence[Hook],
-    chunks: Sequence[Given],
-    *,
-    ending: Ending = "last",
-    phase: Phase = "decode",
-    streaming: bool = True,
-    request_id: int = 1,
-    trace_id: str = "",
-    model: str = "test",
-    timeout_ms: float = 1000.0,
-) -> HookRun:
-    """Do what `run_hook` does, in a test that is a coroutine."""
     chain = _chain(hooks, phase=phase, model=model, timeout_ms=timeout_ms)
     request = TrialRequest(chain, request_id=request_id, streaming=streaming, trace_id=trace_id)
     await _pass(chain, request, [_steps(chunks, ending)], aborted=ending == "abort")
     return _told(request.outputs[0])
 
 
-def run_outputs(
+run_hook = _outside_async(run_hook_async)
+
+
+@_outside_async
+async def run_outputs(
     hooks: Hook | Sequence[Hook], *outputs: Sequence[Given], timeout_ms: float = 1000.0
 ) -> list[HookRun]:
     """Pass the `n` outputs of one request through a hook together: one chunk of each at a step.
@@ -100,7 +92,7 @@ def run_outputs(
     chain = _chain(hooks, phase="decode", model="test", timeout_ms=timeout_ms)
     request = TrialRequest(chain, outputs=len(outputs))
     steps = [_steps(chunks, "last") for chunks in outputs]
-    _run(_pass(chain, request, steps, aborted=False))
+    await _pass(chain, request, steps, aborted=False)
     return [_told(output) for output in request.outputs]
 
 
@@ -155,12 +147,3 @@ def _told(output: Shown) -> HookRun:
         stop_reason=output.stop_reason,
         error=output.error,
     )
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise RuntimeError("in an async test: await run_hook_async(...)")
