@@ -47,6 +47,20 @@ def new_registry(component: str) -> CollectorRegistry:
     return registry
 
 
+def gauge(name: str, help: str, value: float, **labels: str) -> Metric:
+    """A family of one series, for a collector."""
+    family = GaugeMetricFamily(name, help, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
+
+
+def counter(name: str, help: str, value: float, **labels: str) -> Metric:
+    """A family of one series, for a collector; `name` is without its `_total`."""
+    family = CounterMetricFamily(name, help, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
+
+
 class DrainMetrics(Collector):
     """A component's shutdown: `tandem_<component>_drain_seconds` and `_drain_aborted_total`."""
 
@@ -75,18 +89,15 @@ class DrainMetrics(Collector):
         return (self._clock() if self._ended is None else self._ended) - self._began
 
     def collect(self) -> Iterator[Metric]:
-        names, values = tuple(self._labels), tuple(self._labels.values())
-        seconds = GaugeMetricFamily(
+        yield gauge(
             f"{self._prefix}_seconds",
             "Time the shutdown has gone on, or took; 0 while there is none.",
-            labels=names,
+            self.seconds,
+            **self._labels,
         )
-        seconds.add_metric(values, self.seconds)
-        yield seconds
-        aborted = CounterMetricFamily(
+        yield counter(
             f"{self._prefix}_aborted",
             "Open when the shutdown's time was over, and cut off.",
-            labels=names,
+            self.aborted,
+            **self._labels,
         )
-        aborted.add_metric(values, self.aborted)
-        yield aborted

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from tandem import metrics
 from tandem.hooks.audit import AuditLog
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.contract import Phase
 from tandem.hooks.counters import CountedHook
 from tandem.hooks.runner.processes.pool import HookPool
 
-_PHASE = ("phase",)
 _HOOK = ("phase", "hook")
 _CLASSIFIER = ("phase", "classifier")
 
@@ -55,21 +55,24 @@ def hook_metrics(phase: Phase, hooks: Sequence[CountedHook]) -> Iterator[Metric]
 
 def pool_metrics(phase: Phase, pool: HookPool) -> Iterator[Metric]:
     """The metrics of the processes that run the chain."""
-    up = GaugeMetricFamily(
-        "tandem_hook_pool_processes", "Processes of the hook pool that can judge.", labels=_PHASE
+    yield metrics.gauge(
+        "tandem_hook_pool_processes",
+        "Processes of the hook pool that can judge.",
+        pool.processes_up,
+        phase=phase,
     )
-    up.add_metric((phase,), pool.processes_up)
-    restarts = CounterMetricFamily(
+    yield metrics.counter(
         "tandem_hook_pool_restarts",
         "Processes of the hook pool that died or hung, and were replaced.",
-        labels=_PHASE,
+        pool.restarts,
+        phase=phase,
     )
-    restarts.add_metric((phase,), pool.restarts)
-    outstanding = GaugeMetricFamily(
-        "tandem_hook_pool_outstanding", "Chunks that wait for the pool's verdict.", labels=_PHASE
+    yield metrics.gauge(
+        "tandem_hook_pool_outstanding",
+        "Chunks that wait for the pool's verdict.",
+        pool.outstanding,
+        phase=phase,
     )
-    outstanding.add_metric((phase,), pool.outstanding)
-    yield from (up, restarts, outstanding)
 
 
 def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
@@ -77,15 +80,17 @@ def audit_metrics(phase: Phase, logs: Sequence[AuditLog]) -> Iterator[Metric]:
     records = CounterMetricFamily(
         "tandem_audit_records",
         "Decisions for the audit log: written, or dropped because the disk was slower.",
-        labels=(*_PHASE, "outcome"),
+        labels=("phase", "outcome"),
     )
     records.add_metric((phase, "written"), sum(each.written for each in logs))
     records.add_metric((phase, "dropped"), sum(each.dropped for each in logs))
-    errors = CounterMetricFamily(
-        "tandem_audit_errors", "Writes that the disk refused; they are tried again.", labels=_PHASE
+    yield records
+    yield metrics.counter(
+        "tandem_audit_errors",
+        "Writes that the disk refused; they are tried again.",
+        sum(each.errors for each in logs),
+        phase=phase,
     )
-    errors.add_metric((phase,), sum(each.errors for each in logs))
-    yield from (records, errors)
 
 
 def classifier_metrics(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from tandem import metrics
 from tandem.hooks.contract import Phase
 from tandem.worker.counters import WorkerCounters
 
@@ -34,18 +35,15 @@ def leg_metrics(phase: Phase, counters: WorkerCounters) -> Iterator[Metric]:
     )
     seconds.add_metric((phase,), counters.leg_seconds.buckets(), counters.leg_seconds.total)
     yield from (legs, failures, seconds)
-    for name, help, value in (
-        (
-            "prompt_tokens",
-            "Prompt tokens of the sequences that ended here.",
-            counters.prompt_tokens,
-        ),
-        (
-            "cached_tokens",
-            "Of those, the ones whose KV cache the engine had already.",
-            counters.cached_tokens,
-        ),
-    ):
-        family = CounterMetricFamily(f"tandem_worker_{name}", help, labels=_PHASE)
-        family.add_metric((phase,), value)
-        yield family
+    yield metrics.counter(
+        "tandem_worker_prompt_tokens",
+        "Prompt tokens of the sequences that ended here.",
+        counters.prompt_tokens,
+        phase=phase,
+    )
+    yield metrics.counter(
+        "tandem_worker_cached_tokens",
+        "Of those, the ones whose KV cache the engine had already.",
+        counters.cached_tokens,
+        phase=phase,
+    )

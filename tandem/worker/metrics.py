@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tandem import metrics
 from tandem.engine.base import EngineFigures
-from tandem.histogram import Histogram
 from tandem.hooks.contract import Phase
 from tandem.v1 import worker_pb2
 from tandem.worker.counters import WorkerCounters
@@ -101,20 +101,25 @@ class WorkerCollector(Collector):
     def _counters(self, figures: EngineFigures) -> Iterator[Metric]:
         yield from leg_metrics(self._phase, self._counted)
         yield from network_metrics(self._phase)
-        yield self._counter(
-            "tandem_worker_tokens", "Tokens the engine delivered.", self._counted.tokens
+        yield metrics.counter(
+            "tandem_worker_tokens",
+            "Tokens the engine delivered.",
+            self._counted.tokens,
+            phase=self._phase,
         )
-        yield self._counter(
+        yield metrics.counter(
             "tandem_worker_engine_cpu_seconds",
             "CPU this process spent on what a GPU does in a real engine.",
             figures.cpu_seconds,
+            phase=self._phase,
         )
-        yield _histogram(
+        steps = HistogramMetricFamily(
             "tandem_worker_step_seconds",
             "Time the worker took to turn one engine step into output.",
-            {"phase": self._phase},
-            self._counted.steps,
+            labels=("phase",),
         )
+        steps.add_metric((self._phase,), self._counted.steps.buckets(), self._counted.steps.total)
+        yield steps
 
     def _transfers(self, figures: EngineFigures) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(
@@ -142,17 +147,4 @@ class WorkerCollector(Collector):
             )
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, help, labels=("phase",))
-        family.add_metric((self._phase,), value)
-        return family
-
-    def _counter(self, name: str, help: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, help, labels=("phase",))
-        family.add_metric((self._phase,), value)
-        return family
-
-
-def _histogram(name: str, help: str, labels: dict[str, str], seconds: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, help, labels=tuple(labels))
-    family.add_metric(tuple(labels.values()), seconds.buckets(), seconds.total)
-    return family
+        return metrics.gauge(name, help, value, phase=self._phase)
