@@ -17,11 +17,13 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from tandem.errors import TandemError
+from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2, worker_pb2
 
@@ -141,6 +143,22 @@ class EngineFigures:
     """Sequences whose logits processors hold state."""
     open_handovers: int | None = None
     """Hand-overs that have begun and are not settled; None: the engine cannot say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What every engine is built from."""
+
+    model_path: Path
+    model_name: str
+    max_sequences: int
+    host: str
+    """The address of this machine that peers reach."""
+    options: Mapping[str, Any]
+    """The engine's own; it refuses those it does not know."""
+    registry: Registry
+    """The logits processors that requests may name."""
+    nodes: Nodes = ONE_NODE
 
 
 class Engine(Protocol):

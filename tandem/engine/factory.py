@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from tandem.engine.base import ONE_NODE, Engine, EngineFollower, Nodes, Role
+from tandem.engine.base import Engine, EngineFollower, EngineSettings, Role
 from tandem.errors import ConfigError, StartError
-from tandem.logits.registry import Registry
 
 EngineName = Literal["sim", "sglang"]
 _ENGINES: dict[EngineName, tuple[str, str, str]] = {
@@ -19,22 +15,6 @@ _ENGINES: dict[EngineName, tuple[str, str, str]] = {
 }
 _FOLLOWERS: dict[EngineName, str] = {"sglang": "SglangFollower"}
 """The follower classes of the engines that can compute on several nodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """What every engine is built from."""
-
-    model_path: Path
-    model_name: str
-    max_sequences: int
-    host: str
-    """The address of this machine that peers reach."""
-    options: Mapping[str, Any]
-    """The engine's own; it refuses those it does not know."""
-    registry: Registry
-    """The logits processors that requests may name."""
-    nodes: Nodes = ONE_NODE
 
 
 def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
@@ -54,8 +34,7 @@ def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFoll
 
 
 def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettings) -> Any:
-    spread = {"nodes": settings.nodes} if settings.nodes.count > 1 else {}
-    if spread and name not in _FOLLOWERS:
+    if settings.nodes.count > 1 and name not in _FOLLOWERS:
         raise ConfigError(f"engine {name!r} computes on one node: leave the setting nodes at 1")
     module_name, _, extras = _ENGINES[name]
     try:
@@ -65,13 +44,4 @@ def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettin
             f"engine {name!r} needs {error.name!r}, which is not installed: "
             f"pip install 'tandem-serving[{extras}]'"
         ) from error
-    return getattr(module, class_name)(
-        role=role,
-        model_path=settings.model_path,
-        model_name=settings.model_name,
-        max_sequences=settings.max_sequences,
-        host=settings.host,
-        options=settings.options,
-        registry=settings.registry,
-        **spread,
-    )
+    return getattr(module, class_name)(role, settings)

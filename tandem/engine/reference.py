@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from tandem.engine import factory
-from tandem.engine.base import Ending, Engine, EngineRequest, Role, Step
+from tandem.engine.base import Ending, Engine, EngineRequest, EngineSettings, Role, Step
 from tandem.errors import EngineError, StartError, TandemError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
@@ -66,7 +66,7 @@ async def _collect(steps: AsyncIterator[Step]) -> list[int]:
 
 
 async def _run(name: factory.EngineName, model_path: Path, requests: Sequence[Asked]) -> None:
-    settings = factory.EngineSettings(
+    settings = EngineSettings(
         model_path=model_path,
         model_name=model_path.name,
         max_sequences=1,

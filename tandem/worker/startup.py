@@ -7,8 +7,7 @@ import logging
 import time
 from typing import Protocol, TypeVar
 
-from tandem.engine.base import EngineDescription
-from tandem.engine.factory import EngineSettings
+from tandem.engine.base import EngineDescription, EngineSettings
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings

@@ -16,7 +16,7 @@ from typing import Any
 import logits_probe
 
 from tandem.engine import factory
-from tandem.engine.base import Engine, EngineRequest, Role
+from tandem.engine.base import Engine, EngineRequest, EngineSettings, Role
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -84,7 +84,7 @@ async def main() -> None:
     engine = factory.create(
         given["engine"],
         Role.AGGREGATED,
-        factory.EngineSettings(
+        EngineSettings(
             model_path=Path(given["model_path"]),
             model_name="tandem-tiny",
             max_sequences=given.get("max_sequences", 64),

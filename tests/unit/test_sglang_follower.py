@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.engine.base import Nodes, Role
+from tandem.engine.base import EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangFollower, setup
 from tandem.errors import EngineError
 from tandem.logits.registry import Registry
@@ -60,14 +60,16 @@ async def follower(
     thread = ScriptedThread()
     monkeypatch.setattr(setup.Setup, "thread", lambda _: (thread, None))
     made = SglangFollower(
-        role=Role.DECODE,
-        model_path=model_path,
-        model_name="tiny",
-        max_sequences=1,
-        host="127.0.0.1",
-        options={"tensor_parallel": 4},
-        registry=Registry.builtin(),
-        nodes=Nodes(count=2, rank=1, leader="127.0.0.1:1"),
+        Role.DECODE,
+        EngineSettings(
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="127.0.0.1",
+            options={"tensor_parallel": 4},
+            registry=Registry.builtin(),
+            nodes=Nodes(count=2, rank=1, leader="127.0.0.1:1"),
+        ),
     )
     async with asyncio.timeout(PATIENCE):
         assert await made.start() == 2

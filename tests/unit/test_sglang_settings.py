@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.engine import model_files
-from tandem.engine.base import Nodes, Role
+from tandem.engine.base import EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options
 from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, RequestError, StartError, UnsupportedError
@@ -252,13 +252,15 @@ def test_a_live_processor_object_is_refused_because_it_cannot_reach_the_schedule
 def test_an_engine_with_skipped_tokenizer_is_refused(model_path: Path) -> None:
     with pytest.raises(ConfigError, match="skip_tokenizer_init"):
         SglangEngine(
-            role=Role.DECODE,
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options={"server_args": '{"skip_tokenizer_init": true}'},
-            registry=Registry.builtin(),
+            Role.DECODE,
+            EngineSettings(
+                model_path=model_path,
+                model_name="tiny",
+                max_sequences=1,
+                host="127.0.0.1",
+                options={"server_args": '{"skip_tokenizer_init": true}'},
+                registry=Registry.builtin(),
+            ),
         )
 
 
@@ -286,12 +288,14 @@ def test_each_node_is_told_its_place_and_where_they_meet() -> None:
 def test_nodes_that_could_not_share_equally_are_refused(model_path: Path) -> None:
     with pytest.raises(ConfigError, match="3 nodes cannot share 4 accelerators equally"):
         SglangFollower(
-            role=Role.DECODE,
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options={"tensor_parallel": 4},
-            registry=Registry.builtin(),
-            nodes=Nodes(count=3, rank=1, leader="127.0.0.1:1"),
+            Role.DECODE,
+            EngineSettings(
+                model_path=model_path,
+                model_name="tiny",
+                max_sequences=1,
+                host="127.0.0.1",
+                options={"tensor_parallel": 4},
+                registry=Registry.builtin(),
+                nodes=Nodes(count=3, rank=1, leader="127.0.0.1:1"),
+            ),
         )

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from tandem.engine.base import (
-    ONE_NODE,
     Delta,
     EngineDescription,
     EngineFigures,
     EngineRequest,
-    Nodes,
+    EngineSettings,
     Role,
     Step,
 )
@@ -29,7 +27,6 @@ from tandem.engine.sglang.request_stream import RequestStream
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError, StartError
-from tandem.logits.registry import Registry
 from tandem.v1 import worker_pb2
 
 
@@ -41,37 +38,15 @@ class SglangEngine:
     `steps` with EngineError, within about a second.
     """
 
-    def __init__(
-        self,
-        *,
-        role: Role,
-        model_path: Path,
-        model_name: str,
-        max_sequences: int,
-        host: str,
-        options: Mapping[str, Any],
-        registry: Registry,
-        nodes: Nodes = ONE_NODE,
-    ) -> None:
-        """`host` is the address of this machine that peers reach. This is the leader of `nodes`.
+    def __init__(self, role: Role, settings: EngineSettings) -> None:
+        """This is the leader of `settings.nodes`.
 
         Raises ConfigError for options that are unknown or impossible, StartError for logits
         processors that could not run.
         """
         self._role = role
-        self._model_path = model_path
-        self._model_name = model_name
-        self._max_sequences = max_sequences
-        self._setup = Setup(
-            role=role,
-            model_path=model_path,
-            max_sequences=max_sequences,
-            host=host,
-            options=options,
-            registry=registry,
-            nodes=nodes,
-        )
-        self._has_followers = nodes.count > 1
+        self._settings = settings
+        self._setup = Setup(role, settings)
         self._endpoint: tuple[str, int] | None = None
         self._streams: dict[int, RequestStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,9 +74,9 @@ class SglangEngine:
             description = describe.description(
                 self._launched,
                 self._bounds,
-                model_path=self._model_path,
-                model_name=self._model_name,
-                max_sequences=self._max_sequences,
+                model_path=self._settings.model_path,
+                model_name=self._settings.model_name,
+                max_sequences=self._settings.max_sequences,
                 kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
             )
         except StartError:
@@ -174,7 +149,7 @@ class SglangEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._launched is not None and self._has_followers:
+        if self._launched is not None and self._settings.nodes.count > 1:
             await self._launched.dismiss_schedulers()
         if self._thread is not None:
             await self._thread.stop()

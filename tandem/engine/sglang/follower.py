@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-from tandem.engine.base import Nodes, Role
+from tandem.engine.base import EngineSettings, Role
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.setup import Setup
 from tandem.errors import EngineError, StartError
-from tandem.logits.registry import Registry
 
 _REPORT_SECONDS = 0.2
 """A scheduler reports before it exits, but its report may be seen after its exit."""
@@ -27,28 +23,9 @@ class SglangFollower:
     this engine's while it runs. One that the leader dismisses exits with 0.
     """
 
-    def __init__(
-        self,
-        *,
-        role: Role,
-        model_path: Path,
-        model_name: str,
-        max_sequences: int,
-        host: str,
-        options: Mapping[str, Any],
-        registry: Registry,
-        nodes: Nodes,
-    ) -> None:
+    def __init__(self, role: Role, settings: EngineSettings) -> None:
         """Takes the settings of SglangEngine, the same but for `host` and the rank in `nodes`."""
-        self._setup = Setup(
-            role=role,
-            model_path=model_path,
-            max_sequences=max_sequences,
-            host=host,
-            options=options,
-            registry=registry,
-            nodes=nodes,
-        )
+        self._setup = Setup(role, settings)
         self._over = asyncio.Event()
         self._reported = False
         self._closed = False

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tandem import ids
 from tandem.engine import model_files
-from tandem.engine.base import EngineDescription, EngineFigures, EngineRequest, Role, Step
+from tandem.engine.base import (
+    EngineDescription,
+    EngineFigures,
+    EngineRequest,
+    EngineSettings,
+    Role,
+    Step,
+)
 from tandem.engine.sim import validation
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.handover import Handover
@@ -24,7 +30,6 @@ from tandem.errors import EngineError, InvalidRequestError
 from tandem.kv_transfer.tasks import Tasks
 from tandem.logits import state
 from tandem.logits.model import Model
-from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
 
 PROTOCOL_VERSION = 1
@@ -34,30 +39,17 @@ _MOST_TOKENS = 4 * 1024 * 1024  # of a pool whose size is not set
 
 
 class SimEngine:
-    """See docs/sim-engine.md. `options` are those of SimOptions, and of Faults after "fault_"."""
+    """See docs/sim-engine.md. Its options are those of SimOptions, and of Faults after "fault_"."""
 
-    def __init__(
-        self,
-        *,
-        role: Role,
-        model_path: Path,
-        model_name: str,
-        max_sequences: int,
-        host: str,
-        options: Mapping[str, Any],
-        registry: Registry,
-    ) -> None:
+    def __init__(self, role: Role, settings: EngineSettings) -> None:
         """Raises ConfigError for an option that is unknown or does not fit."""
-        fault_options = {n: v for n, v in options.items() if n.startswith(_FAULT_PREFIX)}
-        own = {n: v for n, v in options.items() if n not in fault_options}
+        given = settings.options
+        fault_options = {n: v for n, v in given.items() if n.startswith(_FAULT_PREFIX)}
+        own = {n: v for n, v in given.items() if n not in fault_options}
         self._options = parse(SimOptions, own)
         self._troubles = Troubles(parse(Faults, fault_options, prefix=_FAULT_PREFIX))
         self._role = role
-        self._model_path = model_path
-        self._model_name = model_name
-        self._max_sequences = max_sequences
-        self._host = host
-        self._registry = registry
+        self._settings = settings
         self._mailbox = Mailbox()
         self._tasks = Tasks(self._crashed)
         self._next_index = ids.counter()
@@ -67,7 +59,7 @@ class SimEngine:
     async def start(self) -> EngineDescription:
         """Raises StartError, which says what to do."""
         started = self._started = self._build()
-        endpoint = await started.handover.start(self._host)
+        endpoint = await started.handover.start(self._settings.host)
         started.scheduler.start(self._tasks)
         return EngineDescription(
             fingerprint=self._fingerprint(),
@@ -90,7 +82,7 @@ class SimEngine:
             pool=started.pool,
             limits=started.limits,
             eos=started.eos,
-            registry=self._registry,
+            registry=self._settings.registry,
             model=started.steered,
         )
         sequence.faults = self._troubles.chosen(self._next_index())
@@ -151,16 +143,16 @@ class SimEngine:
         return self._started
 
     def _build(self) -> _Started:
-        path, options = self._model_path, self._options
+        path, options = self._settings.model_path, self._options
         limits = worker_pb2.Limits(
-            max_sequences=self._max_sequences,
+            max_sequences=self._settings.max_sequences,
             context_length=options.context_length or model_files.context_length(path),
             vocabulary=model_files.vocabulary(path),
         )
         eos = model_files.eos_token_ids(path)
         language = Language.load(path, vocabulary=limits.vocabulary, eos_token_ids=eos)
         tokens = options.max_total_tokens or min(
-            self._max_sequences * limits.context_length, _MOST_TOKENS
+            self._settings.max_sequences * limits.context_length, _MOST_TOKENS
         )
         handover = Handover(
             self._role,
@@ -179,7 +171,7 @@ class SimEngine:
         scheduler = Scheduler(
             self._role,
             options,
-            max_sequences=self._max_sequences,
+            max_sequences=self._settings.max_sequences,
             pool=pool,
             model=model,
             handover=handover,
@@ -187,7 +179,7 @@ class SimEngine:
             mailbox=self._mailbox,
         )
         steered = Model(**model_files.processor_facts(path))
-        self._registry.check_always(steered)
+        self._settings.registry.check_always(steered)
         return _Started(limits, eos, language, pool, model, handover, scheduler, steered)
 
     def _pages_are_back(self, pages: Sequence[int]) -> None:
@@ -197,9 +189,9 @@ class SimEngine:
         started.scheduler.admit()
 
     def _fingerprint(self) -> common_pb2.Fingerprint:
-        path, options = self._model_path, self._options
+        path, options = self._settings.model_path, self._options
         return common_pb2.Fingerprint(
-            model=self._model_name,
+            model=self._settings.model_name,
             revision=model_files.revision(path),
             engine="sim",
             engine_version=ENGINE_VERSION,

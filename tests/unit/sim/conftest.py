@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.base import Delta, EngineDescription, EngineRequest, Role
+from tandem.engine.base import Delta, EngineDescription, EngineRequest, EngineSettings, Role
 from tandem.engine.sim import SimEngine
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
@@ -121,13 +121,15 @@ async def start(model_path: Path) -> AsyncIterator[Start]:
     async def start_one(role: Role, *, max_sequences: int = 256, **options: Any) -> Running:
         registry = options.pop("registry", None) or Registry.builtin()
         engine = SimEngine(
-            role=role,
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=max_sequences,
-            host="127.0.0.1",
-            options={"step_ms": 1, "max_total_tokens": 65536, **options},
-            registry=registry,
+            role,
+            EngineSettings(
+                model_path=model_path,
+                model_name="tiny",
+                max_sequences=max_sequences,
+                host="127.0.0.1",
+                options={"step_ms": 1, "max_total_tokens": 65536, **options},
+                registry=registry,
+            ),
         )
         one = Running(engine, await engine.start())
         group.create_task(one.listen())

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from tandem.engine.base import EngineRequest, Role
+from tandem.engine.base import EngineRequest, EngineSettings, Role
 from tandem.engine.sim import SimEngine
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
@@ -60,13 +60,15 @@ async def obey(engine: SimEngine) -> None:
 async def main() -> None:
     model_path, role, options = sys.argv[1:]
     engine = SimEngine(
-        role=Role(role),
-        model_path=Path(model_path),
-        model_name="tiny",
-        max_sequences=256,
-        host="127.0.0.1",
-        options={"step_ms": 1, "max_total_tokens": 65536, **json.loads(options)},
-        registry=Registry.builtin(),
+        Role(role),
+        EngineSettings(
+            model_path=Path(model_path),
+            model_name="tiny",
+            max_sequences=256,
+            host="127.0.0.1",
+            options={"step_ms": 1, "max_total_tokens": 65536, **json.loads(options)},
+            registry=Registry.builtin(),
+        ),
     )
     say(endpoint=(await engine.start()).kv_endpoint)
     async with asyncio.TaskGroup() as group:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.base import Ending, Role
+from tandem.engine.base import Ending, EngineSettings, Role
 from tandem.errors import DeadlineError, EngineError
 
 PROMPT = tuple(range(100, 250))
@@ -153,13 +153,15 @@ async def test_an_engine_that_was_not_started_answers_and_closes(model_path: Any
     from tandem.logits.registry import Registry
 
     engine = SimEngine(
-        role=Role.PREFILL,
-        model_path=model_path,
-        model_name="tiny",
-        max_sequences=1,
-        host="127.0.0.1",
-        options={},
-        registry=Registry.builtin(),
+        Role.PREFILL,
+        EngineSettings(
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="127.0.0.1",
+            options={},
+            registry=Registry.builtin(),
+        ),
     )
     engine.cancel(1)
     assert engine.load().open_legs == engine.open_rooms == engine.figures().cpu_seconds == 0

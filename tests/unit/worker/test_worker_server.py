@@ -23,7 +23,7 @@ from prefill_worker.rules import load_phase as load_prefill
 from tandem import process
 from tandem.cli.client import Client
 from tandem.engine import factory
-from tandem.engine.base import Delta, Ending
+from tandem.engine.base import Delta, Ending, EngineSettings
 from tandem.errors import EngineError, StartError
 from tandem.logits.registry import Registry
 from tandem.text.tokenizer import Tokenizer
@@ -476,9 +476,9 @@ def _scrape(port: int) -> str:
 async def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
     phase: Any, model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built: list[factory.EngineSettings] = []
+    built: list[EngineSettings] = []
 
-    def create(name: str, role: object, settings: factory.EngineSettings) -> None:
+    def create(name: str, role: object, settings: EngineSettings) -> None:
         built.append(settings)
 
     monkeypatch.setattr(factory, "create", create)
