@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from tandem.errors import TandemError
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
@@ -98,8 +100,7 @@ class KvTransfer:
     """E.g. "nixl/ucx"."""
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(Struct):
     """What one step brought for one request. Mutable for speed; a new one each time."""
 
     request_id: int

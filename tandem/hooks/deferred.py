@@ -18,6 +18,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from tandem.errors import HookError
 from tandem.hooks.piece import Piece
 
@@ -34,8 +36,7 @@ class SequenceInfo:
     trace_id: str
 
 
-@dataclass(slots=True)
-class Work:
+class Work(Struct):
     """One step's output of one sequence. The judge owns `piece` from now on."""
 
     request_id: int
@@ -43,8 +44,7 @@ class Work:
     final: bool
 
 
-@dataclass(slots=True)
-class Ruling:
+class Ruling(Struct):
     """What became of one Work."""
 
     request_id: int

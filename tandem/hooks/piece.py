@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(slots=True)
-class Piece:
+
+class Piece(Struct):
     """Text, and the tokens that are shown with it. Mutable for speed; each has one owner."""
 
     text: str

@@ -46,21 +46,24 @@ class InlineRunner:
         self._open[info.request_id] = self.chain.sequence(info)
 
     def submit(self, work: Sequence[Work]) -> None:
-        chains = [self._open.get(item.request_id) for item in work]
+        find = self._open.get
+        chains = [find(item.request_id) for item in work]
         rulings: list[Ruling] = []
-        began = perf_counter()
+        due = perf_counter() + SLOW_SECONDS
         for place, (item, chain) in enumerate(zip(work, chains, strict=True)):
             ended = chain is None or chain.over  # earlier, or with a Work just before this one
             if chain is None or ended:
                 rulings.append(over(item, chain))
                 continue
             run(chain, chain.begin(item.piece, item.final))
-            rulings.append(judged(item, chain))
             if chain.over:
+                rulings.append(judged(item, chain))
                 del self._open[item.request_id]
-            if perf_counter() - began > SLOW_SECONDS and _may_part(chains, place + 1):
+            else:
+                rulings.append(Ruling(item.request_id, chain.passed, item.final))
+            if perf_counter() > due and _may_part(chains, place + 1):
                 self._deliver(rulings)
-                rulings, began = [], perf_counter()
+                rulings, due = [], perf_counter() + SLOW_SECONDS
         if rulings:
             self._deliver(rulings)
 

@@ -33,8 +33,6 @@ READ_BYTES: Final = 64 * 1024
 class Sent(Piece):
     """A piece as the worker sent it. A chain that changes anything makes a new one."""
 
-    __slots__ = ()
-
 
 class Child:
     """Between the socket and what runs the chain."""
