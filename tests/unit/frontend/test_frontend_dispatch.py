@@ -1,0 +1,172 @@
+"""Which router a request goes to, and when it goes to another: `frontend.upstream` by itself."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from upstream_parts import FakeClient, submission
+
+from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_stream import RouterStream
+from tandem.errors import RouterLostError, SlowClientError, TandemError, WorkerError
+from tandem.v1 import common_pb2, router_pb2
+
+
+class Bench:
+    """A demultiplexer, the requests of a test, and streams to routers that the test plays."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.demultiplexer = Demultiplexer(
+            UpstreamMetrics(CollectorRegistry()),
+            model="m",
+            tokenizer_sha256="ours",
+            max_open=64,
+            max_backlog_bytes=10_000,
+            router_wait_seconds=10.0,
+        )
+        self.client = FakeClient()
+
+    def ask(self, **changes: Any) -> RequestState:
+        submit = self.demultiplexer.submit(submission(**changes), self.client)
+        return self._stack.enter_context(submit)
+
+    def router(self, *, pairs: int = 1, sha256: str = "ours") -> RouterStream:
+        """A router that has greeted with its fleet."""
+        stream = RouterStream()
+        stream.opened = True
+        self.demultiplexer.opened(stream)
+        self.fleet(stream, pairs=pairs, sha256=sha256)
+        return stream
+
+    def fleet(self, stream: RouterStream, *, pairs: int, sha256: str = "ours") -> None:
+        model = router_pb2.ServedModel(name="m", ready_pairs=pairs, tokenizer_sha256=sha256)
+        fleet = router_pb2.Fleet(models=[model])
+        self.demultiplexer.receive(stream, router_pb2.RouterMessage(fleet=fleet))
+
+    def rows(self, stream: RouterStream, **columns: Any) -> None:
+        payload = common_pb2.TokenColumns(**columns).SerializeToString()
+        self.demultiplexer.receive(stream, router_pb2.RouterMessage(payload=payload))
+
+
+def sent(stream: RouterStream) -> list[int]:
+    """First sequences of the submits that leave for a router now."""
+    message = stream._take()
+    return [] if message is None else [each.first_sequence for each in message.submit]
+
+
+@pytest.fixture
+async def bench() -> Any:
+    with ExitStack() as stack:
+        yield Bench(stack)
+
+
+async def test_what_never_left_for_a_lost_router_goes_to_the_next(bench: Bench) -> None:
+    lost = bench.router()
+    state = bench.ask()
+    bench.demultiplexer.ended(lost, drained=False)
+    assert sent(bench.router()) == [state.base]
+    assert state.error is None
+
+
+async def test_what_a_lost_router_may_have_begun_fails(bench: Bench) -> None:
+    lost = bench.router()
+    state = bench.ask()
+    assert sent(lost) == [state.base]
+    bench.demultiplexer.ended(lost, drained=False)
+    assert isinstance(state.error, RouterLostError)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+async def test_what_a_drained_router_never_began_goes_to_the_next(
+    bench: Bench, shown: bool
+) -> None:
+    drained = bench.router()
+    state = bench.ask()
+    sent(drained)
+    if shown:
+        bench.rows(drained, sequence=[state.base], token_count=[1], text=["a"])
+    drained.drain()
+    bench.demultiplexer.ended(drained, drained=True)
+    assert sent(bench.router()) == ([] if shown else [state.base])
+    assert isinstance(state.error, RouterLostError) == shown
+
+
+async def test_a_router_is_used_once_its_model_has_a_pair(bench: Bench) -> None:
+    router = bench.router(pairs=0)
+    state = bench.ask()
+    assert sent(router) == []
+    assert not bench.demultiplexer.ready
+    bench.fleet(router, pairs=1)
+    assert sent(router) == [state.base]
+    assert bench.demultiplexer.ready
+
+
+async def test_workers_with_another_tokenizer_get_nothing(bench: Bench) -> None:
+    router = bench.router(sha256="theirs")
+    bench.ask()
+    assert sent(router) == []
+    assert not bench.demultiplexer.ready
+
+
+async def test_the_newest_router_s_fleet_alone_is_believed(bench: Bench) -> None:
+    old, new = bench.router(), bench.router()
+    bench.fleet(old, pairs=1)
+    state = bench.ask()
+    assert (sent(old), sent(new)) == ([], [state.base])
+    bench.fleet(old, pairs=0)
+    assert bench.demultiplexer.ready
+
+
+async def test_a_request_that_ends_while_it_waits_is_never_sent(bench: Bench) -> None:
+    bench.ask()
+    bench.client.lose()
+    assert sent(bench.router()) == []
+
+
+async def test_a_request_that_ends_before_it_left_is_never_sent(bench: Bench) -> None:
+    router = bench.router()
+    bench.ask()
+    bench.client.lose()
+    assert router._take() is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token_count": [1, 1], "text": ["only one"]},
+        {"token_count": [1, 1], "text": ["a", "b"], "token_id": [7, 8]},
+    ],
+)
+async def test_a_frame_that_cannot_be_read_ends_the_requests_it_is_of(
+    bench: Bench, wrong: dict[str, Any]
+) -> None:
+    router = bench.router()
+    first, second, other = bench.ask(), bench.ask(want_token_ids=True), bench.ask()
+    bench.rows(router, sequence=[first.base, second.base], **wrong)
+    assert isinstance(first.error, WorkerError)
+    assert isinstance(second.error, WorkerError)
+    assert (first.take()[0], other.error) == ([], None)
+
+
+async def test_a_client_that_reads_too_slowly_is_given_up(bench: Bench) -> None:
+    router = bench.router()
+    state = bench.ask()
+    state.pump = lambda: False
+    for _ in range(20):
+        bench.rows(router, sequence=[state.base], token_count=[1], text=["x" * 1_000])
+    assert isinstance(state.error, SlowClientError)
+    assert bench.client.aborted
+
+
+async def test_the_first_failure_is_the_one_that_is_told(bench: Bench) -> None:
+    state = bench.ask()
+    first: TandemError = RouterLostError("one")
+    state.fail(first)
+    state.fail(WorkerError("two"))
+    assert state.error is first
