@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tandem import tracing
-from tandem.config import REQUIRED, load, setting
+from tandem.config import REQUIRED, setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.wire import tls
@@ -133,8 +133,3 @@ class FrontendConfig:
     def model_name(self) -> str:
         """What requests call the model."""
         return self.served_model_name or Path(self.model_path).resolve().name
-
-
-def read(argv: list[str] | None = None) -> FrontendConfig:
-    """The settings of this process; see tandem.config.load."""
-    return load(FrontendConfig, prog="tandem-frontend", argv=argv)

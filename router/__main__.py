@@ -8,28 +8,21 @@ import asyncio
 import socket
 import sys
 
-from router import config as settings
 from router import server
-from tandem import logs, process, tracing
-from tandem.errors import ConfigError
+from router.config import RouterConfig
+from tandem import process, tracing
 
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    try:
-        config = settings.read()
-    except ConfigError as error:
-        sys.stderr.write(f"tandem router: {error}\n")
-        return 2
-    logs.configure("router", format=config.log_format, level=config.log_level)
+    return process.run("router", RouterConfig, _serve)
 
-    async def serve(stop: asyncio.Event) -> None:
-        with tracing.exporting(
-            config.otlp_endpoint, service="tandem-router", instance=socket.gethostname()
-        ) as tracer:
-            await server.serve(config, stop, tracer)
 
-    return process.run("router", serve)
+async def _serve(config: RouterConfig, stop: asyncio.Event) -> None:
+    with tracing.exporting(
+        config.otlp_endpoint, service="tandem-router", instance=socket.gethostname()
+    ) as tracer:
+        await server.serve(config, stop, tracer)
 
 
 if __name__ == "__main__":

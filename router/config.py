@@ -7,7 +7,7 @@ from typing import Literal
 
 from router.policies import PolicyName
 from tandem import tracing
-from tandem.config import load, setting
+from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.wire import tls
 
@@ -129,8 +129,3 @@ class RouterConfig:
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
     return bool(host) and port.isdecimal() and 0 < int(port) < 65536
-
-
-def read(argv: list[str] | None = None) -> RouterConfig:
-    """The settings of this process; see tandem.config.load."""
-    return load(RouterConfig, prog="tandem-router", argv=argv)

@@ -2,7 +2,9 @@
 signal ends it at once.
 
     def main() -> int:
-        return process.run("router", serve)         # async def serve(stop: asyncio.Event) -> None
+        return process.run("router", RouterConfig, serve)
+
+    async def serve(config: RouterConfig, stop: asyncio.Event) -> None: ...
 
 Exit status: 0 after an orderly stop, 2 when the component could not start (StartError; its message
 says what to do).
@@ -15,28 +17,51 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 import uvloop
 
+from tandem import logs
+from tandem.config import load
 from tandem.errors import StartError
 
 log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(component: str, serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run `serve` until it returns; it should do so soon after `stop` is set. Returns the exit
-    status.
+class LogSettings(Protocol):
+    """What the settings of every component say of its logs."""
+
+    @property
+    def log_format(self) -> logs.Format: ...
+    @property
+    def log_level(self) -> str: ...
+
+
+C = TypeVar("C", bound=LogSettings)
+
+
+def run(
+    component: str,
+    settings: type[C],
+    serve: Callable[[C, asyncio.Event], Awaitable[None]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Read the settings, and run `serve` until it returns; it should do so soon after its event is
+    set. Returns the exit status.
     """
 
-    async def main() -> None:
+    async def main(config: C) -> None:
         stop = asyncio.Event()
         own_signals(stop)
-        await serve(stop)
+        await serve(config, stop)
 
     try:
-        uvloop.run(main())
+        prog = f"tandem-{component.replace('_', '-')}"
+        config = load(settings, prog=prog, argv=argv)
+        logs.configure(component, format=config.log_format, level=config.log_level)
+        uvloop.run(main(config))
     except StartError as error:
         sys.stderr.write(f"tandem {component}: {error}\n")
         return 2

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
-from tandem import config as settings
-from tandem import logs, metrics, process, tracing
+from tandem import metrics, process, tracing
 from tandem.admin import Admin, from_loop
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineDescription, Role
-from tandem.errors import ConfigError, EngineError, StartError
+from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.metrics import SpanCollector
@@ -54,15 +52,8 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
 
     Returns its exit status: 1 when the engine died.
     """
-    component = f"{phase}_worker"
-    try:
-        config = settings.load(WorkerConfig, prog=f"tandem-{phase}-worker", argv=argv)
-    except ConfigError as error:
-        sys.stderr.write(f"tandem {component}: {error}\n")
-        return 2
-    logs.configure(component, format=config.log_format, level=config.log_level)
 
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
         if config.node_rank:
             await Follower(phase, config).run(stop)
             return
@@ -79,7 +70,7 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
                 await worker.close()
 
     try:
-        return process.run(component, serve)
+        return process.run(f"{phase}_worker", WorkerConfig, serve, argv)
     except EngineError as error:
         log.critical("the engine died", extra={"code": error.code, "reason": error.message})
         return 1
