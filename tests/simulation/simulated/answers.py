@@ -43,6 +43,8 @@ class _Choice:
 
     def broken(self) -> str:
         """What is wrong with it; empty: nothing."""
+        if why := self._past_prefill():
+            return why
         if self.end is None:
             return self._beginning()
         if self.end.reason != "content_filter":
@@ -50,6 +52,21 @@ class _Choice:
         if self.end.stop_reason == NAME:
             return self._ended_by_classifier()
         return self._beginning() or self._ended_by_hook()
+
+    def _past_prefill(self) -> str:
+        """Nothing is shown of a run that prefill's hook ended. (One that classifiers block before
+        prefill has judged it is run again all the same: nothing of it was shown.)
+        """
+        request = self.request
+        drawn = request.run(self.prompt, self.output, self.run)
+        # A stop string that is the first token hides it from prefill's hook too.
+        hidden = request.stop_at == 0 and not (drawn.eos and drawn.length == 1)
+        hook = "emit" if hidden else drawn.prefill_hook
+        ended = hook == "fail" or (hook == "terminate" and request.judged.propagate)
+        by_itself = self.end is not None and self.end.reason != "content_filter"
+        if ended and (by_itself or self.text or self.ids):
+            return f"was ended in prefill and got {self.text} {self.ids} {self.end}"
+        return ""
 
     def _beginning(self) -> str:
         """It is the beginning of what is wanted, or of what is left of that once blocked."""
@@ -126,7 +143,7 @@ def _broken_error(answer: Answer) -> str:
         return ""
     if error.message == "the router is shutting down":
         return "it was refused by a draining router, and there are others"
-    waited = over - answer.asked >= WAIT_SECONDS - 0.001
+    waited = over - answer.asked >= min(WAIT_SECONDS, answer.request.timeout) - 0.001
     if error.message.startswith(("The router is not", "No prefill and")) and not waited:
         return f"it gave up after {over - answer.asked} s: {error.message}"
     if error.code == "deadline_exceeded" and over < answer.asked + answer.request.timeout - 0.01:

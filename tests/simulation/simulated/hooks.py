@@ -53,6 +53,8 @@ class ScriptedHooks:
         self.open_sequences.pop(request_id, None)
 
     def submit(self, work: Sequence[Work]) -> None:
+        if self._dice.odds(0.005):
+            raise RuntimeError("the hooks cannot be asked")
         groups: dict[Hashable, list[Work]] = {}
         for each in work:
             info = self.open_sequences.get(each.request_id)

@@ -125,7 +125,7 @@ def draw(seed: int) -> Plan:
 
 def _when(source: random.Random, last: float) -> float:
     """Mostly while a burst of requests runs."""
-    return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 2 / 2
+    return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 3 / 2
 
 
 def _judged(source: random.Random, faulty: bool) -> Judged:

@@ -224,7 +224,7 @@ class World:
         going = [each for each in self.routers if not each.stopped]
         if going:
             self.dice.random.choice(going).die()
-            back = self.dice.random.choice((0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 25.0))
+            back = self.dice.random.choice((0.1, 0.1, 1.0, 25.0))
             self.dice.later(back, self._start_router)
 
     def _pause(self) -> None:
@@ -295,11 +295,12 @@ class World:
             if not each.process.dead and each.demultiplexer.open_requests:
                 return f"{each.name} has open requests"
         for each in self.routers:
-            if not each.process.dead and not each.core.idle:
-                return f"{each.name} has something open"
+            if not each.process.dead and (each.stopped or not each.core.idle):
+                return f"{each.name} has something open, or drains"
         for worker in self.workers.values():
-            if not worker.process.dead and (len(worker.core) or worker.engine.open):
-                return f"{worker.name} has something open"
+            holds = worker.draining or len(worker.core) or worker.engine.open
+            if not worker.process.dead and holds:
+                return f"{worker.name} has something open, or drains"
         return ""
 
     def _must_be_empty(self) -> None:
