@@ -25,6 +25,7 @@ from tandem.errors import (
     NoPairError,
     QueueFullError,
     RouterLostError,
+    TandemError,
     WorkerLostError,
 )
 
@@ -176,7 +177,10 @@ class Core:
             return
         self._fleet_changed()  # first, so that retries look at what is left
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
-            error = WorkerLostError(f"the {leg.phase} worker was lost: {reason}")
+            error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {reason}")
+            if worker.draining and leg.sequence.stage is Stage.PREFILLING:
+                # It ended in good order, and its leg was still on the way to it.
+                error = DrainingError(f"the {leg.phase} worker shut down: {reason}")
             closed = events.LegClosed(key, leg.number, Outcome.LOST, error=error, retryable=True)
             self._lifecycle.close(leg, closed)
 

@@ -329,6 +329,28 @@ def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
     assert bench.ends() == [(2, "no_pair")]
 
 
+def test_a_leg_on_its_way_to_a_worker_that_has_drained_loses_no_attempt() -> None:
+    bench = Bench(prefill=2, max_retries=0)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.WorkerDraining("prefill-0", True))
+    bench.feed(events.WorkerDown("prefill-0", "it ended its stream"))
+    assert bench.cancelled() == [decode.leg]
+    bench.close(decode, Outcome.CANCELLED)
+    assert prefill.worker == "prefill-0"
+    assert [each.worker for each in bench.legs()] == ["prefill-1", "decode-0"]
+
+
+def test_what_a_draining_worker_had_shown_is_lost_with_it() -> None:
+    bench = Bench(decode=2)
+    bench.submit()
+    _, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.feed(events.WorkerDraining(decode.worker, True))
+    bench.feed(events.WorkerDown(decode.worker, "it ended its stream"))
+    assert bench.ends() == [(1, "worker_lost")]
+
+
 def test_the_fleet_tells_the_smallest_limits_and_what_both_phases_know() -> None:
     bench = Bench(decode=0)
     bench.worker(Phase.PREFILL, 1, context_length=80, logits_processors=frozenset({"a", "b"}))

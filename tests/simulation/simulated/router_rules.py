@@ -35,6 +35,7 @@ from tandem.errors import (
     NoPairError,
     QueueFullError,
     RouterLostError,
+    TandemError,
     UnknownModelError,
     WorkerError,
     WorkerLostError,
@@ -211,7 +212,9 @@ class RouterRules:
             return
         self.books.note_fleet(self.now)
         for leg in list(worker.legs.values()):
-            lost = WorkerLostError("it was lost")
+            lost: TandemError = WorkerLostError("it was lost")
+            if worker.draining and leg.sequence.stage == "running" and not leg.sequence.shown:
+                lost = DrainingError("it had drained")
             self._closed(
                 leg, events.LegClosed(key, leg.number, Outcome.LOST, error=lost, retryable=True)
             )
