@@ -160,7 +160,9 @@ class Lifecycle:
         repeatable = retryable and sequence.stage is Stage.PREFILLING
         if repeatable and isinstance(error, QueueFullError | DrainingError):
             self._state.counts.requeued += 1
-            sequence.failure = sequence.failure or error
+            # Frontends take DrainingError for this router's own word, and submit again.
+            told = NoPairError(error.message) if isinstance(error, DrainingError) else error
+            sequence.failure = sequence.failure or told
             self._run_again(sequence, error.code)
         elif (
             repeatable

@@ -341,6 +341,19 @@ def test_a_leg_on_its_way_to_a_worker_that_has_drained_loses_no_attempt() -> Non
     assert [each.worker for each in bench.legs()] == ["prefill-1", "decode-0"]
 
 
+def test_frontends_never_hear_of_a_draining_worker_as_if_the_router_drained() -> None:
+    """They would submit a request again that has begun here."""
+    bench = Bench(max_queue=1)
+    bench.submit(1)
+    prefill, decode = bench.legs()
+    bench.feed(events.WorkerDraining("prefill-0", True))
+    bench.worker(Phase.PREFILL, 1, max_sequences=1, other_legs=1)
+    bench.submit(2)
+    _refuse(bench, prefill, DrainingError("this worker is shutting down"))
+    bench.close(decode, Outcome.CANCELLED)
+    assert bench.ends() == [(1, "no_pair")]
+
+
 def test_what_a_draining_worker_had_shown_is_lost_with_it() -> None:
     bench = Bench(decode=2)
     bench.submit()

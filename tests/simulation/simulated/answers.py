@@ -60,8 +60,7 @@ class _Choice:
         request = self.request
         drawn = request.run(self.prompt, self.output, self.run)
         # A stop string that is the first token hides it from prefill's hook too.
-        hidden = request.stop_at == 0 and not (drawn.eos and drawn.length == 1)
-        hook = "emit" if hidden else drawn.prefill_hook
+        hook = "emit" if request.stop_at == 0 else drawn.prefill_hook
         ended = hook == "fail" or (hook == "terminate" and request.judged.propagate)
         by_itself = self.end is not None and self.end.reason != "content_filter"
         if ended and (by_itself or self.text or self.ids):

@@ -330,7 +330,8 @@ class RouterRules:
         repeatable = closed.retryable and not sequence.shown
         model = sequence.request.submit.model
         if repeatable and isinstance(error, QueueFullError | DrainingError):
-            sequence.failure = sequence.failure or error
+            told = NoPairError("") if isinstance(error, DrainingError) else error
+            sequence.failure = sequence.failure or told
             self._again(sequence)
         elif (
             repeatable
@@ -589,8 +590,12 @@ class RouterRules:
             pair = self.books.startable(*wanted)
             if pair is not None:
                 self.fault(f"{sequence.key} waits and {pair} could take it")
-            elif sequence.avoided and self._hopeless(sequence):
+            elif self._hopeless(sequence) and self._is_next(sequence):
                 self.fault(f"{sequence.key} waits for another pair and there is none")
+
+    def _is_next(self, sequence: SequenceBook) -> bool:
+        """Those behind others are looked at when it is their turn."""
+        return sequence is min(self.books.waiting(sequence.request.submit.model), key=_rank)
 
     def _know_fleet(self) -> None:
         books = self.books

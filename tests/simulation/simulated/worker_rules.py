@@ -62,7 +62,8 @@ class WorkerRules:
         self._started: set[LegKey] = set()
         self._judged: set[LegKey] = set()
         self._sequences: dict[tuple[int, int, int], LegBook] = {}
-        self._silent: list[LegBook] = []
+        self._cancelled: list[LegBook] = []
+        """In the batch that is judged: it may have released them before."""
         self.draining = False
         self._now = 0.0
         self._take: dict[type[Any], Callable[[Any], None]] = {
@@ -94,7 +95,7 @@ class WorkerRules:
 
     def _cancel(self, event: events.Cancel) -> None:
         if book := self._by_number.get((event.link, event.leg)):
-            self._silence(book)
+            self._cancelled.append(book)
             book.over = True
 
     def _link_down(self, event: events.LinkDown) -> None:
@@ -182,6 +183,9 @@ class WorkerRules:
                     self._leg_refused(error)
                 case actions.GiveUp(_, reason):
                     self._fault(f"a good router is given up: {reason}")
+        for book in self._cancelled:
+            self._silence(book)
+        self._cancelled.clear()
         for book in self.legs.values():
             silent = book.over or book.shown_most is not None
             if silent and book.engine_holds and not book.engine_asked:
