@@ -327,6 +327,15 @@ def test_an_engine_failure_may_be_retried_only_before_the_start(
     assert [call.aborted for call in bench.hook.finals(request)] == [True]
 
 
+def test_a_leg_that_its_engine_cancelled_by_itself_is_told_as_cancelled(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer)
+    request = bench.start()
+    closed = bench.step(Delta(request, (), Ending.CANCELLED)).closed(1)
+    assert (closed.outcome, closed.HasField("error")) == (CANCELLED, False)
+
+
 def test_a_dead_engine_fails_every_leg_at_once(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     requests = [bench.start(leg) for leg in (1, 2, 3)]
