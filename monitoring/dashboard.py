@@ -18,7 +18,7 @@ _COLUMNS = 24
 
 
 class Row:
-    """Panels below a title."""
+    """A title, and the panels that are shown below it."""
 
     def __init__(self, title: str, *panels: Panel) -> None:
         self.title = title

@@ -54,6 +54,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 0.0
         self._set = 0
+        self.tasks_made = 0
         self._rest = rest
         self.faults: list[str] = []
         """Broken rules; the first ends the run."""
@@ -155,9 +156,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
+class _Task(asyncio.Task[Any]):
+    """Its place in a set does not depend on its address, so that groups are cancelled in the same
+    order whenever a seed runs.
+    """
+
+    def __init__(self, number: int, work: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number
+        super().__init__(work, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def _make_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
 ) -> asyncio.Task[Any]:
-    task = asyncio.Task(work, loop=loop, **options)
+    assert isinstance(loop, VirtualLoop)
+    loop.tasks_made += 1
+    task = _Task(loop.tasks_made, work, loop=loop, **options)
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # dead processes leave theirs
     return task
