@@ -239,7 +239,7 @@ def test_no_placeholder_is_left_in_the_rules() -> None:
     text = chart_renders.texts(chart_renders.values("monitoring"))[
         "tandem/templates/prometheusrule.yaml"
     ]
-    assert 'namespace="tandem",job="tandem"' in text
+    assert 'job="tandem",namespace="tandem"' in text
     assert "@" not in text
 
 
