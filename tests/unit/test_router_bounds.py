@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from router import metrics, translate
-from router.config import RouterConfig, read
+from router.config import RouterConfig
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.timers import Timers
@@ -25,6 +25,7 @@ from router.links import MESSAGE_BYTES, FrontendLink, WorkerLink
 from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
+from tandem.config import load
 from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -82,7 +83,8 @@ def test_settings_that_cannot_serve_are_refused_by_name(
 
 
 def test_worker_addresses_come_as_lists_from_a_flag() -> None:
-    config = read(["--prefill=a:1,b:2", "--decode", "c:3"])
+    argv = ["--prefill=a:1,b:2", "--decode", "c:3"]
+    config = load(RouterConfig, prog="tandem-router", argv=argv)
     assert (config.prefill, config.decode) == (("a:1", "b:2"), ("c:3",))
 
 
