@@ -100,15 +100,12 @@ class Call:
         await self._send(self._head(status, content_type, headers))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def stream(self, events: bytes) -> None:
-        """A part of a stream of server-sent events; the first leaves together with the head. Never
-        waits: the caller asks `connection.writable` before.
+    def begin_stream(self, events: bytes) -> None:
+        """The first part of a stream of server-sent events, which leaves together with the head;
+        `connection.write_chunk` writes the next ones. Neither waits: ask `connection.writable`.
         """
-        connection = self.connection
-        if self.started:
-            connection.write_chunk(events)
-            return
-        connection.start_chunks(self._send(self._head(200, EVENTS, _STREAM)), events)
+        head = self._send(self._head(200, EVENTS, _STREAM))
+        self.connection.start_chunks(head, events)
 
     async def end_stream(self, events: bytes) -> None:
         """The stream's last part; waits while the client's socket is full."""

@@ -115,10 +115,14 @@ class _Live:
     def pump(self) -> bool:
         """Send what there is. False: the client's socket is full, and nothing was taken."""
         call = self._call
-        if not call.connection.writable:
+        connection = call.connection
+        if not connection.writable:
             return False
         if body := self.take():
-            call.stream(body)
+            if call.started:
+                connection.write_chunk(body)
+            else:
+                call.begin_stream(body)
         return True
 
     def take(self) -> bytes:

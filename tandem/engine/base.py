@@ -113,12 +113,6 @@ class Delta(Struct):
     kv: KvTransfer | None = None
     cached_tokens: int = 0
 
-    @property
-    def is_tokens_alone(self) -> bool:
-        """It says nothing that its request's first delta did not say, but its tokens."""
-        plain = self.end is None and self.logprobs is None and self.kv is None
-        return plain and len(self.token_ids) > 0
-
 
 Step = Sequence[Delta]
 

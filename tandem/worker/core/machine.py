@@ -249,7 +249,8 @@ class Core:
                 self._close_if_let_go(leg)
                 continue
             try:
-                if leg.straight and stage is _RUNNING and delta.is_tokens_alone:
+                plain = delta.end is None and delta.logprobs is None and delta.kv is None
+                if plain and leg.straight and stage is _RUNNING and delta.token_ids:
                     self._show(leg, leg.output.text(delta.token_ids), delta.token_ids)
                 else:
                     self._take(leg, delta, works)
