@@ -12,7 +12,7 @@ import pytest
 from tandem.errors import LoadError
 from tandem.usercode import lifecycle
 from tandem.usercode.call import Caller, Failed
-from tandem.usercode.deadline import WATCH, OverdueError
+from tandem.usercode.deadline import WATCH, OverdueError, Watch
 
 
 def _raise(error: BaseException) -> Any:
@@ -84,7 +84,8 @@ def test_one_that_swallows_every_interrupt_is_found_out_when_it_returns() -> Non
 def test_time_in_which_the_machine_stood_still_does_not_count_by_cpu_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(WATCH, "next_look", float("-inf"))  # as in a thread: nothing interrupts
+    # A watch that was never installed, as in another thread: nothing interrupts.
+    monkeypatch.setattr("tandem.usercode.call.WATCH", Watch())
     assert Caller(0.001).call(time.sleep, 0.01).overdue
     assert Caller(0.05, by_cpu_time=True).call(time.sleep, 0.2) is None
 
