@@ -11,8 +11,8 @@ from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
 from tandem.v1 import common_pb2
 
 
-def judge_answer(answer: Answer) -> None:
-    """Raises BrokenRule."""
+def judge_answer(answer: Answer, *, hasty: bool, faulty: bool) -> None:
+    """Raises BrokenRule. `hasty`: some worker does not wait for prefill's hooks."""
     request = answer.request
     finished = answer.error is None and not answer.lost
     if finished and len(answer.ends) != request.prompts * request.n:
@@ -20,16 +20,17 @@ def judge_answer(answer: Answer) -> None:
     if why := _broken_error(answer):
         raise BrokenRule(f"request {request.number}: {why}")
     for choice in range(request.prompts * request.n):
-        if why := _Choice(answer, choice).broken():
+        if why := _Choice(answer, choice, hasty=hasty).broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
-    if finished and (why := _broken_whole(answer)):
+    if finished and (why := _broken_whole(answer, faulty=faulty)):
         raise BrokenRule(f"request {request.number}: {why}")
 
 
 class _Choice:
     """One output, as it came and as the script has it."""
 
-    def __init__(self, answer: Answer, choice: int) -> None:
+    def __init__(self, answer: Answer, choice: int, *, hasty: bool) -> None:
+        self.hasty = hasty
         request = self.request = answer.request
         self.prompt, self.output = divmod(choice, request.n)
         self.run = request.last_run(self.prompt, self.output)
@@ -63,7 +64,7 @@ class _Choice:
         hook = "emit" if request.stop_at == 0 else drawn.prefill_hook
         ended = hook == "fail" or (hook == "terminate" and request.judged.propagate)
         by_itself = self.end is not None and self.end.reason != "content_filter"
-        if ended and (by_itself or self.text or self.ids):
+        if ended and not self.hasty and (by_itself or self.text or self.ids):
             return f"was ended in prefill and got {self.text} {self.ids} {self.end}"
         return ""
 
@@ -150,7 +151,7 @@ def _broken_error(answer: Answer) -> str:
     return ""
 
 
-def _broken_whole(answer: Answer) -> str:
+def _broken_whole(answer: Answer, *, faulty: bool) -> str:
     """What is wrong with a request that has ended well, beside its choices."""
     request = answer.request
     least = most = 0
@@ -163,17 +164,20 @@ def _broken_whole(answer: Answer) -> str:
         most += sum(bound[1] for bound in bounds)
     if not least <= answer.completion_tokens <= most:
         return f"{answer.completion_tokens} tokens are counted, not {least} to {most}"
-    return _broken_reports(answer) if request.want_report else ""
+    return _broken_reports(answer, faulty=faulty) if request.want_report else ""
 
 
-def _broken_reports(answer: Answer) -> str:
-    """Each phase reports on each choice that ended by itself; prefill on every run of it."""
+def _broken_reports(answer: Answer, *, faulty: bool) -> str:
+    """Each phase reports on each choice that ended by itself; prefill on every run of it, unless it
+    was lost after its hand-over.
+    """
     assert answer.state is not None
     seen = Counter((each.sequence - answer.state.base, each.phase) for each in answer.reports)
     for choice, end in answer.ends.items():
         for phase in (common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE):
             count = seen[choice, phase]
             twice = phase == common_pb2.PHASE_DECODE and count > 1
-            if twice or (not count and end.reason != "content_filter"):
+            lost = faulty and phase == common_pb2.PHASE_PREFILL
+            if twice or (not count and not lost and end.reason != "content_filter"):
                 return f"{count} reports of choice {choice}'s {common_pb2.Phase.Name(phase)}"
     return ""

@@ -12,7 +12,7 @@ from simulated.exceptions import EXCEPTIONS
 from simulated.loop import VirtualLoop
 from tandem.engine.base import Role
 
-EngineFault = Literal["refuse", "fail", "hang", ""]
+EngineFault = Literal["refuse", "drain", "full", "fail", "cancel", ""]
 
 
 MOST_PAUSE = 3.1
@@ -63,17 +63,17 @@ class Dice:
 
     def cancel_seconds(self) -> float:
         """Until an engine lets go of what was cancelled."""
-        if self.odds(0.04):
-            return 30.0
+        if self.odds(0.08):
+            return self.random.choice((3.0, 3.0, 30.0))
         return self.random.choice((0.0, 0.01, 0.1))
 
     def judge_seconds(self, *, late: bool) -> float:
         return self.random.choice((0.0, 0.001, 0.05, 0.3)) if late else 0.0
 
     def engine_fault(self, role: Role) -> EngineFault:
-        if not self.odds(0.02):
+        if not self.odds(0.03):
             return ""
-        faults: tuple[EngineFault, ...] = ("refuse", "fail", "fail", "fail")
+        faults: tuple[EngineFault, ...] = ("refuse", "drain", "full", "fail", "fail", "cancel")
         return self.random.choice(faults)
 
     def engine_breaks_off(self, position: int) -> bool:

@@ -15,11 +15,25 @@ from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.script import SEED, SEEDS_BETWEEN_RUNS, Request
 from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, KvTransfer, Role
-from tandem.errors import EngineError, KvTransferError, TandemError
-from tandem.v1 import common_pb2, worker_pb2
+from tandem.errors import (
+    DrainingError,
+    EngineError,
+    KvTransferError,
+    QueueFullError,
+    TandemError,
+)
+from tandem.v1 import worker_pb2
 
 BOUND = 400.0
 KV = KvTransfer(4096, 0.001, "sim/virtual")
+
+
+ENGINE_REFUSES = "the engine takes nothing"
+_REFUSALS: dict[str, type[TandemError]] = {
+    "refuse": EngineError,
+    "drain": DrainingError,
+    "full": QueueFullError,
+}
 
 
 @dataclass(slots=True)
@@ -74,6 +88,7 @@ class ScriptedEngine:
         role: Role,
         *,
         endpoint: str,
+        make: str,
         fabric: Fabric,
         requests: dict[int, Request],
     ) -> None:
@@ -81,7 +96,7 @@ class ScriptedEngine:
         self._process = process
         self._random = dice.random
         self._role = role
-        self.endpoint = endpoint
+        self.endpoint, self.make = endpoint, make
         self._fabric = fabric
         self._requests = requests
         self.open: dict[int, Sequence] = {}
@@ -90,6 +105,8 @@ class ScriptedEngine:
         self._due: list[Sequence] = []
         self._stepping: asyncio.TimerHandle | None = None
         self._dead: EngineError | None = None
+        self.stuck = False
+        """Nothing comes of it any more, whatever it is asked."""
         self.cancels: dict[int, float] = {}
 
     async def start(self) -> EngineDescription:
@@ -127,15 +144,15 @@ class ScriptedEngine:
         sequence = Sequence(request, script, prompt, output, run, self)
         self.open[request.request_id] = sequence
         fault = self._dice.engine_fault(self._role)
-        if fault == "refuse":
+        if fault in _REFUSALS:
             del self.open[request.request_id]
-            raise EngineError("the engine takes nothing")
-        if fault == "fail":
+            raise _REFUSALS[fault](ENGINE_REFUSES)
+        if fault == "cancel":
+            self._after(self._think(), sequence, self._end, Ending.CANCELLED)
+        elif fault == "fail":
             retryable = self._random.random() < 0.7
             error: TandemError = EngineError("the engine failed")
             self._after(self._think(), sequence, self._fail, error, retryable)
-        elif fault == "hang":
-            pass  # until it is cancelled
         elif self._role is Role.PREFILL:
             self._after(self._think(), sequence, self._hand_over)
         else:
@@ -182,9 +199,11 @@ class ScriptedEngine:
             return
         if found.identity != sequence.identity:
             self._dice.fault(f"{sequence.identity} found the KV of {found.identity}")
+        if found.owner.engine.make != self.make:
+            self._dice.fault(f"KV of {found.owner.engine.make} is read as {self.make}")
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
-        prefill._after(prefill._think() / 4, found.owner, prefill._handed_over)
+        prefill._after(prefill._think(), found.owner, prefill._handed_over)
         self._due.append(sequence)
         self._step_soon()
 
@@ -195,13 +214,17 @@ class ScriptedEngine:
     def _step(self) -> None:
         """One step of all that run: mostly a token each."""
         self._stepping = None
+        if self.stuck:
+            return
         step = []
         running, self._due = self._due, []
         for sequence in running:
             if sequence.over:
                 continue
             if self._dice.engine_breaks_off(sequence.next):
-                step.append(self._failed(sequence, EngineError("it broke off"), False))
+                step.append(
+                    self._failed(sequence, EngineError("it broke off"), self._random.random() < 0.5)
+                )
                 continue
             delta = self._tokens(sequence, self._dice.tokens_a_step())
             step.append(delta)
@@ -276,26 +299,10 @@ class ScriptedEngine:
 
     def _after(self, seconds: float, sequence: Sequence, call: object, *args: object) -> None:
         def due() -> None:
-            if not sequence.over:
+            if not sequence.over and not self.stuck:
                 call(sequence, *args)  # type: ignore[operator]
 
         sequence.timers.append(self._later(seconds, due))
 
     def _later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self._dice.loop.call_later(seconds, call, context=self._process.context)
-
-
-def describe(model: str, revision: str, slots: int, endpoint: str) -> EngineDescription:
-    """What a started engine would say of itself."""
-    return EngineDescription(
-        fingerprint=common_pb2.Fingerprint(
-            model=model,
-            engine="scripted",
-            page_size=16,
-            tokenizer_sha256=f"tokenizer of {model}",
-            protocol_version=1,
-            deployment_revision=revision,
-        ),
-        limits=worker_pb2.Limits(max_sequences=slots, context_length=4096, vocabulary=2**31 - 1),
-        kv_endpoint=endpoint,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -15,13 +15,17 @@ from frontend.upstream.router_link import RouterLink
 from frontend.upstream.submission import Prompt, Submission
 from simulated.dice import Dice
 from simulated.loop import Process
-from simulated.network import Call, Network
+from simulated.network import Network
 from simulated.script import RUNS, SEED, Request, text_of
 from tandem.errors import TandemError
 from tandem.v1 import common_pb2
 
 WAIT_SECONDS = 20.0
 """For a router with a pair."""
+
+
+BACKLOG_BYTES = 600
+"""What may wait for a client that does not read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +61,9 @@ class _Client:
 class FrontendProcess:
     """One life of one frontend of one model."""
 
-    def __init__(self, dice: Dice, name: str, model: str) -> None:
-        self.dice, self.name, self.model = dice, name, model
+    def __init__(self, dice: Dice, name: str, model: str, *, stale: bool = False) -> None:
+        """`stale`: it has another tokenizer than the workers."""
+        self.dice, self.name, self.model, self.stale = dice, name, model, stale
         self.process = Process(name)
         self.answers: list[Answer] = []
         self.open_answers: dict[Answer, None] = {}
@@ -83,9 +88,9 @@ class FrontendProcess:
         self.demultiplexer = Demultiplexer(
             metrics,
             model=self.model,
-            tokenizer_sha256=f"tokenizer of {self.model}",
+            tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
             max_open=10_000,
-            max_backlog_bytes=1 << 30,
+            max_backlog_bytes=BACKLOG_BYTES,
             router_wait_seconds=WAIT_SECONDS,
             clock=self.dice.loop.time,
         )
@@ -116,7 +121,7 @@ class FrontendProcess:
             asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
         await self.demultiplexer.served_model(client, request.timeout)
         answer.asked = self.dice.loop.time()
-        with self.demultiplexer.submit(_submission(request), client) as state:
+        with self.demultiplexer.submit(submission(request), client) as state:
             answer.state = state
             if request.streaming:
                 state.pump = lambda: self._pump(answer, state)
@@ -133,17 +138,14 @@ class FrontendProcess:
         number = int(trace_id, 16)
         return next(each for each in self.answers if each.request.number == number)
 
-    def newest_is_blocked(self, calls: Iterable[Call]) -> bool:
-        """What it sends has to wait."""
-        mine = [call for call in calls if call.client is self.process]
-        return any(call.up.blocked for call in mine)
-
     def _leave(self, answer: Answer, client: _Client) -> None:
         if answer.over is None:
             answer.left = True
             client.on_lost()
 
     def _pump(self, answer: Answer, state: RequestState) -> bool:
+        if answer.request.slow:
+            return False
         self._take(answer, state)
         return True
 
@@ -159,7 +161,7 @@ class FrontendProcess:
             answer.ends[end.choice] = end
 
 
-def _submission(request: Request) -> Submission:
+def submission(request: Request) -> Submission:
     stop = []
     if request.stop_at is not None:
         stop = [

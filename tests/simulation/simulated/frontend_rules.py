@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simulated.frontend_process import WAIT_SECONDS, Answer, FrontendProcess
+from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
 from tandem.v1 import router_pb2
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class StreamBook:
     submitted: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     drains_since: float | None = None
+    has_pair: bool = False
+    """Its router has said that it has one, and has not taken that back."""
+    greeted: int = 0
+    """Its place among the streams that were greeted; 0: it was not."""
 
 
 class FrontendRules:
@@ -39,6 +43,7 @@ class FrontendRules:
         self._streams: dict[Call, StreamBook] = {}
         self._last: dict[tuple[str, int], Call] = {}
         """By which stream a prompt was submitted last: by frontend and first sequence."""
+        self._greeted = 0
         self._ended: list[tuple[FrontendProcess, Answer]] = []
         self.begun: set[tuple[str, int]] = set()
         """Prompts that a router has started, by trace id and first sequence."""
@@ -71,6 +76,10 @@ class FrontendRules:
         deadline = answer.asked + answer.request.timeout
         if now + submit.timeout_ms / 1000 > deadline + self._slack + 0.001:
             self._fault(f"{name} has {submit.timeout_ms} ms, past its deadline at {deadline}")
+        if frontend.stale:
+            self._fault(f"{name} is submitted, and the workers have another tokenizer")
+        if not book.has_pair:
+            self._fault(f"{name} is submitted to a router that never had a pair")
         if answer.over is not None and answer.over < now - self._slack:
             self._fault(f"{name} is submitted and its client has gone")
         if (submit.trace_id, submit.first_sequence) in self.begun:
@@ -92,7 +101,16 @@ class FrontendRules:
                     self._fault(f"{frontend.name} cancels {first}, which has finished")
                 return
 
-    def arrived(self, call: Call, message: router_pb2.RouterMessage) -> None:
+    def arrived(
+        self, frontend: FrontendProcess, call: Call, message: router_pb2.RouterMessage
+    ) -> None:
+        book = self._book(call)
+        if not book.greeted:
+            self._greeted += 1
+            book.greeted = self._greeted
+        for model in message.fleet.models:
+            if model.name == frontend.model and model.ready_pairs:
+                book.has_pair = True
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()
 
@@ -109,7 +127,10 @@ class FrontendRules:
                 self._after_the_end(frontend, answer, calls)
         for frontend in frontends:
             if not frontend.process.stopped:
-                self._nothing_waits(frontend)
+                self._nothing_waits(frontend, calls)
+                for answer in frontend.open_answers:
+                    if answer.state is not None and answer.state.backlog > BACKLOG_BYTES:
+                        self._fault(f"{answer.state.backlog} bytes wait for a client")
         for call, book in self._streams.items():
             if book.drains_since is not None and call in calls:
                 self._let_go(call, book, frontends)
@@ -131,7 +152,7 @@ class FrontendRules:
             if answer.left and not told:
                 self._fault(f"{frontend.name} does not cancel {first}, whose client has gone")
 
-    def _nothing_waits(self, frontend: FrontendProcess) -> None:
+    def _nothing_waits(self, frontend: FrontendProcess, calls: dict[Call, None]) -> None:
         for answer in list(frontend.unsent):
             state = answer.state
             if state is None:
@@ -139,8 +160,19 @@ class FrontendRules:
             waiting = [each for each in state.firsts if (frontend.name, each) not in self._last]
             if not waiting or state.error is not None or not state.open_choices:
                 del frontend.unsent[answer]
-            elif frontend.demultiplexer.ready and not frontend.newest_is_blocked(self._streams):
+            elif self._takes(frontend, calls):
                 self._fault(f"{frontend.name}: prompts {waiting} wait, and a router takes them")
+
+    def _takes(self, frontend: FrontendProcess, calls: dict[Call, None]) -> bool:
+        """Whether the newest stream's router has a pair, and the stream can be written."""
+        mine = [call for call in calls if call.client is frontend.process]
+        greeted = [call for call in mine if self._book(call).greeted]
+        if not greeted or frontend.stale:
+            return False
+        newest = max(greeted, key=lambda call: self._book(call).greeted)
+        book = self._book(newest)
+        usable = book.has_pair and book.drains_since is None
+        return usable and not any(call.up.blocked for call in mine)
 
     def _let_go(self, call: Call, book: StreamBook, frontends: Iterable[FrontendProcess]) -> None:
         for frontend in frontends:

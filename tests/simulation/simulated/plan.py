@@ -8,7 +8,7 @@ from typing import Literal
 
 from router.core.values import Bounds, Phase
 from simulated.script import RUNS, Judged, Request
-from simulated.worker_process import WorkerSpec
+from simulated.worker_process import Quirk, WorkerSpec
 
 Happening = Literal[
     "roll_worker",
@@ -29,6 +29,8 @@ FAULTS: tuple[Happening, ...] = (
     "cut_stream",
     "cut_stream",
     "cut_frontend",
+    "cut_frontend",
+    "crash_worker",
     "crash_worker",
     "crash_worker",
     "crash_phase",
@@ -67,6 +69,14 @@ class Plan:
     frontends: int
     requests: list[Request]
     happenings: list[tuple[float, Happening]]
+    most_held: int
+    """Rows that a decode worker holds for prefill's verdict."""
+    small_messages: bool
+    """What waits for a stream leaves by several messages."""
+    stale_frontend: bool
+    """One has another tokenizer than the workers."""
+    strangers: list[float]
+    """When frontends come that break the protocol."""
 
 
 def draw(seed: int) -> Plan:
@@ -90,7 +100,7 @@ def draw(seed: int) -> Plan:
             revision="a",
             slots=source.choice((1, 1, 2, 3)),
             judged=judged[model],
-            forgetful=faulty and phase is Phase.PREFILL and source.random() < 0.08,
+            quirk=_quirk(source, phase) if faulty and source.random() < 0.06 else "",
         )
         for model in models
         for phase in Phase
@@ -116,16 +126,31 @@ def draw(seed: int) -> Plan:
         window=source.choice((0, 1, 4)),
         models=models,
         workers=workers,
-        routers=source.choice((1, 1, 2)),
+        routers=source.choice((1, 1, 2, 2)),
         frontends=source.choice((1, 1, 2)),
         requests=requests,
         happenings=sorted(happenings),
+        most_held=2 if faulty and source.random() < 0.15 else 1000,
+        small_messages=source.random() < 0.3,
+        stale_frontend=faulty and source.random() < 0.1,
+        strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
+
+
+def _quirk(source: random.Random, phase: Phase) -> Quirk:
+    """What a worker of another make, or of a wrong deployment, does otherwise."""
+    quirks: tuple[Quirk, ...] = ("newer", "layout", "full")
+    own: Quirk = "forgetful" if phase is Phase.PREFILL else "hasty"
+    return source.choice((own, own, own, own, *quirks))
 
 
 def _when(source: random.Random, last: float) -> float:
     """Mostly while a burst of requests runs."""
     return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 3 / 2
+
+
+def _leaves(source: random.Random) -> float:
+    return source.choice((0.0, 0.02, source.random(), 5 * source.random()))
 
 
 def _judged(source: random.Random, faulty: bool) -> Judged:
@@ -150,7 +175,7 @@ def _request(
 ) -> Request:
     model = source.choice(models)
     burst = source.random() < 0.4
-    want_ids = source.random() < 0.3
+    want_ids = source.random() < 0.4
     return Request(
         number=number,
         model=model,
@@ -162,7 +187,8 @@ def _request(
         want_ids=want_ids,
         want_report=source.random() < 0.2,
         timeout=source.choice((0.3, 1.0)) if faulty and source.random() < 0.08 else LONG,
-        leaves_after=source.random() if faulty and source.random() < 0.1 else None,
+        leaves_after=_leaves(source) if faulty and source.random() < 0.12 else None,
+        slow=faulty and source.random() < 0.06,
         stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
         seed=source.getrandbits(32),
         judged=judged[model],

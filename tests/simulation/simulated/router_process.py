@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Any
 
 from router.config import RouterConfig
-from router.core.actions import Action
+from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
 from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Listed
-from router.links import Sink
+from router.links import Sink, WorkerLink
 from router.policies import POLICIES
 from router.relay import Relay
 from router.server import RunningRouter
@@ -26,6 +26,7 @@ from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import router_pb2_grpc, worker_pb2
+from tandem.wire.columns import parse
 
 
 class ScriptedDiscovery:
@@ -53,6 +54,14 @@ class ScriptedDiscovery:
             await self._changed.wait()
             self._changed.clear()
             yield self._listing
+
+
+def garbled(payload: bytes) -> bytes:
+    """Rows one of which has lost its text, as a broken worker might send them."""
+    columns = parse(payload)
+    if columns.text:
+        del columns.text[-1]
+    return columns.SerializeToString()
 
 
 class RouterProcess:
@@ -134,6 +143,9 @@ class RouterProcess:
         worker_up, worker_down, drain = relay.worker_up, relay.worker_down, relay.drain
 
         def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
+            for envelope in message.envelopes:
+                if self.dice.odds(0.004):
+                    envelope.payload = garbled(envelope.payload)
             self.wire.frame(message)
             frame(address, message)
 
@@ -141,15 +153,17 @@ class RouterProcess:
             number = frontend_up(sink)
             flow = self.wire.frontends[number] = FrontendFlow(CALL.get())
             flow.fleet, flow.draining = True, self.core.draining
+            self.wire.unsettled = True
             return number
 
         def watched_frontend_down(number: int) -> None:
             self.wire.frontends.pop(number, None)
             frontend_down(number)
 
-        def watched_worker_up(address: str, *args: Any, **options: Any) -> None:
+        def watched_worker_up(address: str, link: WorkerLink, **options: Any) -> None:
             self.wire.workers[address] = WorkerFlow()
-            worker_up(address, *args, **options)
+            self._fail_some(address, link)
+            worker_up(address, link, **options)
 
         def watched_worker_down(address: str, reason: str) -> None:
             self.wire.workers.pop(address, None)
@@ -159,7 +173,7 @@ class RouterProcess:
 
         def watched_drain() -> None:
             for flow in self.wire.frontends.values():
-                flow.draining = True
+                flow.draining = self.wire.unsettled = True
             drain()
 
         relay.frame = watched_frame  # type: ignore[method-assign]
@@ -168,6 +182,18 @@ class RouterProcess:
         relay.worker_up = watched_worker_up  # type: ignore[method-assign]
         relay.worker_down = watched_worker_down  # type: ignore[method-assign]
         relay.drain = watched_drain  # type: ignore[method-assign]
+
+    def _fail_some(self, address: str, link: WorkerLink) -> None:
+        """Some commands to a worker cannot be made: a fault of this router's own."""
+        start = link.start
+
+        def failing(action: StartLeg) -> None:
+            if self.dice.odds(0.003):
+                self.wire.workers[address].starts.remove(action.leg)
+                raise ValueError("a start that cannot be")
+            start(action)
+
+        link.start = failing  # type: ignore[method-assign]
 
     def _trace(self, event: Event | None, done: list[Action]) -> None:
         trace = self.dice.trace
@@ -186,7 +212,7 @@ class RouterProcess:
         spawn(self.process, self.workers.run())
 
     def shut_down(self, seconds: float) -> None:
-        """DrainMetrics as a router does when it is told to stop; then it is gone."""
+        """Drain as a router does when it is told to stop; then it is gone."""
         self.stopped = True
         self.dice.later(self.dice.random.random(), self._unlist)
         self.dice.loop.spawn(self.process, self._drain(seconds))

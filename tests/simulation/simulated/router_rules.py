@@ -14,6 +14,7 @@ from typing import Any
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
+from router.core.machine import MAX_N
 from router.core.values import Bounds, Phase
 from simulated.router_books import (
     Books,
@@ -71,11 +72,16 @@ class RouterRules:
         self._due: dict[Key, tuple[str, str]] = {}
         """Sequences that must end now: an error's code or _END, and the stop reason."""
         self._refused: dict[Key, str] = {}
+        self._refused_frontend: int | None = None
+        """The frontend that must be told that it broke the protocol."""
+        self._rejected: tuple[str, int] | None = None
+        """The worker that must be told of as a misfit, and of how many pairs."""
         self._release: set[int] = set()
         self._overdue: set[int] = set()
         self._closed_requests: list[RequestBook] = []
         self._served: dict[str, int] = {}
         self._last_leg = 0
+        self._frontends_seen: set[int] = set()
         self._take: dict[type[Any], Callable[[Any], None]] = {
             events.FrontendUp: self._frontend_up,
             events.FrontendDown: self._frontend_down,
@@ -99,6 +105,7 @@ class RouterRules:
             actions.CancelLeg: self._judge_cancel_leg,
             actions.RequestEnded: self._judge_request_ended,
             actions.RefuseFrontend: self._judge_refuse_frontend,
+            actions.PairRejected: self._judge_pair_rejected,
             actions.FleetChanged: self._judge_fleet_changed,
             actions.WorkerPaired: self._judge_worker_paired,
             actions.SettleOverdue: self._judge_settle_overdue,
@@ -132,13 +139,16 @@ class RouterRules:
             if settled_by is not None and settled_by <= self.now and not leg.overdue:
                 leg.overdue = True
                 self._overdue.add(leg.number)
-                if leg.sequence.stage == "retrying":
+                if leg.sequence.stage == "retrying" and leg.sequence.key not in self._due:
                     self._end_failed(leg.sequence)
 
     def _settle_by(self, leg: LegBook) -> float | None:
         return None if leg.cancelled_at is None else leg.cancelled_at + self.bounds.settle_seconds
 
     def _frontend_up(self, event: events.FrontendUp) -> None:
+        if event.frontend in self._frontends_seen:
+            self.fault(f"the number {event.frontend} is given to a second frontend")
+        self._frontends_seen.add(event.frontend)
         self.books.frontends.add(event.frontend)
 
     def _frontend_down(self, event: events.FrontendDown) -> None:
@@ -151,8 +161,13 @@ class RouterRules:
     def _submit(self, submit: events.Submit) -> None:
         if submit.frontend not in self.books.frontends:
             return
-        code = self._refusal(submit)
         numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
+        used = any((submit.frontend, number) in self._numbers() for number in numbers[:1000])
+        if used or not 1 <= submit.n <= MAX_N or numbers.stop > 2**64:
+            self._refused_frontend = submit.frontend
+            self._frontend_down(events.FrontendDown(submit.frontend))
+            return
+        code = self._refusal(submit)
         if code is not None:
             self._refused = {(submit.frontend, number): code for number in numbers}
             return
@@ -164,6 +179,10 @@ class RouterRules:
             sequence = SequenceBook(request, key, index, self.books.arrivals)
             request.sequences.append(sequence)
             self.books.sequences[key] = sequence
+
+    def _numbers(self) -> set[Key]:
+        """Of all sequences of requests that are open."""
+        return {each.key for request in self.books.requests.values() for each in request.sequences}
 
     def _refusal(self, submit: events.Submit) -> str | None:
         books = self.books
@@ -202,6 +221,17 @@ class RouterRules:
             event.other_legs,
         )
         self.books.note_fleet(self.now)
+        profile = event.profile
+        others = [
+            each
+            for each in self.books.workers.values()
+            if each.profile.phase is not profile.phase
+            and each.profile.fingerprint.model == profile.fingerprint.model
+            and each.profile.fingerprint != profile.fingerprint
+        ]
+        defect = profile.phase is not event.listed_as or profile.max_sequences < 1
+        if others or defect:
+            self._rejected = event.worker, len(others) + defect
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         self._lose(event.worker)
@@ -443,6 +473,8 @@ class RouterRules:
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output)
         self._start_rules(action, leg)
         if phase is Phase.PREFILL:
+            if worker not in self._preferred_prefill(sequence):
+                self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
             sequence.prefill = leg
         else:
             sequence.decode = leg
@@ -485,7 +517,8 @@ class RouterRules:
         if pair == sequence.avoided:
             self.fault(f"sequence {sequence.key} is tried again on the pair that failed")
         self._turn_rules(sequence, pair)
-        self._preference_rules(sequence, prefill.worker, decode.worker)
+        if decode.worker not in self._preferred_decode(sequence, prefill.worker):
+            self.fault(f"{sequence.key} is started on {decode.worker}, and a better one is free")
         sequence.stage, sequence.pair, sequence.begun = "running", pair, True
         submit = sequence.request.submit
         self._begun.add((submit.trace_id, submit.first_sequence))
@@ -497,17 +530,26 @@ class RouterRules:
             if other is not sequence and _rank(other) < mine and other.avoided != pair:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
 
-    def _preference_rules(
-        self, sequence: SequenceBook, prefill: WorkerBook, decode: WorkerBook
-    ) -> None:
-        """Workers with overdue legs come last, then those of the pair that failed."""
-        if sequence.avoided is None:
-            return
-        for first, seconds in self.books.groups(sequence.request.submit.model):
-            if decode in seconds and decode is sequence.avoided[1]:
-                better = [each for each in seconds if each.free and each is not decode]
-                if any(not each.overdue for each in better):
-                    self.fault(f"{sequence.key} is tried on {decode.key} again, of {len(first)}")
+    def _preferred_prefill(self, sequence: SequenceBook) -> list[WorkerBook]:
+        avoided = sequence.avoided
+        found = []
+        for prefills, decodes in self.books.groups(sequence.request.submit.model):
+            free = [each for each in decodes if each.free]
+            for worker in prefills:
+                alone = avoided is not None and (worker, free) == (avoided[0], [avoided[1]])
+                if free and worker.free and not alone:
+                    found.append(worker)
+        return _preferred(found, avoided and avoided[0])
+
+    def _preferred_decode(self, sequence: SequenceBook, prefill: WorkerBook) -> list[WorkerBook]:
+        avoided = sequence.avoided
+        for prefills, decodes in self.books.groups(sequence.request.submit.model):
+            if prefill in prefills:
+                free = [each for each in decodes if each.free]
+                if avoided is not None and prefill is avoided[0]:
+                    free = [each for each in free if each is not avoided[1]]
+                return _preferred(free, avoided and avoided[1])
+        return []
 
     def _judge_release_leg(self, action: actions.ReleaseLeg) -> None:
         leg = self._leg(action.worker, action.leg)
@@ -534,7 +576,14 @@ class RouterRules:
         self.fault(f"request {action.trace_id} is said to have ended and has not")
 
     def _judge_refuse_frontend(self, action: actions.RefuseFrontend) -> None:
-        self.fault(f"a good frontend is refused: {action.reason}")
+        if action.frontend != self._refused_frontend:
+            self.fault(f"a good frontend is refused: {action.reason}")
+        self._refused_frontend = None
+
+    def _judge_pair_rejected(self, action: actions.PairRejected) -> None:
+        if self._rejected != (action.worker, action.pairs) or not action.reason:
+            self.fault(f"{action} is said, {self._rejected} was to be")
+        self._rejected = None
 
     def _judge_fleet_changed(self, action: actions.FleetChanged) -> None:
         self._served = {model.name: model.ready_pairs for model in action.models}
@@ -555,6 +604,11 @@ class RouterRules:
 
     def _settle(self, event: Event | None) -> None:
         books = self.books
+        if self._refused_frontend is not None:
+            self.fault(f"frontend {self._refused_frontend} breaks the protocol and is not told")
+        if self._rejected is not None:
+            self.fault(f"nobody says that pairs with {self._rejected[0]} are refused")
+        self._refused_frontend = self._rejected = None
         for key, expected in self._due.items():
             self.fault(f"sequence {key} has not ended with {expected}")
         for key, code in self._refused.items():
@@ -605,6 +659,12 @@ class RouterRules:
         for worker in books.workers.values():
             if not worker.paired and books.uses(worker):
                 self.fault(f"{worker.key} is not told that a pair uses it")
+
+
+def _preferred(workers: list[WorkerBook], avoided: WorkerBook | None) -> list[WorkerBook]:
+    """Workers with overdue legs come last, then the one that has failed."""
+    sound = [each for each in workers if not each.overdue] or workers
+    return [each for each in sound if each is not avoided] or sound
 
 
 def _rank(sequence: SequenceBook) -> tuple[int, int]:

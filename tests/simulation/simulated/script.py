@@ -107,6 +107,8 @@ class Request:
     want_report: bool
     timeout: float
     leaves_after: float | None
+    slow: bool
+    """Its client does not read before the end."""
     stop_at: int | None
     """The position whose token is its stop string."""
     seed: int
@@ -138,7 +140,8 @@ class Request:
         blocked = None
         if judged.classifier and source.random() < 0.4:
             blocked = source.randrange(length)
-        return Run(length, source.random() < 0.5, hook, prefill, blocked)
+        fails = judged.fails and source.random() < 0.3
+        return Run(length, source.random() < 0.5, hook, prefill, blocked, fails)
 
     # --- what is shown ---------------------------------------------------------------------------
 
@@ -147,7 +150,8 @@ class Request:
         run = 0
         most = self.judged.regenerations if self.judged.hold_back == "all" else 0
         while run < most and self.blocked(prompt, output, run):
-            if self.ending(prompt, output, run) in ("terminate", "fail"):
+            hooked = self.ending(prompt, output, run) in ("terminate", "fail")
+            if hooked or self.run(prompt, output, run).classifier_fails:
                 break
             run += 1
         return run

@@ -56,15 +56,20 @@ class WireRules:
         self.frontends: dict[int, FrontendFlow] = {}
         self.workers: dict[str, WorkerFlow] = {}
 
+        self.unsettled = False
+        """Something may wait for a stream."""
+
     # --- what is to leave ---
 
     def frame(self, frame: worker_pb2.WorkerFrame) -> None:
+        self.unsettled = True
         for envelope in frame.envelopes:
             if flow := self.frontends.get(envelope.destination):
                 flow.pending += envelope.payload
                 flow.put += len(envelope.payload)
 
     def acted(self, action: actions.Action) -> None:
+        self.unsettled = True
         match action:
             case actions.EndSequence(number, sequence):
                 if flow := self.frontends.get(number):
@@ -123,13 +128,18 @@ class WireRules:
 
     def at_rest(self, calls: Callable[[], dict[str, Call]]) -> None:
         """`calls`: the router's streams to workers, by address."""
+        if not self.unsettled:
+            return
+        self.unsettled = False
         for number, flow in self.frontends.items():
             waits = flow.pending or flow.ends or flow.draining or flow.fleet
+            self.unsettled |= bool(waits)
             if waits and not flow.given_up and not flow.call.down.blocked:
                 self._fault(f"something waits for frontend {number}, which could be told: {flow}")
         for address, worker in self.workers.items():
             if not worker.waits():
                 continue
+            self.unsettled = True
             call = calls().get(address)
             if call is not None and not call.up.blocked:
                 self._fault(f"something waits for {address}, which could be told: {worker}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from decode_worker.classifying import Classifying
 from decode_worker.rules import DecodeRules
@@ -13,19 +13,21 @@ from prefill_worker.rules import PrefillRules
 from router.core.values import Phase
 from simulated.classifiers import build_classifiers
 from simulated.dice import MOST_PAUSE, Dice
-from simulated.engine import Fabric, ScriptedEngine, describe
+from simulated.engine import Fabric, ScriptedEngine
 from simulated.hooks import ScriptedHooks
 from simulated.loop import Process
 from simulated.network import CALL, Call, Network
 from simulated.script import Judged, Request
 from simulated.words import Words
 from simulated.worker_rules import WorkerRules
-from tandem.engine.base import Role
+from tandem.endings import Outcome
+from tandem.engine.base import EngineDescription, Role
 from tandem.errors import EngineError
 from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.worker.core import events
 from tandem.worker.core.actions import Action
+from tandem.worker.core.leg import Closing
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
@@ -40,6 +42,12 @@ from tandem.worker.shell import Shell
 PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
 
+Quirk = Literal["", "forgetful", "hasty", "newer", "layout", "full"]
+"""Of a worker of another make: it keeps its verdicts to itself; it holds nothing back; its
+fingerprint has a field that routers do not know yet, or another layout; it takes no sequences.
+"""
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class WorkerSpec:
     """What a worker is; it may live several times."""
@@ -50,8 +58,34 @@ class WorkerSpec:
     revision: str
     slots: int
     judged: Judged
-    forgetful: bool = False
-    """A prefill worker of another make, which never says what its hooks made of a request."""
+    quirk: Quirk = ""
+    listed_as: Phase | None = None
+    """None: as what it is."""
+
+
+def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
+    """What a started engine would say of itself."""
+    fingerprint = common_pb2.Fingerprint(
+        model=spec.model,
+        engine="scripted",
+        page_size=16,
+        kv_layout="another" if spec.quirk == "layout" else "one",
+        tokenizer_sha256=f"tokenizer of {spec.model}",
+        protocol_version=1,
+        deployment_revision=spec.revision,
+    )
+    if spec.quirk == "newer":
+        fingerprint.MergeFromString(b"\xc2\x3e\x03new")  # a text in field 1000
+    limits = worker_pb2.Limits(
+        max_sequences=0 if spec.quirk == "full" else spec.slots,
+        context_length=4096,
+        vocabulary=2**31 - 1,
+    )
+    return EngineDescription(fingerprint=fingerprint, limits=limits, kv_endpoint=endpoint)
+
+
+_MAKES = {"newer": "newer", "layout": "another"}
+"""What KV is like: only equals may be paired."""
 
 
 class ForgetfulRules(PrefillRules):
@@ -59,6 +93,12 @@ class ForgetfulRules(PrefillRules):
 
     def verdict(self, end: Finish) -> None:
         return None
+
+    def closing(self, end: Finish) -> Closing:
+        """A terminate is said at the end only."""
+        if end.terminated:
+            return Closing(Outcome.TERMINATED, reason=end.stop_reason)
+        return super().closing(end)
 
 
 class WorkerProcess:
@@ -72,6 +112,7 @@ class WorkerProcess:
         life: int,
         fabric: Fabric,
         requests: dict[int, Request],
+        most_held: int,
     ) -> None:
         self.dice, self.network, self.spec = dice, network, spec
         self.name = f"{spec.address}#{life}"
@@ -84,6 +125,7 @@ class WorkerProcess:
             self.process,
             role,
             endpoint=self.endpoint,
+            make=f"{spec.model} {spec.revision} {_MAKES.get(spec.quirk, 'one')}",
             fabric=fabric,
             requests=requests,
         )
@@ -93,13 +135,14 @@ class WorkerProcess:
             self.hooks = ScriptedHooks(
                 dice, self.process, spec.phase.value, requests, late=judged.late
             )
-        self.described = describe(spec.model, spec.revision, spec.slots, self.endpoint)
+        self.described = describe(spec, self.endpoint)
         words: Any = Words()
-        rules: PhaseRules = ForgetfulRules() if spec.forgetful else PrefillRules()
+        rules: PhaseRules = ForgetfulRules() if spec.quirk == "forgetful" else PrefillRules()
         self.classifying: Classifying | None = None
         if not prefill:
             classifiers = build_classifiers(dice, judged, requests) if judged.classifier else None
             rules = DecodeRules(classifiers)
+            rules.max_held_rows = most_held
             self.classifying = classifiers and Classifying(classifiers, words)
         self.core = Core(
             rules=rules, worker=self.name, max_legs=spec.slots, hooked=self.hooks is not None
@@ -123,23 +166,37 @@ class WorkerProcess:
         self.rules = WorkerRules(
             self.core,
             prefill=prefill,
-            forgetful=spec.forgetful,
+            forgetful=spec.quirk == "forgetful",
             slots=spec.slots,
+            most_held=most_held,
             fault=lambda text: dice.fault(f"{self.name}: {text}"),
         )
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
+        if spec.quirk == "hasty":
+            self.shell.command = self._hasty(self.shell.command)  # type: ignore[method-assign]
         self.links: dict[Call, int] = {}
         self.shell.connect = self._connected(self.shell.connect)  # type: ignore[method-assign]
         self.servicer = WorkerServicer(
             shell=self.shell, describe=self._describe, on_paired=self._paired
         )
+        self._unsettled = False
+        """Something may wait for a stream."""
         self._idle_since: float | None = None
         """Since when it drains with nothing open."""
         self.draining = False
 
+    def _hasty(self, command: Callable[[RouterLink, worker_pb2.WorkerCommand], None]) -> Any:
+        def hasty(link: RouterLink, message: worker_pb2.WorkerCommand) -> None:
+            for start in message.start:
+                start.hold_output = False
+            command(link, message)
+
+        return hasty
+
     def _watched(self, handle: Callable[..., list[Action]]) -> Any:
         def watched(now: float, batch: Iterable[events.Event]) -> list[Action]:
             batch = list(batch)
+            self._unsettled = True
             self.rules.before(now, batch)
             done = handle(now, batch)
             if not self.process.dead:
@@ -207,6 +264,24 @@ class WorkerProcess:
         self.shell.flush()
         await asyncio.sleep(2.0)
         self.die()
+
+    def at_rest(self, calls: dict[Call, None]) -> None:
+        """Nothing waits for a stream that can be written."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
+        for call, number in self.links.items():
+            if call not in calls or call.over:
+                continue
+            waits = self.core.outgoing(number)
+            if waits.drafts or waits.events:
+                self._unsettled = True
+                if not call.down.blocked:
+                    self.dice.fault(f"{self.name}: something waits for {call.client.name}")
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """As a part of this process."""
+        self.dice.loop.call_later(seconds, call, context=self.process.context)
 
     def die(self) -> None:
         """At once; every stream breaks, and what the engine holds is gone."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from simulated.engine import ENGINE_REFUSES
 from tandem.engine.base import Ending
-from tandem.errors import DrainingError, QueueFullError
+from tandem.errors import DrainingError, QueueFullError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 from tandem.worker.core import actions, events
@@ -38,6 +39,8 @@ class LegBook:
     output_seen: bool = False
     retryable: bool | None = None
     """Whether it may be run elsewhere, once it has failed; None: it has not."""
+    outcome: str = ""
+    """How it must close, where that is known."""
     shown_most: int | None = None
     """Rows that may still leave of a leg that shows nothing more; None: any number."""
 
@@ -52,9 +55,10 @@ class WorkerRules:
         prefill: bool,
         forgetful: bool,
         slots: int,
+        most_held: int,
         fault: Callable[[str], None],
     ) -> None:
-        self._forgetful = forgetful
+        self._forgetful, self._most_held = forgetful, most_held
         self._core, self._prefill, self._slots, self._fault = core, prefill, slots, fault
         self.legs: dict[int, LegBook] = {}
         self._by_number: dict[LegKey, LegBook] = {}
@@ -62,11 +66,14 @@ class WorkerRules:
         self._started: set[LegKey] = set()
         self._judged: set[LegKey] = set()
         self._sequences: dict[tuple[int, int, int], LegBook] = {}
+        self._bad_links: set[int] = set()
+        """Of routers that use a leg's number twice."""
         self._cancelled: list[LegBook] = []
         """In the batch that is judged: it may have released them before."""
         self.draining = False
         self._now = 0.0
         self._take: dict[type[Any], Callable[[Any], None]] = {
+            events.Start: self._start,
             events.Release: self._release,
             events.Cancel: self._cancel,
             events.LinkDown: self._link_down,
@@ -88,6 +95,10 @@ class WorkerRules:
             take = self._take.get(type(event))
             if take is not None:
                 take(event)
+
+    def _start(self, event: events.Start) -> None:
+        if (event.link, event.command.leg) in self._by_number:
+            self._bad_links.add(event.link)
 
     def _release(self, event: events.Release) -> None:
         if book := self._by_number.get((event.link, event.leg)):
@@ -112,7 +123,10 @@ class WorkerRules:
             if delta.end is not None:
                 book.engine_holds = False
                 if delta.end in (Ending.FAILED, Ending.CANCELLED) and not book.engine_asked:
-                    self._failed(book, repeatable=delta.retryable)
+                    cancelled = delta.end is Ending.CANCELLED
+                    if not book.over:
+                        book.outcome = "cancelled" if cancelled else "failed"
+                    self._failed(book, repeatable=delta.retryable and not cancelled)
 
     def _failed(self, book: LegBook, *, repeatable: bool) -> None:
         """By its engine; what ended it before counts."""
@@ -181,8 +195,16 @@ class WorkerRules:
                     self._leg_closed(leg)
                 case actions.LegRefused(_, _, error):
                     self._leg_refused(error)
-                case actions.GiveUp(_, reason):
-                    self._fault(f"a good router is given up: {reason}")
+                case actions.GiveUp(link, reason):
+                    if link not in self._bad_links:
+                        self._fault(f"a good router is given up: {reason}")
+                    self._bad_links.discard(link)
+        for link in self._bad_links:
+            self._fault(f"the router of link {link} uses a number twice and is not given up")
+        self._bad_links.clear()
+        for leg in self._core.legs:
+            if leg.held is not None and len(leg.held.sequences) > self._most_held:
+                self._fault(f"leg {leg.number} holds {len(leg.held.sequences)} rows")
         for book in self._cancelled:
             self._silence(book)
         self._cancelled.clear()
@@ -225,13 +247,17 @@ class WorkerRules:
         del self._by_number[book.link, book.command.leg]
         if book.engine_holds:
             self._fault(f"leg {book.command.leg} is closed and its engine holds it")
+        if book.outcome and leg.closing.outcome.value != book.outcome:
+            self._fault(f"leg {book.command.leg} closes as {leg.closing.outcome}: {book.outcome}")
         failed = leg.closing.outcome.value == "failed"
         if failed and book.retryable not in (None, leg.closing.retryable):
             self._fault(f"leg {book.command.leg} fails, retryable: {leg.closing.retryable}")
         if book.held and leg.closing.by_itself:
             self._fault(f"leg {book.command.leg} is closed and was not released")
 
-    def _leg_refused(self, error: Exception) -> None:
+    def _leg_refused(self, error: TandemError) -> None:
+        if error.message == ENGINE_REFUSES:
+            return
         if isinstance(error, DrainingError) and not self.draining:
             self._fault("a leg is refused by a worker that does not drain")
         if isinstance(error, QueueFullError) and len(self.legs) < self._slots:

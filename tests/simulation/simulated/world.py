@@ -10,18 +10,22 @@ from dataclasses import replace
 from functools import partial
 
 import frontend.upstream.router_link
+import frontend.upstream.router_stream
 import router.connection
+import router.links
+import simulated.stranger
 from router.discovery import Listed
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
-from simulated.frontend_process import FrontendProcess
+from simulated.frontend_process import FrontendProcess, submission
 from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, RETIRE_SECONDS, Plan, draw
 from simulated.router_process import RouterProcess
 from simulated.script import Request
+from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.v1 import router_pb2, worker_pb2
 
@@ -72,8 +76,12 @@ class World:
         for model in plan.models:
             for number in range(plan.frontends):
                 self._start_frontend(f"frontend-{model}-{number}", model)
+        if plan.stale_frontend:
+            self._start_frontend("stale frontend", plan.requests[0].model, stale=True)
         for request in plan.requests:
             dice.later(request.at, self._ask, request)
+        for at in plan.strangers:
+            dice.later(at, self._stranger)
         for at, happening in plan.happenings:
             dice.later(at, getattr(self, f"_{happening}"))
         await self._until_over()
@@ -96,7 +104,13 @@ class World:
     def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
         self._lives += 1
         worker = WorkerProcess(
-            self.dice, self.network, spec, self._lives, self.fabric, self.requests
+            self.dice,
+            self.network,
+            spec,
+            self._lives,
+            self.fabric,
+            self.requests,
+            self.plan.most_held,
         )
         self.workers[worker.name] = self._workers_of[worker.process] = worker
         worker.start()
@@ -117,16 +131,31 @@ class World:
         made.start()
         self._tell()
 
-    def _start_frontend(self, name: str, model: str) -> None:
-        made = FrontendProcess(self.dice, name, model)
+    def _stranger(self) -> None:
+        Stranger(self.dice, self.plan.models[0]).start()
+        if living := self._living():
+            worker = self.dice.random.choice(living)
+            StrangeRouter(self.dice, worker.spec.address, self._task(worker.spec.model)).start()
+
+    def _task(self, model: str) -> bytes:
+        """Of some request, as its frontend would make it."""
+        mine = [each for each in self.plan.requests if each.model == model]
+        if not mine:
+            return b""
+        return submission(mine[0]).to_submit(0, 1, seconds=1.0, parent_span=0).task
+
+    def _start_frontend(self, name: str, model: str, *, stale: bool = False) -> None:
+        made = FrontendProcess(self.dice, name, model, stale=stale)
         self.frontends.append(made)
         made.on_over = self.frontend_rules.over
         made.start()
 
     def _tell(self) -> None:
-        listing = [Listed(each.address, each.phase) for each in self._listing.values()]
+        listing = [
+            Listed(each.address, each.listed_as or each.phase) for each in self._listing.values()
+        ]
         for each in self.routers:
-            if not each.stopped:
+            if not each.process.dead:
                 each.discovery.tell(listing)
 
     def _ask(self, request: Request) -> None:
@@ -176,7 +205,9 @@ class World:
         if going:
             self._start_router()
             drain = 60.0 if not self.plan.faulty else self.dice.random.choice((0.1, 60.0))
-            self.dice.later(1.0, self._retire_router, self.dice.random.choice(going), drain)
+            self.dice.later(
+                RETIRE_SECONDS, self._retire_router, self.dice.random.choice(going), drain
+            )
 
     def _retire_router(self, router: RouterProcess, seconds: float) -> None:
         if not router.stopped:
@@ -196,16 +227,16 @@ class World:
         going = [each for each in self.frontends if not each.process.dead]
         crashed = self.dice.random.choice(going)
         crashed.die(self.network)
-        self._start_frontend(f"{crashed.name}'", crashed.model)
+        self._start_frontend(f"{crashed.name}'", crashed.model, stale=crashed.stale)
 
     def _crash_phase(self) -> None:
         """All workers of one kind; some come back soon, some late."""
         if living := self._living():
             kind = self.dice.random.choice(living).spec
+            back = self.dice.random.choice((0.3, 0.3, 7.0))
             for worker in living:
                 if (worker.spec.model, worker.spec.phase) == (kind.model, kind.phase):
                     worker.die()
-                    back = self.dice.random.choice((0.3, 7.0))
                     self.dice.later(back, self._start_worker, worker.spec)
 
     def _crash_worker(self) -> None:
@@ -217,14 +248,15 @@ class World:
     def _kill_engine(self) -> None:
         if living := self._living():
             worker = self.dice.random.choice(living)
-            worker.engine.die()
+            worker.engine.stuck = True
+            worker.later(0.3, worker.engine.die)
             self.dice.later(1.5, self._start_worker, worker.spec)
 
     def _crash_router(self) -> None:
         going = [each for each in self.routers if not each.stopped]
         if going:
             self.dice.random.choice(going).die()
-            back = self.dice.random.choice((0.1, 0.1, 1.0, 25.0))
+            back = self.dice.random.choice((0.1, 0.1, 0.1, 1.0, 1.0, 25.0))
             self.dice.later(back, self._start_router)
 
     def _pause(self) -> None:
@@ -253,6 +285,9 @@ class World:
         for each in self.routers:
             if not each.process.stopped:
                 each.wire.at_rest(partial(self._calls_of, each.process))
+        for worker in self.workers.values():
+            if not worker.process.stopped:
+                worker.at_rest(self.network.calls)
         self.frontend_rules.at_rest(self.frontends, self.network.calls)
 
     def _calls_of(self, process: Process) -> dict[str, Call]:
@@ -271,11 +306,15 @@ class World:
 
     def _read_by_client(self, call: Call, message: object) -> None:
         if isinstance(message, router_pb2.RouterMessage):
-            self.frontend_rules.arrived(call, message)
+            for each in self.frontends:
+                if each.process is call.client:
+                    self.frontend_rules.arrived(each, call, message)
 
     def _sent_by_server(self, call: Call, message: object) -> None:
         if isinstance(message, worker_pb2.WorkerFrame):
             worker = self._workers_of[call.server]
+            if call.client.name == STRANGE_ROUTER:
+                return  # it uses its numbers twice
             worker.rules.sent(worker.links[call], message)
         elif isinstance(message, router_pb2.RouterMessage):
             for each in self.routers:
@@ -307,11 +346,14 @@ class World:
         if self.fabric.held:
             raise BrokenRule(f"KV is left: {list(self.fabric.held)}")
         for worker in self.workers.values():
+            if not worker.process.dead and worker.core._groups:
+                raise BrokenRule(f"{worker.name} keeps groups of legs that are closed")
             if not worker.process.dead and worker.hooks and worker.hooks.open_sequences:
                 raise BrokenRule(f"hooks of {worker.name} still wait for an end")
+        hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
-                judge_answer(answer)
+                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
 
@@ -329,13 +371,19 @@ class World:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         """Channels are the network's."""
-        modules = (router.connection, frontend.upstream.router_link)
+        modules = (router.connection, frontend.upstream.router_link, simulated.stranger)
         opened = [module.open_channel for module in modules]
+        sizes = router.links.MESSAGE_BYTES, frontend.upstream.router_stream._MESSAGE_BYTES
         try:
+            if self.plan.small_messages:
+                router.links.MESSAGE_BYTES = 400
+                frontend.upstream.router_stream._MESSAGE_BYTES = 200
             for module in modules:
                 module.open_channel = self.network.open_channel  # type: ignore[assignment]
             yield
         finally:
+            router.links.MESSAGE_BYTES = sizes[0]
+            frontend.upstream.router_stream._MESSAGE_BYTES = sizes[1]
             for module, open_channel in zip(modules, opened, strict=True):
                 module.open_channel = open_channel  # type: ignore[assignment]
 
