@@ -68,8 +68,14 @@ class Lifecycle:
         )
 
     def started(self, leg: Leg) -> None:
-        if leg.phase is Phase.DECODE and leg.sequence.stage is Stage.PREFILLING:
-            leg.sequence.stage = Stage.DECODING
+        """Output follows, unless it is held. It may have been shown by the time that an attempt is
+        given up: then there is no other.
+        """
+        sequence = leg.sequence
+        if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
+            sequence.stage = Stage.DECODING
+        elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
+            self.end(sequence, error=sequence.failure)
 
     def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035), and lets

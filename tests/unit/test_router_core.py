@@ -329,6 +329,31 @@ def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
     assert bench.ends() == [(2, "no_pair")]
 
 
+def test_output_that_comes_while_an_attempt_is_given_up_ends_the_request() -> None:
+    """It may have been shown: another attempt would show it twice."""
+    bench = Bench(prefill=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.WorkerDown(prefill.worker, "it crashed"))
+    assert bench.cancelled() == [decode.leg]
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    assert bench.ends() == [(1, "worker_lost")]
+    bench.close(decode, Outcome.CANCELLED)
+    assert not bench.of(actions.StartLeg)
+
+
+def test_output_that_is_held_while_an_attempt_is_given_up_is_made_again() -> None:
+    bench = Bench(prefill=0)
+    for index in range(2):
+        bench.worker(Phase.PREFILL, index, has_hook=True)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.WorkerDown(prefill.worker, "it crashed"))
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.close(decode, Outcome.CANCELLED)
+    assert [each.worker for each in bench.legs()] == ["prefill-1", "decode-0"]
+
+
 def test_a_leg_on_its_way_to_a_worker_that_has_drained_loses_no_attempt() -> None:
     bench = Bench(prefill=2, max_retries=0)
     bench.submit()

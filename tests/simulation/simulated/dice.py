@@ -26,12 +26,16 @@ class Dice:
     random: random.Random
     loop: VirtualLoop
     faulty: bool
+    engine_faults: float
+    """The share of an engine's requests that it fails."""
     faults_end: float
     """Nothing breaks later, so that all must come to rest."""
 
     trace: Callable[[str], None] | None = None
     """Gets a line for each thing worth telling."""
 
+    ids_all_missing: bool = False
+    """Some frame has lost every token id that it had."""
     excused: Counter[str] = field(default_factory=Counter)
     """Broken rules that exceptions.py lets pass, by the exception's name."""
 
@@ -71,7 +75,7 @@ class Dice:
         return self.random.choice((0.0, 0.001, 0.05, 0.3)) if late else 0.0
 
     def engine_fault(self, role: Role) -> EngineFault:
-        if not self.odds(0.03):
+        if not self.odds(self.engine_faults):
             return ""
         faults: tuple[EngineFault, ...] = ("refuse", "drain", "full", "fail", "fail", "cancel")
         return self.random.choice(faults)

@@ -67,6 +67,8 @@ class Sequence:
     next: int = 0
     cancelled: bool = False
     over: bool = False
+    fetched: bool = False
+    """Prefill: decode has its KV."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -203,6 +205,7 @@ class ScriptedEngine:
             self._dice.fault(f"KV of {found.owner.engine.make} is read as {self.make}")
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
+        found.owner.fetched = True
         prefill._after(prefill._think(), found.owner, prefill._handed_over)
         self._due.append(sequence)
         self._step_soon()

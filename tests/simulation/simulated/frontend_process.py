@@ -20,7 +20,7 @@ from simulated.script import RUNS, SEED, Request, text_of
 from tandem.errors import TandemError
 from tandem.v1 import common_pb2
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 4.0
 """For a router with a pair."""
 
 

@@ -80,7 +80,7 @@ class FrontendRules:
             self._fault(f"{name} is submitted, and the workers have another tokenizer")
         if not book.has_pair:
             self._fault(f"{name} is submitted to a router that never had a pair")
-        if answer.over is not None and answer.over < now - self._slack:
+        if answer.over is not None and answer.over < now - _MOMENT:
             self._fault(f"{name} is submitted and its client has gone")
         if (submit.trace_id, submit.first_sequence) in self.begun:
             self._fault(f"{name} is submitted again, and a router had begun it")
@@ -116,7 +116,23 @@ class FrontendRules:
 
     def over(self, frontend: FrontendProcess, answer: Answer) -> None:
         """A client has its answer."""
+        error = answer.error
+        broke = error is not None and error.message.startswith("The stream to the router broke")
+        if broke and not self._was_lost(frontend, answer):
+            self._fault(f"{frontend.name} gives up what no router has begun: {error}")
         self._ended.append((frontend, answer))
+
+    def _was_lost(self, frontend: FrontendProcess, answer: Answer) -> bool:
+        """Whether some router may have begun a part of it."""
+        state = answer.state
+        assert state is not None
+        trace_id = f"{answer.request.number:032x}"
+        for first in state.firsts:
+            call = self._last.get((frontend.name, first))
+            in_order = call is not None and call.ended_well and self._book(call).drains_since
+            if call is not None and (not in_order or (trace_id, first) in self.begun):
+                return True
+        return False
 
     # --- at rest ---
 

@@ -111,6 +111,8 @@ class Call:
         self.address = address
         self.up, self.down = Pipe(network), Pipe(network)
         self.over = False
+        self.ended_well = False
+        """Its server has ended it in good order, and its client has read that."""
         self._sending: asyncio.Task[None] | None = None
         self._handling: asyncio.Task[None] | None = None
         self._cancelled = False
@@ -138,6 +140,7 @@ class Call:
         self._client_over()
         if item != _OK:
             raise failure(item)
+        self.ended_well = True
         return grpc.aio.EOF
 
     async def __aiter__(self) -> AsyncIterator[Any]:

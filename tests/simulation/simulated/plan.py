@@ -17,6 +17,7 @@ Happening = Literal[
     "cut_stream",
     "cut_frontend",
     "crash_worker",
+    "crash_prefill",
     "crash_phase",
     "crash_router",
     "crash_frontend",
@@ -32,7 +33,7 @@ FAULTS: tuple[Happening, ...] = (
     "cut_frontend",
     "crash_worker",
     "crash_worker",
-    "crash_worker",
+    "crash_prefill",
     "crash_phase",
     "crash_router",
     "crash_frontend",
@@ -69,6 +70,8 @@ class Plan:
     frontends: int
     requests: list[Request]
     happenings: list[tuple[float, Happening]]
+    engine_faults: float
+    """The share of an engine's requests that it fails."""
     most_held: int
     """Rows that a decode worker holds for prefill's verdict."""
     small_messages: bool
@@ -106,7 +109,7 @@ def draw(seed: int) -> Plan:
         for phase in Phase
         for number in range(source.randint(1, 3))
     ]
-    count = source.randint(4, 12)
+    count = source.randint(4, 10)
     requests = [_request(source, number, models, judged, faulty) for number in range(count)]
     happenings: list[tuple[float, Happening]] = [
         (_when(source, LAST_REQUEST), source.choice(GRACEFUL))
@@ -130,9 +133,10 @@ def draw(seed: int) -> Plan:
         frontends=source.choice((1, 1, 2)),
         requests=requests,
         happenings=sorted(happenings),
+        engine_faults=source.choice((0.01, 0.01, 0.02, 0.02, 0.02, 0.15)),
         most_held=2 if faulty and source.random() < 0.15 else 1000,
         small_messages=source.random() < 0.3,
-        stale_frontend=faulty and source.random() < 0.1,
+        stale_frontend=faulty and source.random() < 0.06,
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
 
@@ -147,6 +151,10 @@ def _quirk(source: random.Random, phase: Phase) -> Quirk:
 def _when(source: random.Random, last: float) -> float:
     """Mostly while a burst of requests runs."""
     return source.random() * last if source.random() < 0.4 else BURST + source.random() ** 3 / 2
+
+
+def _burst(source: random.Random) -> float:
+    return source.choice((BURST, SECOND_BURST, SECOND_BURST + source.uniform(-0.1, 0.4)))
 
 
 def _leaves(source: random.Random) -> float:
@@ -179,7 +187,7 @@ def _request(
     return Request(
         number=number,
         model=model,
-        at=source.choice((BURST, SECOND_BURST)) if burst else source.random() * LAST_REQUEST,
+        at=_burst(source) if burst else source.random() * LAST_REQUEST,
         prompts=source.choice((1, 1, 1, 2)),
         n=source.choice((1, 1, 1, 2, 3)),
         priority=source.choice((0, 0, 0, 1, -1)),
@@ -187,7 +195,7 @@ def _request(
         want_ids=want_ids,
         want_report=source.random() < 0.2,
         timeout=source.choice((0.3, 1.0)) if faulty and source.random() < 0.08 else LONG,
-        leaves_after=_leaves(source) if faulty and source.random() < 0.12 else None,
+        leaves_after=_leaves(source) if faulty and source.random() < 0.1 else None,
         slow=faulty and source.random() < 0.06,
         stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
         seed=source.getrandbits(32),

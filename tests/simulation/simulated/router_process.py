@@ -56,14 +56,6 @@ class ScriptedDiscovery:
             yield self._listing
 
 
-def garbled(payload: bytes) -> bytes:
-    """Rows one of which has lost its text, as a broken worker might send them."""
-    columns = parse(payload)
-    if columns.text:
-        del columns.text[-1]
-    return columns.SerializeToString()
-
-
 class RouterProcess:
     """One life of one router."""
 
@@ -144,8 +136,9 @@ class RouterProcess:
 
         def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
             for envelope in message.envelopes:
-                if self.dice.odds(0.004):
-                    envelope.payload = garbled(envelope.payload)
+                if self.dice.odds(0.01):
+                    envelope.payload = self._garbled(envelope.payload)
+            self._add_strange_event(address, message)
             self.wire.frame(message)
             frame(address, message)
 
@@ -182,6 +175,23 @@ class RouterProcess:
         relay.worker_up = watched_worker_up  # type: ignore[method-assign]
         relay.worker_down = watched_worker_down  # type: ignore[method-assign]
         relay.drain = watched_drain  # type: ignore[method-assign]
+
+    def _garbled(self, payload: bytes) -> bytes:
+        """Rows one of which has lost a token id or its text, as a broken worker might send them."""
+        columns = parse(payload)
+        if columns.token_id:
+            del columns.token_id[-1]
+            self.dice.ids_all_missing |= not columns.token_id
+        elif columns.text:
+            del columns.text[-1]
+        return columns.SerializeToString()
+
+    def _add_strange_event(self, address: str, message: worker_pb2.WorkerFrame) -> None:
+        """Some workers speak of legs that are not theirs."""
+        others = [leg for leg in self.rules.books.legs.values() if leg.worker.key != address]
+        if others and self.dice.odds(0.01):
+            event = message.events.add(leg=self.dice.random.choice(others).number)
+            event.closed.outcome = event.closed.OUTCOME_FINISHED
 
     def _fail_some(self, address: str, link: WorkerLink) -> None:
         """Some commands to a worker cannot be made: a fault of this router's own."""

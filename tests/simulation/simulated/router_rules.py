@@ -264,8 +264,13 @@ class RouterRules:
 
     def _leg_started(self, event: events.LegStarted) -> None:
         leg = self._leg(event.worker, event.leg)
-        if leg is not None and leg.phase is Phase.DECODE and leg.sequence.stage == "running":
-            leg.sequence.shown = True
+        if leg is None or leg.phase is not Phase.DECODE:
+            return
+        sequence = leg.sequence
+        if sequence.stage == "running":
+            sequence.shown = True
+        elif sequence.stage == "retrying" and not leg.held:
+            self._end_failed(sequence)  # it may have been shown
 
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg(event.worker, event.leg):

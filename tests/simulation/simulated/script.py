@@ -129,7 +129,7 @@ class Request:
         length = source.choice((1, 2, 3, 4, 6, 9))
         hook: list[Action] = ["emit"] * length
         if judged.hook:
-            odd: list[Action] = ["rewrite", "rewrite", "suppress", "suppress", "terminate"]
+            odd: list[Action] = ["rewrite", "suppress", "suppress", "terminate", "terminate"]
             odd += ["fail"] * judged.fails
             for position in range(length):
                 if source.random() < 0.12:

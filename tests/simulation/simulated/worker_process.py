@@ -279,6 +279,11 @@ class WorkerProcess:
                 if not call.down.blocked:
                     self.dice.fault(f"{self.name}: something waits for {call.client.name}")
 
+    @property
+    def waits_for_hooks(self) -> bool:
+        """The engine is done with some leg, and its hooks are not."""
+        return any(not leg.engine_holds for leg in self.core.legs)
+
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """As a part of this process."""
         self.dice.loop.call_later(seconds, call, context=self.process.context)

@@ -135,15 +135,19 @@ class WorkerRules:
             book.retryable = repeatable and (self._prefill or not book.output_seen)
 
     def _ruled(self, event: events.Ruled) -> None:
+        failed: list[LegBook] = []
         for ruling in event.rulings:
             book = self.legs.get(ruling.request_id)
             if book is None or book.over or book.shown_most is not None:
                 continue
             if ruling.error is not None:
                 book.over = True
+                failed.append(book)
             elif ruling.reason is not None and not self._prefill:
                 for sibling in self._siblings(book):
                     self._silence(sibling)
+                    # What failed in the same moment waits for the router's cancel too.
+                    sibling.over &= sibling not in failed
 
     def _siblings(self, book: LegBook) -> list[LegBook]:
         mine = _group(book)

@@ -14,11 +14,12 @@ import frontend.upstream.router_stream
 import router.connection
 import router.links
 import simulated.stranger
+from router.core.values import Phase
 from router.discovery import Listed
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
-from simulated.frontend_process import FrontendProcess, submission
+from simulated.frontend_process import Answer, FrontendProcess, submission
 from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
@@ -40,7 +41,7 @@ class World:
         self.plan: Plan = draw(seed)
         plan = self.plan
         self.loop = VirtualLoop(self._at_rest)
-        self.dice = Dice(plan.source, self.loop, plan.faulty, FAULTS_END, trace)
+        self.dice = Dice(plan.source, self.loop, plan.faulty, plan.engine_faults, FAULTS_END, trace)
         self.network = Network(self.loop, plan.source, plan.delays, plan.window)
         self.fabric = Fabric()
         self.requests = {each.number: each for each in plan.requests}
@@ -233,30 +234,43 @@ class World:
         """All workers of one kind; some come back soon, some late."""
         if living := self._living():
             kind = self.dice.random.choice(living).spec
-            back = self.dice.random.choice((0.3, 0.3, 7.0))
+            back = self.dice.random.choice((0.3, 0.3, 0.3, 7.0))
             for worker in living:
                 if (worker.spec.model, worker.spec.phase) == (kind.model, kind.phase):
                     worker.die()
                     self.dice.later(back, self._start_worker, worker.spec)
 
+    def _crash_prefill(self, tries: int = 300) -> None:
+        """As soon as one has handed over and is not done with it."""
+        for worker in self._living():
+            done = [each.fetched for each in worker.engine.open.values()]
+            if worker.spec.phase is Phase.PREFILL and (any(done) or worker.waits_for_hooks):
+                self._crash_one(worker)
+                return
+        if tries:
+            self.dice.later(0.005, self._crash_prefill, tries - 1)
+
     def _crash_worker(self) -> None:
         if living := self._living():
-            worker = self.dice.random.choice(living)
-            worker.die()
-            self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_worker, worker.spec)
+            self._crash_one(self.dice.random.choice(living))
+
+    def _crash_one(self, worker: WorkerProcess) -> None:
+        worker.die()
+        self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_worker, worker.spec)
 
     def _kill_engine(self) -> None:
         if living := self._living():
             worker = self.dice.random.choice(living)
             worker.engine.stuck = True
-            worker.later(0.3, worker.engine.die)
-            self.dice.later(1.5, self._start_worker, worker.spec)
+            stuck = self.dice.random.choice((0.3, 3.0))
+            worker.later(stuck, worker.engine.die)
+            self.dice.later(stuck + 1.2, self._start_worker, worker.spec)
 
     def _crash_router(self) -> None:
         going = [each for each in self.routers if not each.stopped]
         if going:
             self.dice.random.choice(going).die()
-            back = self.dice.random.choice((0.1, 0.1, 0.1, 1.0, 1.0, 25.0))
+            back = self.dice.random.choice((0.1, 0.1, 1.0, 1.0, 7.0))
             self.dice.later(back, self._start_router)
 
     def _pause(self) -> None:
@@ -353,9 +367,17 @@ class World:
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
-                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
+                self._judge(answer, hasty=hasty)
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
+
+    def _judge(self, answer: Answer, *, hasty: bool) -> None:
+        try:
+            judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
+        except BrokenRule as error:
+            if not (answer.request.want_ids and self.dice.ids_all_missing):
+                raise
+            self.dice.fault(str(error), "ids_all_missing")
 
     def ends(self) -> Counter[str]:
         """What its requests came to: finished, or an error's code."""
@@ -376,7 +398,7 @@ class World:
         sizes = router.links.MESSAGE_BYTES, frontend.upstream.router_stream._MESSAGE_BYTES
         try:
             if self.plan.small_messages:
-                router.links.MESSAGE_BYTES = 400
+                router.links.MESSAGE_BYTES = 100
                 frontend.upstream.router_stream._MESSAGE_BYTES = 200
             for module in modules:
                 module.open_channel = self.network.open_channel  # type: ignore[assignment]
