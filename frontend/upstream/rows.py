@@ -28,7 +28,7 @@ def hand_out(
     sequences, counts, texts = columns.sequence, columns.token_count, columns.text
     if not len(sequences) == len(counts) == len(texts):
         raise ValueError("the columns of a frame differ in length")
-    if columns.token_id or columns.logprobs:
+    if columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS:
         _hand_out_rich(columns, routes, now)
         return
     get = routes.get

@@ -84,6 +84,7 @@ class SequenceChain:
         "over",
         "passed",
         "reason",
+        "seconds",
     )
 
     def __init__(self, hooks: Sequence[SequenceHook], info: SequenceInfo) -> None:
@@ -105,11 +106,8 @@ class SequenceChain:
         """Set by a terminate."""
         self.error: HookError | None = None
         """A hook failed closed."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds spent in this sequence's hooks."""
-        return sum([hook.seconds for hook in self._hooks])
+        self.seconds = 0.0
+        """Spent in this sequence's hooks so far."""
 
     def begin(self, piece: Piece, final: bool) -> Chunk | None:
         """A piece comes. Only where the sequence is not over."""
@@ -121,6 +119,7 @@ class SequenceChain:
     def answered(self, answer: Any) -> Chunk | None:
         """Take what `hook` answered to the piece."""
         piece, hook, final = self.passed, self.hook, self._final
+        self.seconds += hook.caller.took
         if self._ending or piece is None:
             hook.told(answer)
             return self.end()

@@ -57,7 +57,7 @@ class Ruling(Struct):
     error: HookError | None = None
     """A hook failed closed; `piece` is None."""
     seconds: float = 0.0
-    """Seconds spent in hooks."""
+    """Spent in the sequence's hooks so far; 0: not known. A pool says so with the last one."""
 
 
 Deliver = Callable[[Sequence[Ruling]], None]

@@ -43,7 +43,6 @@ class SequenceHook:
         "muted",
         "next",
         "reason",
-        "seconds",
     )
 
     def __init__(self, loaded: LoadedHook, info: SequenceInfo) -> None:
@@ -72,8 +71,6 @@ class SequenceHook:
         """The reason of a terminate that was applied."""
         self.muted = False
         """In shadow, after a terminate: to be told the end only."""
-        self.seconds = 0.0
-        """Spent in the hook."""
         loaded.counters.sequences += 1
 
     def chunk(self, piece: Piece, final: bool, aborted: bool = False) -> Chunk:
@@ -108,7 +105,6 @@ class SequenceHook:
         verdict, unless its entry says otherwise.
         """
         counters, seconds = self._counters, self.caller.took
-        self.seconds += seconds
         calls = counters.seconds
         calls.counts[bisect_left(calls.bounds, seconds)] += 1  # Histogram.observe, without the call
         calls.total += seconds
@@ -142,7 +138,6 @@ class SequenceHook:
     def told(self, answer: Any) -> None:
         """It was called with its last words. Its verdict is not applied; a failure is logged."""
         loaded = self.loaded
-        self.seconds += loaded.caller.took
         loaded.counters.seconds.observe(loaded.caller.took)
         if type(answer) is Failed:
             loaded.failed(answer)

@@ -56,11 +56,9 @@ class InlineRunner:
                 rulings.append(over(item, chain))
                 continue
             run(chain, chain.begin(item.piece, item.final))
+            rulings.append(judged(item, chain))
             if chain.over:
-                rulings.append(judged(item, chain))
                 del self._open[item.request_id]
-            else:
-                rulings.append(Ruling(item.request_id, chain.passed, item.final))
             if perf_counter() > due and _may_part(chains, place + 1):
                 self._deliver(rulings)
                 rulings, due = [], perf_counter() + SLOW_SECONDS

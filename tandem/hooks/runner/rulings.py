@@ -24,8 +24,6 @@ def patience(chain: Sequence[HookEntry]) -> float:
 
 def judged(work: Work, chain: SequenceChain) -> Ruling:
     """The chain has judged it just now."""
-    if not chain.over:
-        return Ruling(work.request_id, chain.passed, work.final)
     return Ruling(
         work.request_id, chain.passed, work.final, chain.reason, chain.error, chain.seconds
     )

@@ -86,7 +86,7 @@ class Output:
         """Count what hooks made of the oldest piece on which they had not ruled. Returns how the
         output ended with it; None: it goes on.
         """
-        self.hook_seconds += ruling.seconds
+        self.hook_seconds = ruling.seconds or self.hook_seconds
         if ruling.reason is not None:
             self.terminated += 1
             return Finish("stop", ruling.reason, terminated=True, withheld=True)

@@ -34,8 +34,6 @@ class Dice:
     trace: Callable[[str], None] | None = None
     """Gets a line for each thing worth telling."""
 
-    ids_all_missing: bool = False
-    """Some frame has lost every token id that it had."""
     excused: Counter[str] = field(default_factory=Counter)
     """Broken rules that exceptions.py lets pass, by the exception's name."""
 

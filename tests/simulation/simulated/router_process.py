@@ -181,7 +181,6 @@ class RouterProcess:
         columns = parse(payload)
         if columns.token_id:
             del columns.token_id[-1]
-            self.dice.ids_all_missing |= not columns.token_id
         elif columns.text:
             del columns.text[-1]
         return columns.SerializeToString()

@@ -19,7 +19,7 @@ from router.discovery import Listed
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
-from simulated.frontend_process import Answer, FrontendProcess, submission
+from simulated.frontend_process import FrontendProcess, submission
 from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
@@ -367,17 +367,9 @@ class World:
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
-                self._judge(answer, hasty=hasty)
+                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
-
-    def _judge(self, answer: Answer, *, hasty: bool) -> None:
-        try:
-            judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
-        except BrokenRule as error:
-            if not (answer.request.want_ids and self.dice.ids_all_missing):
-                raise
-            self.dice.fault(str(error), "ids_all_missing")
 
     def ends(self) -> Counter[str]:
         """What its requests came to: finished, or an error's code."""

@@ -154,6 +154,15 @@ async def test_a_frame_that_cannot_be_read_ends_the_requests_it_is_of(
     assert (first.take()[0], other.error) == ([], None)
 
 
+async def test_a_frame_that_lost_all_its_token_ids_ends_the_requests_that_want_them(
+    bench: Bench,
+) -> None:
+    router = bench.router()
+    asked = bench.ask(want_token_ids=True)
+    bench.rows(router, sequence=[asked.base], token_count=[2], text=[""])
+    assert isinstance(asked.error, WorkerError)
+
+
 async def test_a_client_that_reads_too_slowly_is_given_up(bench: Bench) -> None:
     router = bench.router()
     state = bench.ask()

@@ -93,6 +93,19 @@ def test_a_cancelled_leg_ends_when_the_engine_lets_go_and_says_who_cancelled(
     assert "tandem.first_token.seconds" not in leg.attributes
 
 
+def test_a_cancelled_leg_says_what_its_hooks_took(tokenizer: Tokenizer) -> None:
+    bench, spans = bench_of(tokenizer, hook=True)
+    request_id = bench.start(parent_span=PARENT)
+    bench.step(delta(request_id, (20,)))
+    bench.step(delta(request_id, (21,)))
+    bench.cancel(1, "cancelled")
+    bench.settle()
+    (leg,) = spans
+    seconds = leg.attributes["tandem.hook.seconds"]
+    assert isinstance(seconds, float)
+    assert seconds > 0
+
+
 def test_a_failed_leg_has_its_error(tokenizer: Tokenizer) -> None:
     bench, spans = bench_of(tokenizer)
     request_id = bench.start(parent_span=PARENT)

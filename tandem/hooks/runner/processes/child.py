@@ -146,9 +146,8 @@ class Child:
             reply.request_ids.append(ruling.request_id)
             if ruling.piece.__class__ is not Sent or ruling.reason is not None:
                 reply.changed.append(_changed(place, ruling))
-            if ruling.seconds:
-                reply.seconds.append((place, ruling.seconds))
             if ruling.final or ruling.reason is not None or ruling.error is not None:
+                reply.seconds.append((place, ruling.seconds))
                 self._over(ruling)
         if not self._chain.is_async:
             self._send_reply()
