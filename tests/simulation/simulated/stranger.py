@@ -33,13 +33,7 @@ class Stranger:
         async with open_channel("router") as channel:
             stub: Any = router_pb2_grpc.RouterStub(channel)
             call = stub.Connect(self._messages())
-            try:
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-            except grpc.aio.AioRpcError:
-                pass
-            finally:
-                call.cancel()
+            await _listen(call)
 
     async def _messages(self) -> AsyncIterator[router_pb2.FrontendMessage]:
         await asyncio.sleep(self._dice.random.random() / 4)
@@ -94,13 +88,7 @@ class StrangeRouter:
         async with open_channel(self._address) as channel:
             stub: Any = worker_pb2_grpc.WorkerStub(channel)
             call = stub.Connect(self._messages())
-            try:
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-            except grpc.aio.AioRpcError:
-                pass
-            finally:
-                call.cancel()
+            await _listen(call)
 
     async def _messages(self) -> AsyncIterator[worker_pb2.WorkerCommand]:
         start = worker_pb2.StartLeg(
@@ -116,3 +104,14 @@ class StrangeRouter:
         await asyncio.sleep(self._dice.random.random() / 4)
         yield worker_pb2.WorkerCommand(start=[start])
         await asyncio.sleep(self._dice.random.random())
+
+
+async def _listen(call: Any) -> None:
+    """Until the other side ends the stream, whatever it says."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError:
+        pass
+    finally:
+        call.cancel()
