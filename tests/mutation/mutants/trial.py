@@ -66,10 +66,12 @@ def _try(
 ) -> Result:
     overlay, began = overlays.get(), time.monotonic()
     killer: Killer = "nothing"
-    with overlay.broken_by(mutant):
-        if not overlay.simulation_passes(seeds):
-            killer = "simulation"
-        elif with_tests and not overlay.tests_pass(mutant.tests):
-            killer = "tests"
-    overlays.put(overlay)
+    try:
+        with overlay.broken_by(mutant):
+            if not overlay.simulation_passes(seeds):
+                killer = "simulation"
+            elif with_tests and not overlay.tests_pass(mutant.tests):
+                killer = "tests"
+    finally:
+        overlays.put(overlay)  # else the others wait for it for ever
     return Result(mutant, killer, time.monotonic() - began)
