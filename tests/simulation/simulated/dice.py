@@ -57,6 +57,10 @@ class Dice:
         longest = self.random.choice((0.002, 0.02, 0.2) if role is Role.PREFILL else (0.002, 0.02))
         return self.random.random() * longest
 
+    def settle_seconds(self) -> float:
+        """What prefill takes until it knows that decode has fetched: decode may be far by then."""
+        return self.random.random() * self.random.choice((0.002, 0.02, 0.2, 1.0))
+
     def step_seconds(self) -> float:
         return self.random.choice((0.01, 0.03, 0.1))
 

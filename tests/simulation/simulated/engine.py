@@ -206,7 +206,7 @@ class ScriptedEngine:
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
         found.owner.fetched = True
-        prefill._after(prefill._think(), found.owner, prefill._handed_over)
+        prefill._after(self._dice.settle_seconds(), found.owner, prefill._handed_over)
         self._due.append(sequence)
         self._step_soon()
 

@@ -57,12 +57,17 @@ class Pipe:
     @property
     def blocked(self) -> bool:
         """Whoever writes has to wait, or nobody reads any more."""
-        return self._cut or len(self._flying) > self._network.window
+        return self._cut or self._full
+
+    @property
+    def _full(self) -> bool:
+        """As gRPC's flow control has it: what its reader has not taken counts too."""
+        return len(self._flying) + len(self._arrived) > self._network.window
 
     async def write(self, data: bytes) -> None:
         """Returns once the transport takes the next message."""
         self.send(data)
-        while len(self._flying) > self._network.window and not self._cut:
+        while self._full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
@@ -70,10 +75,13 @@ class Pipe:
         while not self._arrived:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
+        _wake(self._writer)
         return self._arrived.popleft()
 
     def cut(self, status: str) -> None:
-        """Lose a part of what is in flight; the reader learns of it later."""
+        """Lose a part of what is in flight. The reader learns of it later, and so does a writer
+        that waits: its task ends with the stream.
+        """
         if self._cut:
             return
         self._cut = True
@@ -83,7 +91,6 @@ class Pipe:
             handle.cancel()
         for handle in list(self._flying)[:keep]:
             last = max(last, handle.when())
-        _wake(self._writer)
         self._network.loop.at(last + self._network.delay(), self._arrive, status)
 
     def _arrive(self, item: bytes | str) -> None:

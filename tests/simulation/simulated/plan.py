@@ -24,6 +24,7 @@ Happening = Literal[
     "kill_engine",
     "pause",
     "pause_router",
+    "pause_and_crash_router",
 ]
 GRACEFUL: tuple[Happening, ...] = ("roll_worker", "roll_model", "roll_router")
 FAULTS: tuple[Happening, ...] = (
@@ -41,6 +42,7 @@ FAULTS: tuple[Happening, ...] = (
     "kill_engine",
     "pause",
     "pause_router",
+    "pause_and_crash_router",
 )
 RETIRE_SECONDS = 2.0
 """What is replaced stays for so long beside what comes in its place."""
@@ -120,6 +122,7 @@ def draw(seed: int) -> Plan:
             (_when(source, FAULTS_END), source.choice(FAULTS))
             for _ in range(source.choice((0, 1, 2, 3)))
         ]
+        _crowd(source, requests, happenings)
     return Plan(
         seed=seed,
         source=source,
@@ -146,6 +149,17 @@ def _quirk(source: random.Random, phase: Phase) -> Quirk:
     quirks: tuple[Quirk, ...] = ("newer", "layout", "full")
     own: Quirk = "forgetful" if phase is Phase.PREFILL else "hasty"
     return source.choice((own, own, own, own, *quirks))
+
+
+def _crowd(
+    source: random.Random, requests: list[Request], happenings: list[tuple[float, Happening]]
+) -> None:
+    """Most requests come while a router stands still that is never to take them."""
+    for at, happening in happenings:
+        if happening == "pause_and_crash_router":
+            for request in requests:
+                if source.random() < 0.7:
+                    request.at = at + source.random() * 0.2
 
 
 def _when(source: random.Random, last: float) -> float:

@@ -177,12 +177,12 @@ class RouterProcess:
         relay.drain = watched_drain  # type: ignore[method-assign]
 
     def _garbled(self, payload: bytes) -> bytes:
-        """Rows one of which has lost a token id or its text, as a broken worker might send them."""
+        """Rows that have lost a token id, a text or a count, as a broken worker might send them."""
         columns = parse(payload)
-        if columns.token_id:
-            del columns.token_id[-1]
-        elif columns.text:
-            del columns.text[-1]
+        lists = [columns.token_id, columns.text, columns.token_count]
+        if filled := [each for each in lists if each]:
+            column = self.dice.random.choice(filled)
+            del column[self.dice.random.randrange(len(column))]
         return columns.SerializeToString()
 
     def _add_strange_event(self, address: str, message: worker_pb2.WorkerFrame) -> None:

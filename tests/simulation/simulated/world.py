@@ -241,11 +241,11 @@ class World:
                     self.dice.later(back, self._start_worker, worker.spec)
 
     def _crash_prefill(self, tries: int = 300) -> None:
-        """As soon as one has handed over and is not done with it."""
+        """Once one has handed over and is not done with it; decode may have begun by then."""
         for worker in self._living():
             done = [each.fetched for each in worker.engine.open.values()]
             if worker.spec.phase is Phase.PREFILL and (any(done) or worker.waits_for_hooks):
-                self._crash_one(worker)
+                self.dice.later(self.dice.random.choice((0.0, 0.05, 0.3)), self._crash_one, worker)
                 return
         if tries:
             self.dice.later(0.005, self._crash_prefill, tries - 1)
@@ -255,6 +255,8 @@ class World:
             self._crash_one(self.dice.random.choice(living))
 
     def _crash_one(self, worker: WorkerProcess) -> None:
+        if worker.process.dead:
+            return
         worker.die()
         self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_worker, worker.spec)
 
@@ -269,9 +271,21 @@ class World:
     def _crash_router(self) -> None:
         going = [each for each in self.routers if not each.stopped]
         if going:
-            self.dice.random.choice(going).die()
+            self._crash_this_router(self.dice.random.choice(going))
+
+    def _crash_this_router(self, router: RouterProcess) -> None:
+        if not router.stopped:
+            router.die()
             back = self.dice.random.choice((0.1, 0.1, 1.0, 1.0, 7.0))
             self.dice.later(back, self._start_router)
+
+    def _pause_and_crash_router(self) -> None:
+        """It takes nothing any more for a while, and then is gone: much has not left by then."""
+        going = [each for each in self.routers if not each.stopped and not each.process.paused]
+        if going:
+            router = self.dice.random.choice(going)
+            self.loop.pause(router.process)
+            self.dice.later(self.dice.random.choice((0.2, 1.0)), self._crash_this_router, router)
 
     def _pause(self) -> None:
         processes = [
