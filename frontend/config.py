@@ -23,6 +23,7 @@ _POSITIVE = (
     "max_open_requests",
     "max_n",
     "max_choices",
+    "max_request_bytes",
     "max_backlog_bytes",
     "slo_ttft_seconds",
     "slo_itl_seconds",
@@ -82,6 +83,11 @@ class FrontendConfig:
     )
     max_n: int = setting(128, "Largest `n` of a request.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
+    max_request_bytes: int = setting(
+        64 * 1024 * 1024,
+        "Largest sum of what a request sends to the router: each of its prompts, with all the rest"
+        " of the request beside each. A larger one is refused (413).",
+    )
     max_backlog_bytes: int = setting(
         256 * 1024,
         "Output kept for one client that reads too slowly, beside 64 KiB in its socket's buffer;"

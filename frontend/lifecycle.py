@@ -102,6 +102,7 @@ def _build(
         model=config.model_name,
         tokenizer_sha256=tokenizer.sha256,
         max_open=config.max_open_requests,
+        max_request_bytes=config.max_request_bytes,
         max_backlog_bytes=config.max_backlog_bytes,
         router_wait_seconds=config.router_wait_seconds,
     )

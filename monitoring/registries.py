@@ -61,9 +61,7 @@ def _frontend() -> Iterator[Metric]:
 
 def _router() -> Iterator[Metric]:
     relay = Relay(build_core(RouterConfig()))
-    workers = Workers(
-        StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1, max_backlog_bytes=1
-    )
+    workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1)
     # Straight to the core: the relay would want a link to carry out what comes of it.
     relay.core.handle(0.0, [_worker_up()])
     yield from router_metrics.new_registry(lambda: router_metrics.read(relay, workers)).collect()

@@ -11,7 +11,7 @@ from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.wire import tls
 
-_AT_LEAST_ONE = ("max_queue", "max_n", "max_backlog_bytes")
+_AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
 _ABOVE_ZERO = (
     "default_timeout_seconds",
     "max_timeout_seconds",
@@ -65,6 +65,11 @@ class RouterConfig:
         1, "Further attempts of a sequence, on other pairs, while nothing of it was shown."
     )
     max_n: int = setting(128, "Largest `n` of a Generate call.")
+    max_fanout_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Largest product of a request's size and its `n`; a larger one is refused with"
+        " request_too_large.",
+    )
     default_timeout_seconds: float = setting(600.0, "Deadline of a Generate call that names none.")
     max_timeout_seconds: float = setting(
         3600.0, "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused."
@@ -80,8 +85,8 @@ class RouterConfig:
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,
-        "Output kept for a peer that does not read; past it its stream is closed and its requests"
-        " are cancelled.",
+        "Output kept for a frontend. Past it one that has read nothing for 5 seconds is given up:"
+        " its stream is closed and its requests are cancelled. Past four times as much, any is.",
     )
     drain_seconds: float = setting(
         30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."

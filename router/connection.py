@@ -42,7 +42,6 @@ class WorkerConnection:
         *,
         tls: PeerTls | None = None,
         silence_seconds: float,
-        max_backlog_bytes: int,
     ) -> None:
         self.listed = listed
         self.is_listed = True
@@ -56,7 +55,6 @@ class WorkerConnection:
         self._relay = relay
         self._tls = tls
         self._silence = silence_seconds
-        self._max_backlog = max_backlog_bytes
         self._pause = FIRST_BACKOFF_SECONDS
         self._withheld = False
         """The core has been told to give it nothing new."""
@@ -123,7 +121,7 @@ class WorkerConnection:
         request = worker_pb2.DescribeWorkerRequest()
         description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
         profile = translate.profile(description)
-        link = WorkerLink(self._max_backlog)
+        link = WorkerLink(keeps_tasks=profile.keeps_tasks)
         self.description = description
         address, relay, silence = self.listed.address, self._relay, self._silence
         clock = asyncio.get_running_loop().time
@@ -139,8 +137,8 @@ class WorkerConnection:
                         self._take_load(frame.load)
                         if self._is_over():
                             break
-                    if link.overflow.is_set():
-                        raise WorkerError("it does not read its commands")
+                        if link.waits and link.patience.over(clock(), silence):
+                            raise WorkerError("it does not read its commands")
         finally:
             call.cancel()
         return "it ended its stream" if self.is_listed else UNLISTED

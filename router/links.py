@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from router import translate
 from router.core import actions
 from tandem.errors import SlowClientError, TandemError
+from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire.outbox import Outbox
 
@@ -16,6 +19,34 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 """A message takes no more than this and one item; what is left follows in the next."""
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
+STALL_SECONDS = 5.0
+"""A frontend that takes no message for so long, past its bound, does not read."""
+_HARD_BOUND = 4
+"""So many times its bound is kept for no frontend, however it reads."""
+_LEAST_LOOKS = 3
+"""After a pause of the router's own, a peer has had no time to read."""
+
+
+class Patience:
+    """For how long a peer has taken none of what waits for it."""
+
+    def __init__(self) -> None:
+        self._moved = True
+        self._since = 0.0
+        self._looks = 0
+
+    def moved(self) -> None:
+        """The peer takes a message."""
+        self._moved = True
+
+    def over(self, now: float, seconds: float) -> bool:
+        """Whether nothing has moved for so long. To be asked again and again while something
+        waits.
+        """
+        if self._moved:
+            self._moved, self._since, self._looks = False, now, 0
+        self._looks += 1
+        return now - self._since >= seconds and self._looks >= _LEAST_LOOKS
 
 
 def _first_items(sizes: Iterable[int]) -> tuple[int, int]:
@@ -51,12 +82,16 @@ class Sink(Protocol):
 class FrontendLink:
     """The way to a connected frontend. Payloads are joined as bytes and never parsed."""
 
-    def __init__(self, max_backlog_bytes: int) -> None:
+    def __init__(
+        self, max_backlog_bytes: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.outbox: Outbox[router_pb2.RouterMessage] = Outbox(self._take)
         self.over = asyncio.Event()
         """The stream is to be closed, with `failure` where there is one."""
         self.failure: TandemError | None = None
         self._max_backlog = max_backlog_bytes
+        self._clock = clock
+        self._patience = Patience()
         self._backlog = 0
         self._payloads: list[bytes] = []
         self._ends: list[router_pb2.SequenceEnd] = []
@@ -68,8 +103,9 @@ class FrontendLink:
         self._grow(len(payload))
 
     def add_end(self, action: actions.EndSequence) -> None:
-        self._ends.append(translate.sequence_end(action))
-        self._grow(_ITEM_BYTES)
+        end = translate.sequence_end(action)
+        self._ends.append(end)
+        self._grow(_end_bytes(end))
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         self._fleet = fleet
@@ -89,90 +125,143 @@ class FrontendLink:
 
     def _grow(self, size: int) -> None:
         self._backlog += size
-        if self._backlog > self._max_backlog and self.failure is None:
+        if self._backlog > self._max_backlog and self.failure is None and self._does_not_read():
             self.fail(SlowClientError("the frontend does not read its stream"))
         self.outbox.notify()
 
+    def _does_not_read(self) -> bool:
+        """One large answer passes the bound too, and leaves in pieces."""
+        stalled = self._patience.over(self._clock(), STALL_SECONDS)
+        return stalled or self._backlog > _HARD_BOUND * self._max_backlog
+
     def _take(self) -> router_pb2.RouterMessage | None:
-        if self._backlog > MESSAGE_BYTES and (message := self._take_some()) is not None:
-            return message
-        payload = b"".join(self._payloads)
-        ends, fleet, draining = self._ends, self._fleet, self._draining
-        self._payloads, self._ends, self._backlog = [], [], 0
+        self._patience.moved()
+        payloads, ends = self._payloads, self._ends
+        fleet, draining = self._fleet, self._draining
         self._fleet, self._draining = None, False
+        if self._backlog <= MESSAGE_BYTES:
+            self._payloads, self._ends, self._backlog = [], [], 0
+        else:
+            payloads, ends = self._take_some()
+        payload = b"".join(payloads)
         if not (payload or ends or draining or fleet is not None):
             return None
         return router_pb2.RouterMessage(payload=payload, ends=ends, fleet=fleet, draining=draining)
 
-    def _take_some(self) -> router_pb2.RouterMessage | None:
-        """The first payloads of a large backlog. Ends follow later: they apply after payloads."""
+    def _take_some(self) -> tuple[list[bytes], list[router_pb2.SequenceEnd]]:
+        """The first of a large backlog. Ends come after all payloads: they apply after them."""
         count, size = _first_items(map(len, self._payloads))
-        if count == len(self._payloads):
-            return None
-        payload = b"".join(self._payloads[:count])
-        del self._payloads[:count]
+        payloads, self._payloads = self._payloads[:count], self._payloads[count:]
+        ends: list[router_pb2.SequenceEnd] = []
+        if not self._payloads:
+            count, of_ends = _first_items(map(_end_bytes, self._ends))
+            ends, self._ends = self._ends[:count], self._ends[count:]
+            size += of_ends
         self._backlog -= size
-        self.outbox.notify()
-        return router_pb2.RouterMessage(payload=payload)
+        if self._backlog:
+            self.outbox.notify()
+        return payloads, ends
+
+
+def _end_bytes(end: router_pb2.SequenceEnd) -> int:
+    return _ITEM_BYTES + len(end.error.message) + len(end.stop_reason)
 
 
 class WorkerLink:
     """The way to a connected worker. Starts leave before releases and cancels, so that a worker
     knows each leg that it is told of.
+
+    What waits holds no copy of a task: those are the requests' own, which admission bounds. So
+    however much waits, it leaves in pieces as fast as the worker reads.
     """
 
-    def __init__(self, max_backlog_bytes: int) -> None:
+    def __init__(self, *, keeps_tasks: bool = True) -> None:
+        """`keeps_tasks`: a task that several legs run is said to this worker once."""
         self.outbox: Outbox[worker_pb2.WorkerCommand] = Outbox(self._take)
-        self.overflow = asyncio.Event()
-        """The worker does not read; its stream is to be closed."""
-        self._max_backlog = max_backlog_bytes
-        self._backlog = 0
-        self._starts: list[worker_pb2.StartLeg] = []
+        self.patience = Patience()
+        self._keeps_tasks = keeps_tasks
+        self._kept: dict[int, int] = {}
+        """Sizes of the tasks that the worker keeps, by the number of the request."""
+        self._kept_bytes = 0
+        self._starts: deque[actions.StartLeg] = deque()
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
+        self._over: list[int] = []
+        """Requests whose tasks no further leg runs."""
         self._paired = False
 
     def start(self, action: actions.StartLeg) -> None:
-        self._starts.append(translate.start_leg(action))
-        self._grow(len(action.task) + _ITEM_BYTES)
+        self._starts.append(action)
+        self.outbox.notify()
 
     def release(self, action: actions.ReleaseLeg) -> None:
         self._releases.append(action.leg)
-        self._grow(_ITEM_BYTES)
+        self.outbox.notify()
 
     def cancel(self, action: actions.CancelLeg) -> None:
         self._cancels.append(worker_pb2.CancelLeg(leg=action.leg, reason=action.reason))
-        self._grow(_ITEM_BYTES)
+        self.outbox.notify()
+
+    def forget(self, request: int) -> None:
+        """All of a request has ended."""
+        self._over.append(request)
+        if request in self._kept:
+            self.outbox.notify()
 
     def pair(self) -> None:
         """Tell the worker that a pair uses it."""
         self._paired = True
         self.outbox.notify()
 
-    def _grow(self, size: int) -> None:
-        self._backlog += size
-        if self._backlog > self._max_backlog:
-            self.overflow.set()
-        self.outbox.notify()
+    @property
+    def waits(self) -> bool:
+        """Something is to be said that the worker has not read."""
+        return bool(self._starts or self._releases or self._cancels)
 
     def _take(self) -> worker_pb2.WorkerCommand | None:
-        if self._backlog > MESSAGE_BYTES and (message := self._take_some()) is not None:
-            return message
-        starts, releases, cancels = self._starts, self._releases, self._cancels
-        self._starts, self._releases, self._cancels, self._backlog = [], [], [], 0
+        self.patience.moved()
+        command = worker_pb2.WorkerCommand()
+        self._take_starts(command)
+        if self._starts:
+            self.outbox.notify()
+            return command
+        releases, self._releases = self._releases, []
+        cancels, self._cancels = self._cancels, []
+        forget, self._over = self._forget(self._over), []
         paired, self._paired = self._paired, False
-        if not (starts or releases or cancels or paired):
+        if not (command.start or releases or cancels or forget or paired):
             return None
-        return worker_pb2.WorkerCommand(
-            start=starts, release=releases, cancel=cancels, paired=paired
-        )
+        command.release.extend(releases)
+        command.cancel.extend(cancels)
+        command.forget.extend(forget)
+        command.paired = paired
+        return command
 
-    def _take_some(self) -> worker_pb2.WorkerCommand | None:
-        count, size = _first_items(len(each.task) + _ITEM_BYTES for each in self._starts)
-        if count == len(self._starts):
-            return None
-        starts = self._starts[:count]
-        del self._starts[:count]
-        self._backlog -= size
-        self.outbox.notify()
-        return worker_pb2.WorkerCommand(start=starts)
+    def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
+        """As many of the first as make a message, with the tasks that they need."""
+        size = 0
+        while self._starts and size < MESSAGE_BYTES:
+            action = self._starts.popleft()
+            kept = self._keeps(action)
+            size += _ITEM_BYTES
+            if kept and action.request not in self._kept:
+                self._kept[action.request] = len(action.task)
+                self._kept_bytes += len(action.task)
+                command.keep.add(number=action.request, task=action.task)
+                size += len(action.task)
+            elif not kept:
+                size += len(action.task)
+            command.start.append(translate.start_leg(action, kept=kept))
+
+    def _keeps(self, action: actions.StartLeg) -> bool:
+        """Whether the worker has its task with this command, and its request's other legs'."""
+        if not self._keeps_tasks or not action.request:
+            return False
+        room = MAX_KEPT_BYTES - self._kept_bytes
+        return action.request in self._kept or len(action.task) <= room
+
+    def _forget(self, requests: Iterable[int]) -> list[int]:
+        kept = [request for request in requests if request in self._kept]
+        for request in kept:
+            self._kept_bytes -= self._kept.pop(request)
+        return kept

@@ -58,7 +58,7 @@ class Relay:
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
             actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
-            actions.RequestEnded: _log_end,
+            actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
@@ -160,6 +160,12 @@ class Relay:
             self.handle(*translate.leg_events(address, frame.events))
 
     # --- actions ---------------------------------------------------------------------------------
+
+    def _request_ended(self, action: actions.RequestEnded) -> None:
+        for address in action.workers:
+            if link := self._workers.get(address):
+                link.forget(action.request)
+        _log_end(action)
 
     def _trace(self, action: actions.SequenceTraced) -> None:
         if self.tracer is not None:

@@ -74,6 +74,7 @@ def build_core(config: RouterConfig) -> Core:
     return Core(
         bounds=Bounds(
             max_queue=config.max_queue,
+            max_fanout_bytes=config.max_fanout_bytes,
             max_retries=config.max_retries,
             settle_seconds=config.settle_seconds,
             pair_wait_seconds=config.pair_wait_seconds,
@@ -100,7 +101,6 @@ async def running(
         relay,
         tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
-        max_backlog_bytes=config.max_backlog_bytes,
     )
     server = Server(peer_tls)
     servicer = RouterServicer(config, relay, workers)

@@ -31,6 +31,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         has_hook=description.has_hook,
         propagate_terminate=description.propagate_terminate,
         logits_processors=frozenset(description.logits_processors),
+        keeps_tasks=description.keeps_tasks,
         draining=description.load.draining,
     )
 
@@ -99,7 +100,8 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
     )
 
 
-def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
+def start_leg(action: actions.StartLeg, *, kept: bool) -> worker_pb2.StartLeg:
+    """`kept`: the worker has its task, under the number of the request."""
     return worker_pb2.StartLeg(
         leg=action.leg,
         destination=action.frontend,
@@ -108,7 +110,8 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         room=action.room,
         kv_peer=action.kv_peer,
         timeout_ms=action.timeout_ms,
-        task=action.task,
+        task=action.overlay if kept else action.task + action.overlay,
+        kept_task=action.request if kept else 0,
         hold_output=action.hold_output,
         parent_span=action.parent_span,
     )

@@ -27,13 +27,11 @@ class Workers:
         *,
         tls: PeerTls | None = None,
         silence_seconds: float,
-        max_backlog_bytes: int,
     ) -> None:
         self._discovery = discovery
         self._relay = relay
         self._tls = tls
         self._silence = silence_seconds
-        self._max_backlog = max_backlog_bytes
         self.known = False
         """Discovery has given a list, and each worker on it is connected or was not reached: from
         then on `no_pair` is the truth.
@@ -91,7 +89,6 @@ class Workers:
             self._relay,
             tls=self._tls,
             silence_seconds=self._silence,
-            max_backlog_bytes=self._max_backlog,
         )
         self._connections[listed.address] = connection
         return connection

@@ -39,6 +39,7 @@ class Demultiplexer:
         model: str,
         tokenizer_sha256: str,
         max_open: int,
+        max_request_bytes: int,
         max_backlog_bytes: int,
         router_wait_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -51,6 +52,7 @@ class Demultiplexer:
         self._model = model
         self._tokenizer_sha256 = tokenizer_sha256
         self._max_open = max_open
+        self._max_request_bytes = max_request_bytes
         self._max_backlog_bytes = max_backlog_bytes
         self._clock = clock
         self._routes: dict[int, RequestState] = {}
@@ -100,15 +102,18 @@ class Demultiplexer:
         """Send a request on its way; leaving cancels whatever of it still runs. `parent_span`: its
         span; 0: it is not traced.
 
-        Raises RefusedError where it cannot be submitted now.
+        Raises RefusedError where it cannot be submitted now, and TooLargeError where it never can.
         """
         if len(self._open) >= self._max_open:
             raise errors.QueueFullError("Too many open requests; try again later")
+        common_task = submission.common_task()
+        submission.check_size(common_task, most=self._max_request_bytes)
         counts = self._metrics.inter_token_seconds
         state = RequestState(
             submission,
             client,
             base=self._number(submission),
+            common_task=common_task,
             deadline=self._clock() + submission.timeout_seconds,
             parent_span=parent_span,
             backlog_limit=self._max_backlog_bytes,

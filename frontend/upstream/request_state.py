@@ -65,6 +65,7 @@ class RequestState:
         client: Client,
         *,
         base: int,
+        common_task: bytes,
         deadline: float,
         parent_span: int,
         backlog_limit: int,
@@ -72,9 +73,10 @@ class RequestState:
         touched: list[RequestState],
         release: Callable[[RequestState], None],
     ) -> None:
-        """`base` is the number of its first sequence. `inter_token` counts seconds between tokens,
-        so and so many times. In `touched` it enters itself when a message brought something.
-        `release` is called once, as soon as nothing more is wanted from the router: at the last
+        """`base` is the number of its first sequence. `common_task` is the submission's.
+        `inter_token` counts seconds between tokens, so and so many times. In `touched` it enters
+        itself when a message brought something. `release` is called once, as soon as nothing more
+        is wanted from the router: at the last
         end, or at the first failure.
         """
         self.submission = submission
@@ -109,6 +111,7 @@ class RequestState:
         self._touched_list = touched
         self._release = release
         self._client = client
+        self._common_task = common_task
 
     @property
     def sequences(self) -> range:
@@ -138,6 +141,7 @@ class RequestState:
         return self.submission.to_submit(
             self.firsts.index(first_sequence),
             first_sequence,
+            common=self._common_task,
             seconds=seconds,
             parent_span=self.parent_span,
         )

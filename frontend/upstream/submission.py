@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.endings import WithheldReason
+from tandem.errors import TooLargeError
 from tandem.logits.spec import PARAM, LogitsProcessorSpec
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
 
+_ID_BYTES = 4
+"""What a token id takes in a task; an estimate."""
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
@@ -66,11 +70,46 @@ class Submission:
         index = int(place[1])
         return f"{PARAM}[{index - 1}]" if index else self.form
 
+    def check_size(self, common: bytes, *, most: int) -> None:
+        """Raises TooLargeError where the tasks of all prompts together are more than `most` bytes,
+        or one of them more than a message holds. Reckons: nothing of that size is made.
+        """
+        prompts = [_ID_BYTES * len(prompt.token_ids) for prompt in self.prompts]
+        largest, total = max(prompts), sum(prompts)
+        if len(common) + largest > MAX_TASK_BYTES:
+            raise TooLargeError(f"The request takes more than {MAX_TASK_BYTES} bytes")
+        total += len(prompts) * len(common)
+        if total > most:
+            raise TooLargeError(
+                f"{len(prompts)} prompts take {total} bytes together; at most {most} are offered"
+            )
+
+    def common_task(self) -> bytes:
+        """What the tasks of all prompts have in common, serialised."""
+        return common_pb2.Task(
+            trace_id=self.trace_id,
+            model=self.model,
+            sampling=self.sampling,
+            logits=self.logits.to_proto() if self.logits else None,
+            streaming=self.streaming,
+            want_text=not self.want_token_ids,
+            want_token_ids=self.want_token_ids,
+            want_report=self.want_report,
+            want_external_scores=self.want_external_scores,
+            metadata=self.metadata,
+        ).SerializeToString()
+
     def to_submit(
-        self, prompt: int, first_sequence: int, *, seconds: float, parent_span: int
+        self,
+        prompt: int,
+        first_sequence: int,
+        *,
+        common: bytes,
+        seconds: float,
+        parent_span: int,
     ) -> router_pb2.Submit:
-        """One of `prompts`, by its position, for a router that has `seconds` for it.
-        `parent_span`: the request's; 0: it is not traced.
+        """One of `prompts`, by its position, for a router that has `seconds` for it. `common`: what
+        `common_task` gave. `parent_span`: the request's; 0: it is not traced.
         """
         chosen = self.prompts[prompt]
         return router_pb2.Submit(
@@ -83,23 +122,14 @@ class Submission:
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,
             want_report=self.want_report,
-            task=self._task(chosen),
+            task=common + _own_task(chosen),
             parent_span=parent_span,
         )
 
-    def _task(self, prompt: Prompt) -> bytes:
-        task = common_pb2.Task(
-            trace_id=self.trace_id,
-            model=self.model,
-            prompt_token_ids=prompt.token_ids,
-            sampling=self.sampling,
-            logits=self.logits.to_proto() if self.logits else None,
-            streaming=self.streaming,
-            want_text=not self.want_token_ids,
-            want_token_ids=self.want_token_ids,
-            want_report=self.want_report,
-            want_external_scores=self.want_external_scores,
-            metadata=self.metadata,
-        )
-        task.sampling.max_tokens = prompt.max_tokens
-        return task.SerializeToString()
+
+def _own_task(prompt: Prompt) -> bytes:
+    """Fields that a prompt's task has beside those in common: joined, the bytes are one message."""
+    return common_pb2.Task(
+        prompt_token_ids=prompt.token_ids,
+        sampling=common_pb2.SamplingParams(max_tokens=prompt.max_tokens),
+    ).SerializeToString()

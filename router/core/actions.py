@@ -20,6 +20,11 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """For a decode leg: where its prefill worker hands over."""
     timeout_ms: int
     task: bytes
+    """As its frontend sent it: the same object for all legs of a request."""
+    overlay: bytes = b""
+    """Laid over the task: fields that replace its own."""
+    request: int = 0
+    """The number of its request, where other legs run the same task; 0: none does."""
     hold_output: bool
     parent_span: int = 0
     """The parent of the leg's span; 0: not traced."""
@@ -50,11 +55,14 @@ class EndSequence(msgspec.Struct, frozen=True):
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
-    """All sequences of a request have ended; for logs."""
+    """All sequences of a request have ended: for logs, and for workers that keep its task."""
 
     trace_id: str
     outcome: str
     seconds: float
+    request: int = 0
+    workers: tuple[str, ...] = ()
+    """Those that legs of it were started on, where it has more than one sequence."""
 
 
 class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,10 @@ from tandem.errors import (
     NoPairError,
     QueueFullError,
     TandemError,
+    TooLargeError,
     UnknownModelError,
 )
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
 
 
@@ -18,6 +20,8 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     """Why the request is not admitted; None: it is."""
     if state.draining:
         return DrainingError("the router is shutting down")
+    if too_large := _size_error(submit, state.bounds.max_fanout_bytes):
+        return too_large
     models = state.fleet.models
     model = models.get(submit.model)
     if model is None and models:
@@ -33,4 +37,16 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     # What starts at once takes no place in the queue.
     if too_many > 0 and too_many > state.fleet.free_pairs(submit.model):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
+    return None
+
+
+def _size_error(submit: Submit, max_fanout_bytes: int) -> TooLargeError | None:
+    size = len(submit.task)
+    if size > MAX_TASK_BYTES:
+        return TooLargeError(f"a request of {size} bytes is more than {MAX_TASK_BYTES}")
+    if size * submit.n > max_fanout_bytes:
+        return TooLargeError(
+            f"{submit.n} outputs of a request of {size} bytes are more than {max_fanout_bytes}",
+            param="n",
+        )
     return None

@@ -242,7 +242,13 @@ class Lifecycle:
                 requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
         self.actions.append(
-            RequestEnded(submit.trace_id, request.outcome, self.now - request.arrived)
+            RequestEnded(
+                submit.trace_id,
+                request.outcome,
+                self.now - request.arrived,
+                request.number,
+                tuple(sorted(request.workers)),
+            )
         )
 
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
@@ -251,6 +257,8 @@ class Lifecycle:
         leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
         worker.legs.add(leg.number)
         self._state.legs[leg.number] = leg
+        if sequence.request.number:
+            sequence.request.workers.add(worker.key)
         left_ms = int((sequence.request.deadline - self.now) * 1000)
         self.actions.append(
             StartLeg(
@@ -262,7 +270,9 @@ class Lifecycle:
                 room=sequence.room,
                 kv_peer=kv_peer,
                 timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
-                task=submit.task + sequence.overlay,
+                task=submit.task,
+                overlay=sequence.overlay,
+                request=sequence.request.number,
                 hold_output=held,
                 parent_span=sequence.span,
             )

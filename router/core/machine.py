@@ -52,6 +52,7 @@ class Core:
         self.state = State(bounds, Fleet(prefill_policy, decode_policy))
         self._lifecycle = Lifecycle(self.state, new_room)
         self._arrivals = itertools.count()
+        self._shared_tasks = itertools.count(1)
         self._served: tuple[ServedModel, ...] = ()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.FrontendUp: self._frontend_up,
@@ -130,6 +131,7 @@ class Core:
             return
         now = self._lifecycle.now
         request = Request(submit, now, now + submit.timeout_seconds, submit.n)
+        request.number = next(self._shared_tasks) if submit.n > 1 else 0
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)

@@ -41,7 +41,11 @@ class Request:
     deadline: float
     open: int
     """Sequences that have not ended."""
+    number: int = 0
+    """This router's own, where it has more than one sequence; else 0."""
     sequences: list[Sequence] = field(default_factory=list)
+    workers: set[str] = field(default_factory=set)
+    """Those that legs of it were started on, where it has more than one sequence."""
     outcome: str = "finished"
 
     @property

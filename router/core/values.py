@@ -62,6 +62,8 @@ class Profile:
     has_hook: bool = False
     propagate_terminate: bool = False
     logits_processors: frozenset[str] = frozenset()
+    keeps_tasks: bool = False
+    """A task that several legs run need be said to it only once."""
     draining: bool = False
 
 
@@ -84,6 +86,8 @@ class Bounds:
 
     max_queue: int = 1024
     """Sequences that wait for a pair; one more is refused at once."""
+    max_fanout_bytes: int = 256 * 1024 * 1024
+    """A request's task times its n; one of more is refused."""
     max_retries: int = 1
     """Further attempts of one sequence, on other pairs, before it has started."""
     max_regenerations: int = 3

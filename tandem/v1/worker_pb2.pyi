@@ -53,6 +53,7 @@ class WorkerDescription(_message.Message):
     HAS_HOOK_FIELD_NUMBER: _builtins.int
     PROPAGATE_TERMINATE_FIELD_NUMBER: _builtins.int
     LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
+    KEEPS_TASKS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -64,6 +65,8 @@ class WorkerDescription(_message.Message):
     """prefill: decode's first flush waits for this worker's verdict"""
     propagate_terminate: _builtins.bool
     """prefill: a terminate by its hook ends the whole request (S0-035)"""
+    keeps_tasks: _builtins.bool
+    """WorkerCommand.keep may be used"""
     @_builtins.property
     def fingerprint(self) -> _common_pb2.Fingerprint: ...
     @_builtins.property
@@ -87,10 +90,11 @@ class WorkerDescription(_message.Message):
         has_hook: _builtins.bool = ...,
         propagate_terminate: _builtins.bool = ...,
         logits_processors: _abc.Iterable[_builtins.str] | None = ...,
+        keeps_tasks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_hook", b"has_hook", "instance", b"instance", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,6 +171,8 @@ class WorkerCommand(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     PAIRED_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
     paired: _builtins.bool
     """said once a stream: a worker of the other phase takes work with this one"""
     @_builtins.property
@@ -177,6 +183,14 @@ class WorkerCommand(_message.Message):
 
     @_builtins.property
     def cancel(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelLeg]: ...
+    @_builtins.property
+    def keep(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptTask]:
+        """apply before the starts"""
+
+    @_builtins.property
+    def forget(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """kept tasks that no further leg runs; apply after the starts"""
+
     def __init__(
         self,
         *,
@@ -184,14 +198,42 @@ class WorkerCommand(_message.Message):
         release: _abc.Iterable[_builtins.int] | None = ...,
         cancel: _abc.Iterable[Global___CancelLeg] | None = ...,
         paired: _builtins.bool = ...,
+        keep: _abc.Iterable[Global___KeptTask] | None = ...,
+        forget: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "paired", b"paired", "release", b"release", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "forget", b"forget", "keep", b"keep", "paired", b"paired", "release", b"release", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerCommand: _TypeAlias = WorkerCommand  # noqa: Y015
+
+@_typing.final
+class KeptTask(_message.Message):
+    """A task that several legs run, of this command or of later ones: said once for each request and worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """never 0, never reused on this stream"""
+    task: _builtins.bytes
+    """a serialised Task"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        task: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptTask: _TypeAlias = KeptTask  # noqa: Y015
 
 @_typing.final
 class StartLeg(_message.Message):
@@ -207,6 +249,7 @@ class StartLeg(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     HOLD_OUTPUT_FIELD_NUMBER: _builtins.int
     PARENT_SPAN_FIELD_NUMBER: _builtins.int
+    KEPT_TASK_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -221,11 +264,13 @@ class StartLeg(_message.Message):
     timeout_ms: _builtins.int
     """what is left of the request's deadline"""
     task: _builtins.bytes
-    """a serialised Task, forwarded unopened"""
+    """a serialised Task, forwarded unopened; with kept_task, what is appended to that one"""
     hold_output: _builtins.bool
     """decode: send nothing until this leg is released"""
     parent_span: _builtins.int
     """the router's span of the sequence (W3C trace context); 0: not traced"""
+    kept_task: _builtins.int
+    """a KeptTask.number; 0: `task` is the whole task"""
     def __init__(
         self,
         *,
@@ -239,10 +284,11 @@ class StartLeg(_message.Message):
         task: _builtins.bytes = ...,
         hold_output: _builtins.bool = ...,
         parent_span: _builtins.int = ...,
+        kept_task: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hold_output", b"hold_output", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,10 +10,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tandem.message_limits import MAX_MESSAGE_BYTES
 from tandem.wire.tls import PeerTls
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
 
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

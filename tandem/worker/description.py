@@ -35,4 +35,5 @@ def describe(
         has_hook=has_hook,
         propagate_terminate=config.propagate_terminate and phase == "prefill",
         logits_processors=registry.offered(),
+        keeps_tasks=True,
     )

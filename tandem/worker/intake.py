@@ -5,6 +5,7 @@ not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +24,15 @@ from tandem.worker.core.output import Output
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003
 """More than a request has outputs."""
+
+
+@dataclass(slots=True, frozen=True)
+class ReadTask:
+    """A task that was checked. Nobody changes it: several legs may run it."""
+
+    task: common_pb2.Task
+    token_ids: Sequence[int]
+    logits: LogitsProcessorSpec | None
 
 
 class Intake:
@@ -48,23 +58,28 @@ class Intake:
         self._forced = tuple(forced)
         self._next_request_id = counter()
 
-    def accept(self, link: int, command: worker_pb2.StartLeg) -> Start:
-        """Raises RequestError, naming the field."""
-        task = _parse(command.task)
+    def read(self, data: bytes) -> ReadTask:
+        """What legs that run a task have in common. Raises RequestError, naming the field."""
+        task = _parse(data)
+        _sample_again(task.sampling, task.regeneration)
         self._check_task(task)
+        return ReadTask(task, self._prompt(task), self._logits(task.logits))
+
+    def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
+        """A leg that runs a task. Raises RequestError, naming the field."""
         self._check_command(command)
-        token_ids = self._prompt(task)
-        params = task.sampling
-        _sample_again(params, task.regeneration)
+        task = read.task
+        params = common_pb2.SamplingParams()
+        params.CopyFrom(task.sampling)
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
             offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
             params.seed = (params.seed + offset) % 2**_SEED_BITS
         request = EngineRequest(
             request_id=self._next_request_id(),
-            token_ids=token_ids,
+            token_ids=read.token_ids,
             sampling=params,
-            logits=self._logits(task.logits),
+            logits=read.logits,
             room=command.room,
             kv_peer=command.kv_peer,
             timeout_seconds=command.timeout_ms / 1000,

@@ -8,7 +8,6 @@ from tandem.errors import TandemError
 from tandem.usercode.call import place_of
 from tandem.worker.core.actions import LegClosed, LegRefused
 from tandem.worker.counters import WorkerCounters
-from tandem.worker.intake import trace_id_of
 from tandem.worker.spans import LegSpans
 
 log = logging.getLogger(__name__)
@@ -50,11 +49,12 @@ class Records:
                 "leg failed", extra={**fields, "code": error.code, "reason": _reason(error)}
             )
 
-    def refused(self, action: LegRefused, *, peer: str) -> None:
-        """A leg did not begin. `peer`: the router that wanted it."""
+    def refused(self, action: LegRefused, *, peer: str, trace_id: str | None) -> None:
+        """A leg did not begin. `peer`: the router that wanted it. `trace_id`: as its task says, if
+        it does.
+        """
         command, error = action.command, action.error
         self.counters.refused(error)
-        trace_id = trace_id_of(command.task)
         if command.parent_span and trace_id and self._spans is not None:
             self._spans.refused(command, trace_id, error, action.at)
         log.info(

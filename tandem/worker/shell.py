@@ -23,6 +23,7 @@ from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.machine import Core
 from tandem.worker.intake import Intake
+from tandem.worker.kept_tasks import KeptTasks
 from tandem.worker.link import RouterLink
 from tandem.worker.phase import Classifiers
 from tandem.worker.records import Records
@@ -54,6 +55,7 @@ class Shell:
         self._records = records
         self._clock = clock
         self._links: dict[int, RouterLink] = {}
+        self._tasks: dict[int, KeptTasks] = {}
         self._new_link = counter()
         self._told: list[Event] = []
         self._carrying = False
@@ -87,11 +89,12 @@ class Shell:
             number=number, peer=peer, outgoing=self._core.outgoing(number), load=self.load
         )
         self._links[number] = link
+        self._tasks[number] = KeptTasks(self._intake.read)
         return link
 
     def disconnect(self, link: RouterLink) -> int:
         """The stream is gone. Returns how many legs that ends."""
-        del self._links[link.number]
+        del self._links[link.number], self._tasks[link.number]
         count = sum(leg.link == link.number for leg in self._core.legs)
         self.tell(events.LinkDown(link.number))
         return count
@@ -99,15 +102,18 @@ class Shell:
     def command(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
         """Act on what a router says."""
         number = link.number
+        tasks = self._tasks[number]
+        tasks.keep(command.keep)
         self.tell(
-            *(self._read(number, start) for start in command.start),
+            *(self._read(number, tasks, start) for start in command.start),
             *(events.Release(number, leg) for leg in command.release),
             *(events.Cancel(number, cancel.leg, cancel.reason) for cancel in command.cancel),
         )
+        tasks.forget(command.forget)
 
-    def _read(self, link: int, command: worker_pb2.StartLeg) -> Event:
+    def _read(self, link: int, tasks: KeptTasks, command: worker_pb2.StartLeg) -> Event:
         try:
-            return self._intake.accept(link, command)
+            return self._intake.accept(link, command, tasks.of(command))
         except Exception as error:  # noqa: BLE001 - of the request's own data
             refusal = _as_ours(error, InternalError("this task cannot be read"))
             return events.Unreadable(link, command, refusal)
@@ -235,7 +241,12 @@ class Shell:
 
     def _refused(self, action: actions.LegRefused) -> None:
         link = self._links.get(action.link)
-        self._records.refused(action, peer="" if link is None else link.peer)
+        tasks = self._tasks.get(action.link)
+        self._records.refused(
+            action,
+            peer="" if link is None else link.peer,
+            trace_id=None if tasks is None else tasks.trace_id(action.command),
+        )
 
 
 def _as_ours(error: Exception, otherwise: TandemError) -> TandemError:

@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import generate_latest
 
@@ -21,12 +22,13 @@ from router.core.timers import Timers
 from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.discovery.static import StaticDiscovery
 from router.generate import Answers, submit
-from router.links import MESSAGE_BYTES, FrontendLink, WorkerLink
+from router.links import MESSAGE_BYTES, FrontendLink, Patience, WorkerLink
 from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
 from tandem.config import load
 from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
+from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 
@@ -107,7 +109,7 @@ def _start(leg: int, size: int = 1) -> actions.StartLeg:
 
 
 async def test_commands_of_one_moment_leave_as_one_message() -> None:
-    link = WorkerLink(max_backlog_bytes=1_000_000)
+    link = WorkerLink()
     link.start(_start(1))
     link.start(_start(2))
     link.release(actions.ReleaseLeg("w", 3))
@@ -118,7 +120,7 @@ async def test_commands_of_one_moment_leave_as_one_message() -> None:
 
 
 async def test_a_start_never_leaves_after_its_cancel() -> None:
-    link = WorkerLink(max_backlog_bytes=10 * MESSAGE_BYTES)
+    link = WorkerLink()
     for leg in range(5):
         link.start(_start(leg, MESSAGE_BYTES // 2))
     link.cancel(actions.CancelLeg("w", 4, "cancelled"))
@@ -133,19 +135,108 @@ async def test_a_start_never_leaves_after_its_cancel() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_a_worker_that_reads_no_commands_is_noticed() -> None:
-    link = WorkerLink(max_backlog_bytes=1_000)
-    link.start(_start(1, 900))
-    assert link.overflow.is_set()
+def _shared(leg: int, task: bytes, *, request: int = 7, overlay: bytes = b"") -> actions.StartLeg:
+    return msgspec.structs.replace(_start(leg), task=task, request=request, overlay=overlay)
 
 
-async def test_a_frontend_s_backlog_is_dropped_past_its_bound() -> None:
-    link = FrontendLink(max_backlog_bytes=1_000)
-    link.add_payload(b"x" * 1_000)
+async def test_a_task_of_many_legs_is_said_to_a_worker_once() -> None:
+    link, task = WorkerLink(), b"t" * 900_000
+    for leg in range(128):
+        link.start(_shared(leg, task))
+    link.start(_shared(128, task, overlay=b"again"))
+    link.start(_start(129))
+    command = await anext(link.outbox.messages())
+    assert [(each.number, each.task) for each in command.keep] == [(7, task)]
+    assert {each.kept_task for each in command.start[:129]} == {7}
+    assert [each.task for each in command.start[127:]] == [b"", b"again", b"x"]
+    assert command.ByteSize() < 1_000_000
+    link.forget(7)
+    link.forget(8)
+    assert list((await anext(link.outbox.messages())).forget) == [7]
+    link.start(_shared(130, task))
+    assert len((await anext(link.outbox.messages())).keep) == 1
+
+
+async def test_a_worker_that_keeps_no_tasks_is_said_each() -> None:
+    link = WorkerLink(keeps_tasks=False)
+    link.start(_shared(1, b"task", overlay=b" and more"))
+    command = await anext(link.outbox.messages())
+    assert (len(command.keep), command.start[0].kept_task) == (0, 0)
+    assert command.start[0].task == b"task and more"
+
+
+async def test_tasks_beyond_what_a_worker_keeps_are_said_for_each_leg() -> None:
+    link, size = WorkerLink(), MAX_KEPT_BYTES // 5 * 2
+    tasks = {request: bytes([request]) * size for request in (1, 2, 3)}
+    for request, task in tasks.items():
+        link.start(_shared(request, task, request=request))
+    messages, kept, starts = link.outbox.messages(), [], []
+    while len(starts) < 3:
+        command = await anext(messages)
+        kept += [each.number for each in command.keep]
+        starts += command.start
+    assert kept == [1, 2]
+    assert [(each.kept_task, len(each.task)) for each in starts] == [(1, 0), (2, 0), (0, size)]
+
+
+def test_only_a_peer_that_takes_nothing_for_long_is_out_of_patience() -> None:
+    patience = Patience()
+    assert not patience.over(100.0, 5.0)
+    assert not patience.over(102.0, 5.0)
+    patience.moved()
+    assert not patience.over(106.0, 5.0)
+    assert not patience.over(120.0, 5.0), "the router itself was asleep"
+    assert patience.over(120.5, 5.0)
+
+
+async def test_no_number_of_starts_ends_a_worker_s_stream() -> None:
+    """What one moment brings is more than a socket takes; it leaves in pieces."""
+    link, task = WorkerLink(), b"x" * MESSAGE_BYTES
+    for leg in range(1_000):
+        link.start(msgspec.structs.replace(_start(leg), task=task))
+    messages, seen = link.outbox.messages(), 0
+    while link.waits:
+        assert not link.patience.over(0.0, 5.0)
+        seen += len((await anext(messages)).start)
+    assert seen == 1_000
+
+
+async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> None:
+    now = [0.0]
+    link = FrontendLink(1_000, clock=lambda: now[0])
+
+    def given_up_by(*times: float) -> bool:
+        for each in times:
+            now[0] = each
+            link.add_payload(b"x" * 300)
+        return link.failure is not None
+
+    assert not given_up_by(0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
+    await anext(link.outbox.messages())
+    assert not given_up_by(7.0, 7.0, 7.0, 7.0, 8.0, 11.0)
+    assert given_up_by(13.0)
+    assert isinstance(link.failure, SlowClientError)
+    assert link.over.is_set()
+
+
+async def test_a_frontend_that_reads_too_slowly_is_given_up_past_four_times_its_bound() -> None:
+    link = FrontendLink(1_000, clock=lambda: 0.0)
+    link.add_payload(b"x" * 4_000)
     assert link.failure is None
     link.add_payload(b"x")
     assert isinstance(link.failure, SlowClientError)
-    assert link.over.is_set()
+
+
+async def test_ends_with_long_reasons_leave_in_pieces() -> None:
+    link = FrontendLink(10 * MESSAGE_BYTES)
+    for sequence in range(20):
+        link.add_end(actions.EndSequence(1, sequence, None, "r" * (MESSAGE_BYTES // 4)))
+    messages, got = link.outbox.messages(), []
+    while len(got) < 20:
+        message = await anext(messages)
+        assert message.ByteSize() < 2 * MESSAGE_BYTES
+        got += [each.sequence for each in message.ends]
+    assert got == list(range(20))
 
 
 async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() -> None:
@@ -187,7 +278,7 @@ def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:
     core = build_core(RouterConfig())
     relay = Relay(core, clock=lambda: 0.0)
     frontend = FrontendLink(1_000)
-    links = {phase.value: WorkerLink(1_000_000) for phase in Phase}
+    links = {phase.value: WorkerLink() for phase in Phase}
     number = relay.frontend_up(frontend)
     fingerprint = Fingerprint("m", "", "", "", "", 1, "", "", 1, "", 1)
     for phase in Phase:
@@ -327,9 +418,7 @@ def _relay() -> Relay:
 
 
 def _series(relay: Relay) -> dict[str, float]:
-    workers = Workers(
-        StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1.0, max_backlog_bytes=1
-    )
+    workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1.0)
     text = generate_latest(metrics.new_registry(lambda: metrics.read(relay, workers))).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tandem_router")]
     return {name: float(value) for name, value in lines}

@@ -19,6 +19,7 @@ from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import LeastLoaded
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -654,6 +655,39 @@ def test_a_retry_is_told_what_is_left_of_the_deadline() -> None:
     assert [each.timeout_ms for each in bench.legs()] == [7_000, 7_000]
 
 
+# --- tasks ---
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "fits"),
+    [(4, 100, True), (4, 101, False), (1, 400, True), (1, 401, False), (8, 51, False)],
+)
+def test_n_times_a_task_is_bounded(n: int, size: int, fits: bool) -> None:
+    bench = Bench(max_fanout_bytes=400)
+    bench.submit(n=n, task=b"x" * size)
+    codes = bench.core.state.counts.requests
+    assert codes == ({} if fits else {"request_too_large": 1})
+    assert bench.core.idle is not fits
+
+
+def test_a_task_that_might_fill_a_message_is_refused() -> None:
+    bench = Bench()
+    bench.submit(task=b"x" * (MAX_TASK_BYTES + 1))
+    assert bench.core.state.counts.requests == {"request_too_large": 1}
+
+
+def test_workers_that_keep_a_request_s_task_are_named_when_it_has_ended() -> None:
+    bench = Bench(prefill=2)
+    bench.submit(n=2)
+    legs = bench.of(actions.StartLeg)
+    assert len({each.request for each in legs}) == 1
+    assert legs[0].request
+    bench.feed(events.Cancel(1, 1))
+    (ended,) = bench.of(actions.RequestEnded)
+    assert ended.request == legs[0].request
+    assert set(ended.workers) == {each.worker for each in legs}
+
+
 # --- regeneration ----------------------------------------------------------------------------
 
 
@@ -668,10 +702,10 @@ def test_a_blocked_output_is_run_again_with_what_is_laid_over_its_task() -> None
     bench = Bench()
     bench.submit(task=b"task")
     _block(bench, b"+first")
-    assert [each.task for each in bench.legs()] == [b"task+first"] * 2
+    assert [each.task + each.overlay for each in bench.legs()] == [b"task+first"] * 2
     assert len({each.leg for each in bench.legs()}) == 2
     _block(bench, b"+second")
-    assert [each.task for each in bench.legs()] == [b"task+second"] * 2, "not both"
+    assert [each.task + each.overlay for each in bench.legs()] == [b"task+second"] * 2, "not both"
     bench.close(bench.legs()[1])
     assert bench.core.state.counts.requests == {"finished": 1}
 
@@ -683,7 +717,7 @@ def test_what_is_laid_over_a_task_survives_a_retry() -> None:
     prefill, decode = bench.legs()
     bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
     bench.close(decode, Outcome.CANCELLED)
-    assert [each.task for each in bench.legs()] == [b"task+overlay"] * 2
+    assert [each.task + each.overlay for each in bench.legs()] == [b"task+overlay"] * 2
 
 
 def test_an_output_that_is_blocked_each_time_ends_at_the_bound() -> None:

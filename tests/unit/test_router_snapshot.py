@@ -94,7 +94,7 @@ async def test_a_scrape_never_sees_the_fleet_while_it_is_regrouped(
     with ThreadPoolExecutor(1) as pool:
         async with running(config, discovery=nobody, with_admin=True) as served:
             for phase in Phase:
-                link = WorkerLink(1_000)
+                link = WorkerLink()
                 served.relay.worker_up(phase.value, link, listed_as=phase, profile=_profile(phase))
             scrapes = []
             group = Fleet._group

@@ -90,6 +90,7 @@ class FrontendProcess:
             model=self.model,
             tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
             max_open=10_000,
+            max_request_bytes=1_000_000,
             max_backlog_bytes=BACKLOG_BYTES,
             router_wait_seconds=WAIT_SECONDS,
             clock=self.dice.loop.time,

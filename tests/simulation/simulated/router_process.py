@@ -87,7 +87,6 @@ class RouterProcess:
             self.discovery,
             self.relay,
             silence_seconds=5.0,
-            max_backlog_bytes=config.max_backlog_bytes,
         )
         self.servicer = RouterServicer(config, self.relay, self.workers)
         self._idle_since: float | None = None

@@ -37,10 +37,12 @@ from tandem.errors import (
     QueueFullError,
     RouterLostError,
     TandemError,
+    TooLargeError,
     UnknownModelError,
     WorkerError,
     WorkerLostError,
 )
+from tandem.message_limits import MAX_TASK_BYTES
 
 _END = "hook"
 """Instead of an error's code: a hook ended it."""
@@ -188,6 +190,9 @@ class RouterRules:
         books = self.books
         if books.draining:
             return DrainingError.code
+        size = len(submit.task)
+        if size > MAX_TASK_BYTES or size * submit.n > self.bounds.max_fanout_bytes:
+            return TooLargeError.code
         if submit.model not in books.models:
             return UnknownModelError.code if books.models else NoPairError.code
         if not books.pairs(submit.model):
@@ -495,8 +500,12 @@ class RouterRules:
         left = min(max(1, int((sequence.request.deadline - self.now) * 1000)), 2**32 - 1)
         if action.timeout_ms != left:
             self.fault(f"leg {leg.number} has {action.timeout_ms} ms, not the {left} that are left")
-        if action.task != submit.task + sequence.overlay:
+        if (action.task, action.overlay) != (submit.task, sequence.overlay):
             self.fault(f"leg {leg.number} gets another task than its request has")
+        if bool(action.request) != (submit.n > 1):
+            self.fault(
+                f"leg {leg.number}: that its task is others' too is not said, or is no truth"
+            )
         if action.output_index != sequence.index:
             self.fault(f"leg {leg.number} has output index {action.output_index}")
         for other in self.books.legs.values():

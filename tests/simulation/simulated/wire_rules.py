@@ -43,6 +43,10 @@ class WorkerFlow:
     starts: deque[int] = field(default_factory=deque)
     releases: deque[int] = field(default_factory=deque)
     cancels: deque[int] = field(default_factory=deque)
+    tasks: dict[int, bytes] = field(default_factory=dict)
+    """What each leg is to run that is to start."""
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """Tasks that the worker keeps, by number."""
 
     def waits(self) -> bool:
         return bool(self.starts or self.releases or self.cancels)
@@ -75,7 +79,9 @@ class WireRules:
                 if flow := self.frontends.get(number):
                     flow.ends.append((sequence, flow.put))
             case actions.StartLeg():
-                self.workers[action.worker].starts.append(action.leg)
+                flow = self.workers[action.worker]
+                flow.starts.append(action.leg)
+                flow.tasks[action.leg] = action.task + action.overlay
             case actions.ReleaseLeg(worker, leg):
                 self.workers[worker].releases.append(leg)
             case actions.CancelLeg(worker, leg):
@@ -112,6 +118,7 @@ class WireRules:
         flow = self.workers.get(address)
         if flow is None:
             return
+        self._tasks(address, flow, message)
         for pending, sent in (
             (flow.starts, [start.leg for start in message.start]),
             (flow.releases, list(message.release)),
@@ -123,6 +130,22 @@ class WireRules:
                     self._fault(f"{address} is told of leg {leg}, {wanted} was to be")
         if (message.release or message.cancel) and flow.starts:
             self._fault(f"{address} is told of releases or cancels before starts")
+
+    def _tasks(self, address: str, flow: WorkerFlow, message: worker_pb2.WorkerCommand) -> None:
+        """Each is said once, and there as long as legs are to run it."""
+        for each in message.keep:
+            if each.number in flow.kept:
+                self._fault(f"{address} is told a task again that it keeps")
+            flow.kept[each.number] = each.task
+        for start in message.start:
+            task = start.task
+            if start.kept_task:
+                task = flow.kept.get(start.kept_task, b"not kept") + task
+            if task != flow.tasks.pop(start.leg, None):
+                self._fault(f"{address} would run another task as leg {start.leg}")
+        for number in message.forget:
+            if flow.kept.pop(number, None) is None:
+                self._fault(f"{address} is to forget a task that it does not keep")
 
     # --- at rest ---
 

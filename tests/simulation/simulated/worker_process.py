@@ -308,6 +308,7 @@ class WorkerProcess:
             limits=self.described.limits,
             has_hook=self.hooks is not None,
             propagate_terminate=self.spec.judged.propagate,
+            keeps_tasks=self.spec.quirk != "newer",
         )
         description.load.CopyFrom(self.shell.load())
         return description

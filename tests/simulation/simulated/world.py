@@ -143,7 +143,9 @@ class World:
         mine = [each for each in self.plan.requests if each.model == model]
         if not mine:
             return b""
-        return submission(mine[0]).to_submit(0, 1, seconds=1.0, parent_span=0).task
+        made = submission(mine[0])
+        common = made.common_task()
+        return made.to_submit(0, 1, common=common, seconds=1.0, parent_span=0).task
 
     def _start_frontend(self, name: str, model: str, *, stale: bool = False) -> None:
         made = FrontendProcess(self.dice, name, model, stale=stale)

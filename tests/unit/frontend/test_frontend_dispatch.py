@@ -13,7 +13,9 @@ from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.request_state import RequestState
 from frontend.upstream.router_stream import RouterStream
-from tandem.errors import RouterLostError, SlowClientError, TandemError, WorkerError
+from frontend.upstream.submission import Prompt
+from tandem.errors import RouterLostError, SlowClientError, TandemError, TooLargeError, WorkerError
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
 
 
@@ -27,6 +29,7 @@ class Bench:
             model="m",
             tokenizer_sha256="ours",
             max_open=64,
+            max_request_bytes=10_000,
             max_backlog_bytes=10_000,
             router_wait_seconds=10.0,
         )
@@ -179,3 +182,41 @@ async def test_the_first_failure_is_the_one_that_is_told(bench: Bench) -> None:
     state.fail(first)
     state.fail(WorkerError("two"))
     assert state.error is first
+
+
+# --- how large a request may be -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "prompts", "fits"), [(90, 8, True), (90, 128, False)])
+async def test_what_is_sent_for_all_prompts_together_is_bounded(
+    bench: Bench, size: int, prompts: int, fits: bool
+) -> None:
+    each = Prompt(token_ids=[1] * 3, max_tokens=16)
+    fields = {"prompts": [each] * prompts, "metadata": {"k": "v" * size}}
+    if fits:
+        assert bench.ask(**fields).error is None
+        return
+    with pytest.raises(TooLargeError):
+        bench.ask(**fields)
+    assert bench.demultiplexer.open_requests == 0
+
+
+def test_a_prompt_that_would_fill_a_message_is_refused_before_it_is_made() -> None:
+    large = Prompt(token_ids=range(MAX_TASK_BYTES // 4 + 1), max_tokens=16)
+    with pytest.raises(TooLargeError):
+        submission(prompts=[large]).check_size(b"", most=1 << 40)
+
+
+def test_a_prompt_s_task_is_what_all_have_in_common_and_its_own() -> None:
+    prompts = [Prompt(token_ids=[1, 2], max_tokens=3), Prompt(token_ids=[4], max_tokens=5)]
+    made = submission(prompts=prompts, sampling=common_pb2.SamplingParams(temperature=0.5))
+    submits = [
+        made.to_submit(place, place, common=made.common_task(), seconds=1.0, parent_span=0)
+        for place in range(2)
+    ]
+    tasks = [common_pb2.Task.FromString(each.task) for each in submits]
+    assert [list(each.prompt_token_ids) for each in tasks] == [[1, 2], [4]]
+    assert [(each.sampling.max_tokens, each.sampling.temperature) for each in tasks] == [
+        (3, 0.5),
+        (5, 0.5),
+    ]

@@ -29,6 +29,7 @@ def _request_state(n: int = 1) -> RequestState:
         submission(n=n),
         FakeClient(),
         base=1,
+        common_task=b"",
         deadline=0.0,
         parent_span=0,
         backlog_limit=1000,

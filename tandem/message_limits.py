@@ -1,0 +1,14 @@
+"""How large what travels between the components may be.
+
+A stream carries many requests, so one message that is too large for it would end them all: what a
+single request can put into one is bounded here, well below.
+"""
+
+from __future__ import annotations
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
+MAX_TASK_BYTES = 32 * 1024 * 1024
+"""A request whose serialised Task is larger is refused."""
+MAX_KEPT_BYTES = 128 * 1024 * 1024
+"""Tasks that a worker keeps for one router. Those beyond it are said again for each leg."""
