@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from frontend.http import errors as http_errors
-from frontend.http.errors import HeadTooLargeError, MethodNotAllowedError, NotFoundError
+from frontend.http.errors import MethodNotAllowedError, NotFoundError
 from frontend.http.messages import Call, Receive, Scope, Send
 from frontend.http.spans import CallSpans
 from frontend.metrics import Endpoint, Metrics
@@ -88,7 +88,6 @@ class App:
             raise  # uvicorn logs it
 
     async def _serve(self, call: Call) -> None:
-        call.check_head()
         route = self._route(call)
         if route.counted is None:
             self._authenticate(call, route)
@@ -151,7 +150,7 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"allow", error.allowed.encode()))
     if isinstance(error, RefusedError):
         headers.append((b"retry-after", b"1"))
-    if isinstance(error, TooLargeError | HeadTooLargeError | DrainingError):
+    if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
     await call.respond(error.http_status, http_errors.body(error), headers=headers)
 

@@ -1,9 +1,11 @@
 """uvicorn's HTTP/1.1 connection, with bounds on what one client may cost, and with news of its
 going.
 
-uvicorn bounds neither the size of a head nor the time to send one, and closes a connection politely
-even when its peer reads nothing, which then never happens. Requests and answers go through ASGI;
-docs/design/0005-the-http-layer.md lists the parts of uvicorn that are used beside it.
+uvicorn bounds neither the size of a head nor the time to send one nor how many requests are sent
+ahead, loses answers to clients that are still sending, and closes a connection politely even when
+its peer reads nothing, which then never happens. parsing.py reads the requests. They and their
+answers go through ASGI; docs/design/0005-the-http-layer.md lists the parts of uvicorn that are used
+beside it.
 """
 
 from __future__ import annotations
@@ -16,12 +18,20 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from frontend.http import errors
+from frontend.http.closing import LingeringClose
 from frontend.http.draining import Draining
-from frontend.http.errors import HeadTooLargeError, ReceiveTimeoutError
-from tandem.errors import InvalidRequestError, TandemError
+from frontend.http.errors import ReceiveTimeoutError
+from frontend.http.parsing import RequestParser
+from tandem.errors import RefusedError, TandemError
 
 _BUFFER_BYTES = 64 * 1024
 """What may wait for a full socket; under TLS event loops would let half a megabyte wait."""
+_AHEAD_BYTES = 64 * 1024
+"""What may be received behind a request that has no answer yet."""
+_TURN_BYTES = 64 * 1024
+"""How much of one connection is read in a turn of the event loop."""
+_PIECE_COST = 1024
+"""What a piece counts for in that, however small it is."""
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
 
@@ -37,15 +47,32 @@ class ConnectionBounds:
     """How long a client may leave its full socket unread."""
 
 
-class _JoiningTransport:
-    """What uvicorn is given as its transport: it can hold what is written to it."""
+class _UvicornsTransport:
+    """What uvicorn is given as its transport: it can hold what is written to it, and is closed so
+    that its client can read that.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self._transport = transport
+        self._closed = False
+        self._close = close
         self.write: Callable[[bytes], object] = transport.write
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
+
+    def close(self) -> None:
+        if not self.is_closing():
+            self._closed = True
+            self.write = _drop
+            self._close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def _drop(data: bytes) -> None:
+    """Nothing is sent behind a last answer."""
 
 
 class Connection(HttpToolsProtocol):
@@ -56,15 +83,21 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
+        self.parser = RequestParser(self, max_header_bytes=bounds.max_header_bytes)
         self._draining = draining
         self.opened_at = self._used_at = self.loop.time()
         self._socket: asyncio.Transport
         """The transport itself, while `transport` is what uvicorn writes to."""
-        self._unanswered = 0
-        """Requests whose head has come and whose answer is not complete."""
+        self._answering = False
+        """A head has been read, and its answer is not complete."""
+        self._reading_on: asyncio.Handle | None = None
+        self._paused = False
+        """Too much has come behind a request that has no answer yet."""
+        self._refused = False
+        """Answered below HTTP's request level."""
+        self._closing: LingeringClose | None = None
         self.writable = True
         """Whether the socket has room."""
-        self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self.on_writable: Callable[[], object] | None = None
@@ -82,7 +115,7 @@ class Connection(HttpToolsProtocol):
         self._on_lost, self._on_stall = on_lost, on_stall
         if self.transport.is_closing():
             on_lost()
-        elif not self.pipeline:
+        elif not self._paused:
             self.flow.resume_reading()  # else the end of the stream is not seen
 
     def start_chunks(self, send_head: Coroutine[Any, Any, None], body: bytes) -> None:
@@ -111,7 +144,10 @@ class Connection(HttpToolsProtocol):
 
     def abort(self) -> None:
         """Close without sending what is still buffered."""
-        self.transport.abort()
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        if self._closing is None:  # else it was answered already, and is on its way out
+            self._socket.abort()
 
     # --- while the process drains ---
 
@@ -122,33 +158,36 @@ class Connection(HttpToolsProtocol):
 
     @property
     def answers_last(self) -> bool:
-        """Whether the answer that begins now is its last."""
-        return self._draining.began and not self.pipeline
+        """Whether the answer that begins now is its last. It is where the request has not come
+        whole: nobody will read the rest.
+        """
+        return self.parser.expects_more or (self._draining.began and not self.parser.unread)
 
     def unused_seconds(self) -> float:
         """Since its last answer; 0 during one."""
-        return 0.0 if self._unanswered else self.loop.time() - self._used_at
+        return 0.0 if self._answering else self.loop.time() - self._used_at
 
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._socket = transport
-        super().connection_made(_JoiningTransport(transport))  # type: ignore[arg-type]
+        super().connection_made(_UvicornsTransport(transport, self._close))  # type: ignore[arg-type]
         transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._head_timer is None and not self._unanswered:
-            self._expect_head()  # a part of one has come
-        if self._head_timer is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.bounds.max_header_bytes:
-                self._refuse(HeadTooLargeError(self.bounds.max_header_bytes))
+        if self._closing is not None:
+            self._closing.drop(len(data))
+        elif not self.transport.is_closing():
+            self.parser.receive(data)
+            self._read()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_stall_timer()
+        if self._closing is not None:
+            self._closing.over()
+        self.parser.stop()
         super().connection_lost(exc)
         if self._on_lost is not None:
             self._on_lost()
@@ -178,26 +217,56 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
         super().on_headers_complete()
-        self._unanswered += 1
+        self._answering = True
 
     def on_response_complete(self) -> None:
         self._on_lost = self._on_stall = self.on_writable = None
-        self._unanswered -= 1
+        self._answering = False
         self._used_at = self.loop.time()
         super().on_response_complete()
-        self._bound_closing()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._bound_closing()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(InvalidRequestError(msg))
+        if self.parser is not None and self.parser.unread:
+            self._read_on()
 
     # --- inside ---
 
+    def _read(self) -> None:
+        """Read a request on, for a bounded part of a turn. What is behind it waits for its answer,
+        and is not even looked at before.
+        """
+        self._reading_on = None
+        left = _TURN_BYTES
+        try:
+            while left > 0 and self._may_read():
+                self._unset_keepalive_if_required()
+                left -= self.parser.read() + _PIECE_COST
+        except TandemError as error:
+            self._refuse(error)
+            return
+        if not self._answering and self._head_timer is None and left < _TURN_BYTES:
+            self._expect_head()  # a part of one has come
+        if self._may_read():
+            self._read_on()
+        self._bound_ahead()
+
+    def _may_read(self) -> bool:
+        if self.transport.is_closing() or not self.parser.unread:
+            return False
+        return self.parser.expects_more or not self._answering
+
+    def _read_on(self) -> None:
+        """In the loop's next turn."""
+        if self._reading_on is None:
+            self._reading_on = self.loop.call_soon(self._read)
+
+    def _bound_ahead(self) -> None:
+        paused = self.parser.unread > _AHEAD_BYTES
+        if paused:
+            self.flow.pause_reading()
+        elif self._paused:
+            self.flow.resume_reading()
+        self._paused = paused
+
     def _expect_head(self) -> None:
-        self._head_bytes = 0
         self._head_timer = self.loop.call_later(
             self.bounds.receive_timeout_seconds,
             self._refuse,
@@ -209,26 +278,40 @@ class Connection(HttpToolsProtocol):
         self._stop_head_timer()
         if self.transport.is_closing():
             return
+        if self._answering and self.cycle.response_started:
+            self.abort()  # a second answer would be taken for a part of the first
+            return
         body = errors.body(error)
+        again = b"retry-after: 1\r\n" if isinstance(error, RefusedError) else b""
         self.transport.write(
-            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%s" % (error.http_status, len(body), body)
+            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b"
+            b"connection: close\r\n\r\n%b" % (error.http_status, len(body), again, body)
         )
+        self._refused = True
         self.transport.close()
-        self._bound_closing()
+        if self._answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
-    def _bound_closing(self) -> None:
-        """A closing transport waits for its peer to read what is buffered: not for ever."""
-        if self.transport.is_closing() and self._stall_timer is None:
+    def _close(self) -> None:
+        """Behind a last answer. Where the client is still sending it is to be read first; and a
+        transport waits for its peer to read what is buffered, but not for ever.
+        """
+        self._stop_head_timer()
+        if self._refused or self.parser.expects_more or self.parser.unread:
+            self._closing = LingeringClose(self._socket, self.loop)
+        else:
+            self._socket.close()
+        if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(
-                self.bounds.client_stall_seconds, self.transport.abort
+                self.bounds.client_stall_seconds, self._socket.abort
             )
 
     def _stalled(self) -> None:
         self._stall_timer = None
         if self._on_stall is not None:
             self._on_stall()
-        self.transport.abort()
+        self._socket.abort()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

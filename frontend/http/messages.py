@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from frontend.http.connection import EXTENSION, Connection
-from frontend.http.errors import HeadTooLargeError, ReceiveTimeoutError
+from frontend.http.errors import ReceiveTimeoutError
 from frontend.http.spans import CallSpan
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError
@@ -56,13 +56,6 @@ class Call:
             if key == name:
                 return bytes(value)
         return None
-
-    def check_head(self) -> None:
-        """Raises HeadTooLargeError where a head that came in one piece is larger than allowed."""
-        scope, limit = self._scope, self.connection.bounds.max_header_bytes
-        size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size + len(scope["raw_path"]) + len(scope["query_string"]) > limit:
-            raise HeadTooLargeError(limit)
 
     async def body(self) -> bytes:
         """All of the body.

@@ -30,11 +30,12 @@ CALLBACKS = {
     "on_message_begin": [],
     "on_headers_complete": [],
     "on_response_complete": [],
-    "timeout_keep_alive_handler": [],
-    "send_400_response": ["msg"],
 }
 ARGUMENTS = {"config", "server_state", "app_state"}
-ATTRIBUTES = ("loop", "transport", "flow", "pipeline", "scope")
+ATTRIBUTES = ("loop", "transport", "flow", "scope", "parser", "_unset_keepalive_if_required")
+PARSER = ("get_method", "get_http_version", "should_keep_alive", "should_upgrade")
+"""What uvicorn asks of its parser, in place of which it is given another."""
+CYCLE = ("response_started", "disconnected", "message_event")
 FLOW = ("resume_reading", "pause_writing", "resume_writing")
 
 
@@ -71,10 +72,14 @@ async def test_what_is_read_of_a_connection_of_uvicorn_is_there() -> None:
     protocol.on_message_begin()
     for name in ATTRIBUTES:
         assert hasattr(protocol, name), _moved(f"HttpToolsProtocol.{name}")
-    assert not protocol.pipeline, _moved("HttpToolsProtocol.pipeline")
+    for name in PARSER:
+        assert hasattr(protocol.parser, name), _moved(f"HttpToolsProtocol.parser.{name}")
     assert isinstance(protocol.scope, dict), _moved("HttpToolsProtocol.scope")
     for name in FLOW:
         assert hasattr(protocol.flow, name), _moved(f"FlowControl.{name}")
+    protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    for name in CYCLE:
+        assert hasattr(protocol.cycle, name), _moved(f"RequestResponseCycle.{name}")
 
 
 async def test_send_needs_no_task_while_the_socket_has_room() -> None:

@@ -1,0 +1,222 @@
+"""Clients that send more than is read of them: each gets its one answer whole, and nobody gets a
+second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+from harness import COMPLETION, PATIENCE, Harness, Start, request_bytes, say_hello
+
+from frontend.http.connection import Connection
+from frontend.http.parsing import RequestParser
+
+MUCH = 32 * 1024 * 1024
+"""More than all buffers between a client and its server hold."""
+BODY = json.dumps(COMPLETION).encode()
+
+
+def upload(path: bytes, *, method: bytes = b"POST", head: bytes = b"", length: int = MUCH) -> bytes:
+    return b"%b %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n" % (
+        method,
+        path,
+        length,
+        head,
+    )
+
+
+def send_all_then_read(port: int, head: bytes, body: bytes) -> bytes:
+    """As most clients do it: they look for an answer when everything is sent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+        client.sendall(head)
+        for at in range(0, len(body), 1 << 20):
+            client.sendall(body[at : at + (1 << 20)])
+        answer = b""
+        while data := client.recv(1 << 16):
+            answer += data
+        return answer
+
+
+async def ask(frontend: Harness, head: bytes, body: bytes) -> bytes:
+    asking = asyncio.to_thread(send_all_then_read, frontend.port, head, body)
+    return await asyncio.wait_for(asking, PATIENCE)
+
+
+REFUSED: dict[str, tuple[bytes, bytes]] = {
+    "no such path": (upload(b"/nothing"), b"404"),
+    "another method": (upload(b"/v1/completions", method=b"PUT"), b"405"),
+    "a body where none is read": (upload(b"/live", method=b"GET"), b"200"),
+    "no key": (upload(b"/v1/completions"), b"401"),
+    "too large": (
+        upload(b"/v1/completions", head=b"authorization: Bearer key\r\n"),
+        b"413",
+    ),
+    "too large a head": (upload(b"/live", head=b"a: %b\r\n" % (b"a" * 40_000)), b"431"),
+    "no host": (b"POST /live HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % MUCH, b"400"),
+    "CONNECT": (b"CONNECT /live HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % MUCH, b"400"),
+    "an upgrade": (
+        upload(b"/nothing", head=b"connection: upgrade\r\nupgrade: h2c\r\n"),
+        b"404",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_client_that_sends_on_can_read_its_one_answer(start: Start, name: str) -> None:
+    head, status = REFUSED[name]
+    frontend = await start(say_hello, api_keys=("key",))
+    # What is sent looks like requests, so that whoever reads it as such is found out.
+    other = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"
+    answer = await ask(frontend, head, other * (MUCH // len(other)))
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"\r\nconnection: close\r\n" in answer
+    assert answer.endswith(b"}")
+
+
+async def test_a_chunked_upload_that_grows_too_large_can_read_its_answer(start: Start) -> None:
+    frontend = await start(say_hello)
+    head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = await ask(frontend, head, b"10000\r\n" + b"x" * 0x10000 + b"\r\n" * (MUCH >> 16))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    answer = await ask(frontend, head, chunk * (MUCH >> 16))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_body_that_came_whole_and_unread_costs_no_connection(start: Start) -> None:
+    frontend = await start(say_hello)
+    reader, writer = await frontend.connect()
+    for _ in range(3):
+        writer.write(upload(b"/nothing", length=5) + b"hello")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert b"connection: close" not in head
+        await asyncio.wait_for(reader.readuntil(b"}}"), PATIENCE)
+    writer.close()
+
+
+async def test_a_client_that_never_stops_sending_is_cut(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.closing._DROPPED_BYTES", 1 << 20)
+    frontend = await start(say_hello)
+    _, writer = await frontend.connect()
+    writer.write(upload(b"/nothing", length=1 << 40))
+
+    async def send_on() -> None:
+        while True:
+            writer.write(b"x" * (1 << 16))
+            await writer.drain()
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(send_on(), PATIENCE)
+
+
+async def test_a_client_that_neither_sends_nor_closes_is_let_go(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.closing._IDLE_SECONDS", 0.1)
+    lost = asyncio.Event()
+    real = Connection.connection_lost
+    monkeypatch.setattr(
+        Connection, "connection_lost", lambda self, exc: (real(self, exc), lost.set())
+    )
+    frontend = await start(say_hello)
+    reader, writer = await frontend.connect()
+    writer.write(upload(b"/nothing"))
+    assert b"404" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    lost.clear()
+    await asyncio.wait_for(lost.wait(), PATIENCE)
+    writer.close()
+
+
+async def test_requests_sent_ahead_are_read_one_a_turn_and_answered_in_order(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many stand in one packet, the loop serves others between any two of them."""
+    turns = 0
+    begun: list[int] = []
+    real = Connection.on_headers_complete
+
+    def count(self: Connection) -> None:
+        begun.append(turns)
+        real(self)
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not done.is_set():
+            asyncio.get_running_loop().call_soon(turn)
+
+    monkeypatch.setattr(Connection, "on_headers_complete", count)
+    frontend = await start(say_hello)
+    done = asyncio.Event()
+    begun.clear()
+    turn()
+    reader, writer = await frontend.connect()
+    many = 1000
+    writer.write(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n" * many)
+    for _ in range(many):
+        await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
+    done.set()
+    writer.close()
+    assert len(begun) == many
+    assert len(set(begun)) == many
+
+
+async def test_what_is_sent_ahead_is_not_read_without_bound(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    real = RequestParser.receive
+
+    def watch(self: RequestParser, data: bytes) -> None:
+        real(self, data)
+        kept.append(self.unread)
+
+    monkeypatch.setattr(RequestParser, "receive", watch)
+    go_on = asyncio.Event()
+
+    async def script(reply: Any) -> None:
+        await go_on.wait()
+        await say_hello(reply)
+
+    frontend = await start(script)
+    reader, writer = await frontend.connect()
+    one = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"
+    writer.write(request_bytes(BODY, path="/v1/completions"))
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    writer.write(one * (MUCH // len(one)))
+    with pytest.raises(TimeoutError):  # nobody takes it
+        await asyncio.wait_for(writer.drain(), 0.5)
+    assert max(kept) < 1 << 20
+    go_on.set()
+    await asyncio.wait_for(reader.readuntil(b'{"version"'), PATIENCE)
+    writer.transport.abort()
+
+
+async def test_half_a_request_ahead_does_not_hide_that_the_client_has_gone(start: Start) -> None:
+    async def script(reply: Any) -> None:
+        await reply.cancelled.wait()
+
+    frontend = await start(script)
+    _, writer = await frontend.connect()
+    writer.write(request_bytes(BODY, path="/v1/completions") + b"GET /ver")
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    writer.transport.abort()
+    await frontend.until_metric("tandem_frontend_open_requests", 0)
+
+
+async def test_a_body_that_breaks_off_into_nonsense_has_one_answer(start: Start) -> None:
+    frontend = await start(say_hello)
+    head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    for rest in (b"5\r\nhelloXX", b"zz\r\n", b"5;\0\r\n", b"-1\r\n"):
+        answer = await frontend.raw(head + b"2\r\n{}\r\n" + rest, until_closed=True)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
