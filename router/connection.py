@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import grpc
 import grpc.aio
 
 from router import translate
@@ -89,12 +90,14 @@ class WorkerConnection:
         """One life of the stream, and of its channel, which would keep the certificate that it was
         opened with. Returns why it is over.
         """
-        reason = "its stream was broken off"
+        reason, died = "its stream was broken off", True
         try:
             async with open_channel(self.listed.address, self._tls) as channel:
                 reason = await self._serve(worker_pb2_grpc.WorkerStub(channel))
+                died = False
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
+            died = error.code() is not grpc.StatusCode.FAILED_PRECONDITION  # else it gave us up
         except TimeoutError:
             reason = f"it sent nothing for {self._silence:g} seconds"
         except WorkerError as error:
@@ -103,15 +106,15 @@ class WorkerConnection:
             # Where nobody cancels us, gRPC has ended the call over what our commands raised.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            reason = _OUR_FAULT
+            reason, died = _OUR_FAULT, False
             log.error("commands to a worker could not be sent", extra=self._extra())
         except Exception:
-            reason = _OUR_FAULT
+            reason, died = _OUR_FAULT, False
             log.exception("a worker's stream broke by a fault of the router", extra=self._extra())
         finally:
             if self.connected:
                 self.connected = False
-                self._relay.worker_down(self.listed.address, reason)
+                self._relay.worker_down(self.listed.address, reason, died=died)
         return reason
 
     async def _serve(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> str:

@@ -218,6 +218,10 @@ class WorkerLink:
         """Something is to be said that the worker has not read."""
         return bool(self._starts or self._releases or self._cancels)
 
+    def unsent(self) -> frozenset[int]:
+        """Legs whose starts have not left."""
+        return frozenset(action.leg for action in self._starts)
+
     def _take(self) -> worker_pb2.WorkerCommand | None:
         self.patience.moved()
         command = worker_pb2.WorkerCommand()

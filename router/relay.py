@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from router import spans, translate
+from router import spans, suspects, translate
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Phase, Profile
@@ -60,6 +60,7 @@ class Relay:
             actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
+            actions.WorkerDied: suspects.log_death,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
             actions.WorkerPaired: lambda action: self._workers[action.worker].pair(),
@@ -143,8 +144,10 @@ class Relay:
         )
         self.handle(up)
 
-    def worker_down(self, address: str, reason: str) -> None:
-        self.handle(events.WorkerDown(address, reason))
+    def worker_down(self, address: str, reason: str, *, died: bool) -> None:
+        """`died`: whether the worker may have: not, where somebody gave the stream up."""
+        unsent = self._workers[address].unsent()
+        self.handle(events.WorkerDown(address, reason, died, unsent))
         del self._workers[address]
 
     def frame(self, address: str, frame: worker_pb2.WorkerFrame) -> None:

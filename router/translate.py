@@ -97,6 +97,7 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
         error=from_proto(closed.error) if closed.HasField("error") else None,
         retryable=closed.retryable,
         overlay=closed.overlay,
+        worker_died=closed.worker_died,
     )
 
 

@@ -29,6 +29,7 @@ FIELDS = (
     "reason",
     "seconds",
     "count",
+    "sizes",
     "address",
 )
 Format = Literal["console", "json"]

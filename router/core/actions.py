@@ -77,6 +77,14 @@ class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
     span_events: tuple[SpanEvent, ...]
 
 
+class WorkerDied(msgspec.Struct, frozen=True):
+    """A worker may have died of one of the requests that had begun there; for logs."""
+
+    worker: str
+    reason: str
+    suspects: tuple[Submit, ...]
+
+
 class RefuseFrontend(msgspec.Struct, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
@@ -121,6 +129,7 @@ Action = (
     | EndSequence
     | RequestEnded
     | SequenceTraced
+    | WorkerDied
     | RefuseFrontend
     | FleetChanged
     | WorkerPaired

@@ -61,6 +61,10 @@ class WorkerDown(msgspec.Struct, frozen=True):
 
     worker: str
     reason: str
+    died: bool = True
+    """Whether the worker may have died: not, where it or this router ended the stream."""
+    unsent: frozenset[int] = frozenset()
+    """Legs that have certainly not reached it."""
 
 
 class WorkerDraining(msgspec.Struct, frozen=True):
@@ -99,6 +103,10 @@ class LegClosed(msgspec.Struct, frozen=True):
     retryable: bool = False
     overlay: bytes = b""
     """REGENERATE: laid over the task of the next run."""
+    worker_died: bool = False
+    """FAILED: its worker's engine died, and all legs that it held with it."""
+    begun: bool = True
+    """LOST: the leg had reached its worker."""
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ class Worker:
     """Legs of other routers, by its last report; a start that is on its way may hide one."""
     paired: bool = False
     """It has been told that a pair uses it."""
+    died: bool = False
+    """Its engine has died. What it is still sent does not begin."""
 
     @property
     def phase(self) -> Phase:

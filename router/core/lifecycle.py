@@ -5,13 +5,14 @@ The pair is owned: whatever ends the sequence cancels the legs that are still op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from router.core.actions import Action, CancelLeg, EndSequence, ReleaseLeg, RequestEnded, StartLeg
 from router.core.events import LegClosed
 from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
+from router.core.suspicion import MOST_DEATHS, suspect
 from router.core.values import Phase, SpanEvent
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -22,9 +23,11 @@ from tandem.errors import (
     QueueFullError,
     TandemError,
     WorkerError,
+    WorkerLostError,
 )
 
 _ROOM_DRAWS = 16
+_CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
 _MAX_TIMEOUT_MS = 2**32 - 1
 
 
@@ -131,6 +134,21 @@ class Lifecycle:
         if sequence.stage is Stage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
+    def died(self, worker: Worker, reason: str, unsent: Collection[int] = ()) -> list[Request]:
+        """A worker may have died of what had begun there. Returns what is not to be run again: once
+        its legs on that worker are closed, `condemn` it.
+        """
+        condemned, told = suspect(self._state, worker, reason, unsent=unsent)
+        if told is not None:
+            self.actions.append(told)
+        return condemned
+
+    def condemn(self, request: Request) -> None:
+        """End all of it that would be run again, or has not come far enough to be sure to end."""
+        for sequence in request.sequences:
+            if sequence.stage in (Stage.QUEUED, Stage.RETRYING, Stage.PREFILLING):
+                self.end(sequence, error=WorkerLostError(_CONDEMNED))
+
     def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         decode = sequence.decode
         held = decode is not None and decode.held
@@ -143,13 +161,13 @@ class Lifecycle:
         elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
             return  # The KV has arrived and the verdict is in: prefill owes nothing more.
         else:
-            self._fail(sequence, _error_of(closed), retryable=closed.retryable)
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         if closed.outcome is Outcome.REGENERATE:
             self._regenerate(sequence, closed.overlay)
         elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
-            self._fail(sequence, _error_of(closed), retryable=closed.retryable)
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
         elif leg.held:
             error = InternalError("the decode worker ended a leg that it was to hold")
             self._fail(sequence, error, retryable=False)
@@ -158,17 +176,24 @@ class Lifecycle:
             if closed.outcome is Outcome.TERMINATED:
                 self.end_request(sequence.request, stop_reason=closed.reason)
 
-    def _fail(self, sequence: Sequence, error: TandemError, *, retryable: bool) -> None:
+    def _fail(
+        self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True
+    ) -> None:
         """Another attempt where nothing was shown and another pair exists; else the error. A worker
-        that was full or shut down has not tried: that costs no attempt and shuts no pair out.
+        that was full, shut down or never got the leg has not tried: that costs no attempt and shuts
+        no pair out.
         """
-        model = sequence.request.submit.model
+        request = sequence.request
+        model = request.submit.model
         repeatable = retryable and sequence.stage is Stage.PREFILLING
-        if repeatable and isinstance(error, QueueFullError | DrainingError):
+        if repeatable and request.deaths >= MOST_DEATHS:
+            told = WorkerLostError(_CONDEMNED) if isinstance(error, DrainingError) else error
+            self.end(sequence, error=told)
+        elif repeatable and (not begun or isinstance(error, QueueFullError | DrainingError)):
             self._state.counts.requeued += 1
             # Frontends take DrainingError for this router's own word, and submit again.
-            told = NoPairError(error.message) if isinstance(error, DrainingError) else error
-            sequence.failure = sequence.failure or told
+            kept = NoPairError(error.message) if isinstance(error, DrainingError) else error
+            sequence.failure = sequence.failure or kept
             self._run_again(sequence, error.code)
         elif (
             repeatable
@@ -191,6 +216,9 @@ class Lifecycle:
 
     def _regenerate(self, sequence: Sequence, overlay: bytes) -> None:
         """Run it again from the start, on any pair: nothing of it was shown."""
+        if sequence.request.deaths >= MOST_DEATHS:
+            self.end(sequence, error=WorkerLostError(_CONDEMNED))
+            return
         if sequence.regenerations >= self._state.bounds.max_regenerations:
             error = WorkerError("classifiers blocked every run of the sequence")
             self._fail(sequence, error, retryable=False)

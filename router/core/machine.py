@@ -60,7 +60,7 @@ class Core:
             events.Submit: self._submit,
             events.Cancel: self._cancel,
             events.WorkerUp: self._worker_up,
-            events.WorkerDown: lambda event: self._lose(event.worker, event.reason),
+            events.WorkerDown: self._worker_down,
             events.WorkerDraining: self._worker_draining,
             events.WorkerLoad: self._worker_load,
             events.LegStarted: self._leg_started,
@@ -160,7 +160,7 @@ class Core:
     # --- workers ---------------------------------------------------------------------------------
 
     def _worker_up(self, event: events.WorkerUp) -> None:
-        self._lose(event.worker, "it connected anew")
+        self._worker_down(events.WorkerDown(event.worker, "it connected anew"))
         worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
         worker.other_legs = event.other_legs
         fleet = self.state.fleet
@@ -173,18 +173,18 @@ class Core:
             self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, len(rejected)))
         self._fleet_changed()
 
-    def _lose(self, key: str, reason: str) -> None:
-        worker = self.state.fleet.workers.pop(key, None)
+    def _worker_down(self, event: events.WorkerDown) -> None:
+        worker = self.state.fleet.workers.pop(event.worker, None)
         if worker is None:
             return
         self._fleet_changed()  # first, so that retries look at what is left
+        condemned: list[Request] = []
+        if event.died:
+            condemned = self._lifecycle.died(worker, event.reason, event.unsent)
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
-            error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {reason}")
-            if worker.draining and leg.sequence.stage is Stage.PREFILLING:
-                # It ended in good order, and its leg was still on the way to it.
-                error = DrainingError(f"the {leg.phase} worker shut down: {reason}")
-            closed = events.LegClosed(key, leg.number, Outcome.LOST, error=error, retryable=True)
-            self._lifecycle.close(leg, closed)
+            self._lifecycle.close(leg, _lost(leg, event))
+        for request in condemned:
+            self._lifecycle.condemn(request)
 
     def _worker_draining(self, event: events.WorkerDraining) -> None:
         worker = self.state.fleet.workers.get(event.worker)
@@ -228,7 +228,13 @@ class Core:
 
     def _leg_closed(self, event: events.LegClosed) -> None:
         if leg := self._leg_of(event.worker, event.leg):
+            condemned: list[Request] = []
+            if event.worker_died:
+                condemned = self._lifecycle.died(leg.worker, "its engine died")
+                self._worker_draining(events.WorkerDraining(event.worker, True))
             self._lifecycle.close(leg, event)
+            for request in condemned:
+                self._lifecycle.condemn(request)
             if isinstance(event.error, QueueFullError):
                 leg.worker.fill()
             elif isinstance(event.error, DrainingError):
@@ -290,6 +296,22 @@ class Core:
         for requests in list(self.state.frontends.values()):
             for request in list(requests.values()):
                 self._lifecycle.end_request(request, error=lost if request.started else refused)
+
+
+def _lost(leg: Leg, down: events.WorkerDown) -> events.LegClosed:
+    """How a leg closes with its worker's stream."""
+    error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {down.reason}")
+    if leg.worker.draining and leg.sequence.stage is Stage.PREFILLING:
+        # It ended in good order, or had died before, and its leg was still on the way to it.
+        error = DrainingError(f"the {leg.phase} worker shut down: {down.reason}")
+    return events.LegClosed(
+        down.worker,
+        leg.number,
+        Outcome.LOST,
+        error=error,
+        retryable=True,
+        begun=leg.number not in down.unsent,
+    )
 
 
 _PROGRESS = {stage: number for number, stage in enumerate(Stage)}

@@ -47,6 +47,8 @@ class Request:
     workers: set[str] = field(default_factory=set)
     """Those that legs of it were started on, where it has more than one sequence."""
     outcome: str = "finished"
+    deaths: int = 0
+    """Workers that may have died of it: see suspicion.py."""
 
     @property
     def started(self) -> bool:

@@ -497,6 +497,7 @@ class LegClosed(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
+    WORKER_DIED_FIELD_NUMBER: _builtins.int
     outcome: Global___LegClosed.Outcome.ValueType
     reason: _builtins.str
     """TERMINATED: the hook's reason"""
@@ -504,6 +505,8 @@ class LegClosed(_message.Message):
     """FAILED: nothing of this leg was shown and another pair may succeed"""
     overlay: _builtins.bytes
     """REGENERATE: fields of a Task; append them to the task's bytes, whose fields they replace"""
+    worker_died: _builtins.bool
+    """FAILED: the worker's engine died, and all legs that it held with it"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """FAILED"""
@@ -516,10 +519,11 @@ class LegClosed(_message.Message):
         error: _common_pb2.Error | None = ...,
         retryable: _builtins.bool = ...,
         overlay: _builtins.bytes = ...,
+        worker_died: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "overlay", b"overlay", "reason", b"reason", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "overlay", b"overlay", "reason", b"reason", "retryable", b"retryable", "worker_died", b"worker_died"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -157,6 +157,15 @@ async def test_a_task_of_many_legs_is_said_to_a_worker_once() -> None:
     assert len((await anext(link.outbox.messages())).keep) == 1
 
 
+async def test_what_has_not_left_is_known_to_be_unsent() -> None:
+    link = WorkerLink()
+    for leg in (1, 2, 3):
+        link.start(_start(leg, MESSAGE_BYTES // 2))
+    assert link.unsent() == {1, 2, 3}
+    await anext(link.outbox.messages())
+    assert link.unsent() == {3}
+
+
 async def test_a_worker_that_keeps_no_tasks_is_said_each() -> None:
     link = WorkerLink(keeps_tasks=False)
     link.start(_shared(1, b"task", overlay=b" and more"))

@@ -335,7 +335,7 @@ def test_output_that_comes_while_an_attempt_is_given_up_ends_the_request() -> No
     bench = Bench(prefill=2)
     bench.submit()
     prefill, decode = bench.legs()
-    bench.feed(events.WorkerDown(prefill.worker, "it crashed"))
+    bench.feed(events.WorkerDown(prefill.worker, "it gave us up", died=False))
     assert bench.cancelled() == [decode.leg]
     bench.feed(events.LegStarted(decode.worker, decode.leg))
     assert bench.ends() == [(1, "worker_lost")]
@@ -349,7 +349,7 @@ def test_output_that_is_held_while_an_attempt_is_given_up_is_made_again() -> Non
         bench.worker(Phase.PREFILL, index, has_hook=True)
     bench.submit()
     prefill, decode = bench.legs()
-    bench.feed(events.WorkerDown(prefill.worker, "it crashed"))
+    bench.feed(events.WorkerDown(prefill.worker, "it gave us up", died=False))
     bench.feed(events.LegStarted(decode.worker, decode.leg))
     bench.close(decode, Outcome.CANCELLED)
     assert [each.worker for each in bench.legs()] == ["prefill-1", "decode-0"]
@@ -360,7 +360,7 @@ def test_a_leg_on_its_way_to_a_worker_that_has_drained_loses_no_attempt() -> Non
     bench.submit()
     prefill, decode = bench.legs()
     bench.feed(events.WorkerDraining("prefill-0", True))
-    bench.feed(events.WorkerDown("prefill-0", "it ended its stream"))
+    bench.feed(events.WorkerDown("prefill-0", "it ended its stream", died=False))
     assert bench.cancelled() == [decode.leg]
     bench.close(decode, Outcome.CANCELLED)
     assert prefill.worker == "prefill-0"
@@ -653,6 +653,144 @@ def test_a_retry_is_told_what_is_left_of_the_deadline() -> None:
     bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
     bench.close(decode, Outcome.CANCELLED)
     assert [each.timeout_ms for each in bench.legs()] == [7_000, 7_000]
+
+
+# --- a request that its worker may have died of ---
+
+
+def _crash(bench: Bench, worker: str, **down: Any) -> None:
+    """A worker is lost; what is cancelled for that is closed."""
+    bench.feed(events.WorkerDown(worker, "it crashed", **down))
+    told = list(bench.done)
+    for cancel in bench.of(actions.CancelLeg):
+        if cancel.worker != worker:
+            closed = events.LegClosed(cancel.worker, cancel.leg, Outcome.CANCELLED)
+            told += bench.feed(closed)
+    bench.done = told
+
+
+def test_a_request_that_was_alone_on_a_worker_that_died_is_not_tried_again() -> None:
+    bench = Bench(prefill=2, decode=2)
+    bench.submit()
+    _crash(bench, "decode-0")
+    assert bench.ends() == [(1, "worker_lost")]
+    assert not bench.of(actions.StartLeg)
+
+
+def test_those_that_were_together_on_a_worker_that_died_may_risk_one_more() -> None:
+    bench = Bench(prefill=1, decode=1, max_retries=9)
+    for first in (1, 2):
+        bench.submit(first, trace_id=f"{first}")
+    for index in (1, 2):
+        bench.worker(Phase.DECODE, index)
+    _crash(bench, "decode-0")
+    assert bench.ends() == []
+    again = [each.worker for each in bench.of(actions.StartLeg) if each.kv_peer]
+    assert sorted(again) == ["decode-1", "decode-2"]
+    _crash(bench, "decode-1")
+    assert [code for _, code in bench.ends()] == ["worker_lost"]
+    assert not bench.of(actions.StartLeg)
+    _crash(bench, "decode-2")
+    assert [code for _, code in bench.ends()] == ["worker_lost"]
+
+
+def test_a_second_death_ends_it_also_where_it_was_not_alone() -> None:
+    bench = Bench(prefill=1, decode=1, max_retries=9)
+    for first in (1, 2):
+        bench.submit(first, trace_id=f"{first}")
+    bench.worker(Phase.DECODE, 1)
+    bench.worker(Phase.DECODE, 2, other_legs=2)
+    _crash(bench, "decode-0")
+    assert {each.worker for each in bench.of(actions.StartLeg) if each.kv_peer} == {"decode-1"}
+    _crash(bench, "decode-1")
+    assert [code for _, code in bench.ends()] == ["worker_lost"] * 2
+    assert not bench.of(actions.StartLeg)
+
+
+def test_what_had_not_reached_the_worker_is_tried_again_freely() -> None:
+    bench = Bench(prefill=1, decode=1, max_retries=0)
+    bench.submit(1, trace_id="1")
+    bench.submit(2, trace_id="2")
+    unsent = next(each.leg for each in bench.of(actions.StartLeg) if each.worker == "decode-0")
+    bench.worker(Phase.DECODE, 1)
+    _crash(bench, "decode-0", unsent=frozenset({unsent}))
+    assert bench.ends() == [(1, "worker_lost")], "it was alone there"
+    assert {each.sequence for each in bench.of(actions.StartLeg)} == {2}
+
+
+@pytest.mark.parametrize("legs", ["n", "prompts"])
+def test_all_of_one_client_s_request_is_one_suspect(legs: str) -> None:
+    bench = Bench(prefill=1, decode=1)
+    if legs == "n":
+        bench.submit(n=2, trace_id="t")
+    else:
+        bench.submit(1, trace_id="t")
+        bench.submit(2, trace_id="t")
+    bench.worker(Phase.DECODE, 1)
+    _crash(bench, "decode-0")
+    assert sorted(bench.ends()) == [(1, "worker_lost"), (2, "worker_lost")]
+    assert len(bench.of(actions.WorkerDied)) == 1
+
+
+def test_what_waits_of_a_request_that_may_kill_is_not_begun() -> None:
+    bench = Bench(prefill=1, decode=1)
+    bench.submit(n=4)
+    bench.worker(Phase.DECODE, 1, other_legs=2)
+    _crash(bench, "decode-0")
+    assert [code for _, code in bench.ends()] == ["worker_lost"] * 4
+
+
+def test_legs_of_other_routers_mean_that_nobody_was_alone() -> None:
+    bench = Bench(prefill=1, decode=2)
+    bench.submit()
+    bench.feed(events.WorkerLoad("decode-0", 2))
+    _crash(bench, "decode-0")
+    assert [each.worker for each in bench.legs()][1] == "decode-1"
+
+
+def test_an_engine_that_dies_is_a_worker_that_dies_and_counts_once() -> None:
+    bench = Bench(prefill=1, decode=1)
+    for first in (1, 2):
+        bench.submit(first, trace_id=f"{first}")
+    bench.worker(Phase.DECODE, 1)
+    error = EngineError("the engine died")
+    decodes = [leg for leg in bench.core.state.legs.values() if leg.phase is Phase.DECODE]
+    for leg in decodes:
+        fields = {"error": error, "retryable": True, "worker_died": True}
+        bench.feed(events.LegClosed("decode-0", leg.number, Outcome.FAILED, **fields))
+    bench.feed(events.WorkerDown("decode-0", "its stream broke"))
+    requests = {each.sequence.request for each in bench.core.state.legs.values()}
+    assert [each.deaths for each in requests] == [1, 1]
+
+
+def test_an_end_in_good_order_is_no_death() -> None:
+    bench = Bench(prefill=1, decode=2)
+    bench.submit()
+    _crash(bench, "decode-0", died=False)
+    assert not bench.of(actions.WorkerDied)
+    assert bench.legs()[1].worker == "decode-1"
+
+
+def test_a_request_that_decodes_elsewhere_outlives_its_prefill_worker() -> None:
+    bench = Bench(prefill=2)
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    _crash(bench, prefill.worker)
+    assert bench.ends() == []
+    bench.close(decode)
+    assert bench.at_rest()
+
+
+def test_a_classifier_s_block_gives_a_suspect_no_further_run() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    _crash(bench, prefill.worker)
+    bench.worker(Phase.PREFILL, 1)
+    bench.close(decode, Outcome.REGENERATE, overlay=b"+")
+    assert bench.ends() == [(1, "worker_lost")]
 
 
 # --- tasks ---
@@ -1017,6 +1155,7 @@ def test_a_lost_worker_closes_its_legs_and_the_rest_is_tried_elsewhere() -> None
     bench = Bench(prefill=1, decode=2)
     bench.submit()
     prefill, decode = bench.legs()
+    bench.feed(events.WorkerLoad(decode.worker, 2))  # another router's, too
     bench.feed(events.WorkerDown(decode.worker, "killed"))
     assert bench.cancelled() == [prefill.leg]
     bench.close(prefill, Outcome.CANCELLED)

@@ -75,6 +75,8 @@ class Closing:
     reason: str = ""
     error: TandemError | None = None
     retryable: bool = False
+    worker_died: bool = False
+    """The engine died, and took all legs with it."""
     overlay: bytes = b""
     """What replaces fields of the task, where the outcome is REGENERATE."""
 
@@ -91,6 +93,7 @@ class Closing:
             error=None if self.error is None else self.error.to_proto(),
             retryable=self.retryable,
             overlay=self.overlay,
+            worker_died=self.worker_died,
         )
         return worker_pb2.LegEvent(leg=leg, closed=closed)
 

@@ -223,7 +223,8 @@ class Core:
     def _engine_gone(self, event: events.EngineGone) -> None:
         for leg in list(self._open.values()):
             leg.engine_holds = False
-            self._fail(leg, event.error, retryable=self._retryable(leg))
+            retryable = self._retryable(leg)
+            self._end(leg, Closing(Outcome.FAILED, "", event.error, retryable, worker_died=True))
             self._close_if_let_go(leg)
 
     def _retryable(self, leg: Leg) -> bool:

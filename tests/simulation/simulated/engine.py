@@ -110,6 +110,8 @@ class ScriptedEngine:
         self.stuck = False
         """Nothing comes of it any more, whatever it is asked."""
         self.cancels: dict[int, float] = {}
+        self.on_poison: Callable[[Request], None] = lambda script: None
+        """Called where a request ends its worker, or the engine alone."""
 
     async def start(self) -> EngineDescription:
         raise NotImplementedError
@@ -130,6 +132,10 @@ class ScriptedEngine:
             self._more.clear()
             await self._more.wait()
 
+    def _poisoned(self, sequence: Sequence) -> None:
+        sequence.script.killed += 1
+        self.on_poison(sequence.script)
+
     def die(self) -> None:
         """As an engine process that crashes: nothing more comes of what is open."""
         for sequence in list(self.open.values()):
@@ -145,6 +151,9 @@ class ScriptedEngine:
         script = self._requests[number]
         sequence = Sequence(request, script, prompt, output, run, self)
         self.open[request.request_id] = sequence
+        if script.poison and script.poisons == self._role.value:
+            self._after(0.0, sequence, self._poisoned)
+            return
         fault = self._dice.engine_fault(self._role)
         if fault in _REFUSALS:
             del self.open[request.request_id]

@@ -214,4 +214,6 @@ def _request(
         stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
         seed=source.getrandbits(32),
         judged=judged[model],
+        poison=source.choice(("worker", "engine")) if faulty and source.random() < 0.04 else "",
+        poisons=source.choice(("prefill", "decode")),
     )

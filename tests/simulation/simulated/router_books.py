@@ -27,6 +27,7 @@ class WorkerBook:
     """Legs of other routers, by its last report."""
     legs: dict[int, LegBook] = field(default_factory=dict)
     paired: bool = False
+    died: bool = False
 
     def __repr__(self) -> str:
         return self.key
@@ -66,6 +67,14 @@ class RequestBook:
     arrived: float
     deadline: float
     sequences: list[SequenceBook] = field(default_factory=list)
+    deaths: int = 0
+    """Of workers that it may have ended; 2 where it was alone there."""
+
+    @property
+    def client(self) -> tuple[int, str | int]:
+        """The same for all prompts of one client's request."""
+        submit = self.submit
+        return submit.frontend, submit.trace_id or submit.first_sequence
 
     @property
     def open(self) -> list[SequenceBook]:

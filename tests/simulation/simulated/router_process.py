@@ -157,10 +157,10 @@ class RouterProcess:
             self._fail_some(address, link)
             worker_up(address, link, **options)
 
-        def watched_worker_down(address: str, reason: str) -> None:
+        def watched_worker_down(address: str, reason: str, *, died: bool) -> None:
             self.wire.workers.pop(address, None)
             self.wire.workers[address] = WorkerFlow()
-            worker_down(address, reason)
+            worker_down(address, reason, died=died)
             self.wire.workers.pop(address, None)
 
         def watched_drain() -> None:

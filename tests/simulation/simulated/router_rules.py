@@ -78,6 +78,8 @@ class RouterRules:
         """The frontend that must be told that it broke the protocol."""
         self._rejected: tuple[str, int] | None = None
         """The worker that must be told of as a misfit, and of how many pairs."""
+        self._worker_died: tuple[str, list[str]] | None = None
+        """The worker that is to be said to have died, and of whose requests it may have."""
         self._release: set[int] = set()
         self._overdue: set[int] = set()
         self._closed_requests: list[RequestBook] = []
@@ -108,6 +110,7 @@ class RouterRules:
             actions.RequestEnded: self._judge_request_ended,
             actions.RefuseFrontend: self._judge_refuse_frontend,
             actions.PairRejected: self._judge_pair_rejected,
+            actions.WorkerDied: self._judge_worker_died,
             actions.FleetChanged: self._judge_fleet_changed,
             actions.WorkerPaired: self._judge_worker_paired,
             actions.SettleOverdue: self._judge_settle_overdue,
@@ -239,20 +242,57 @@ class RouterRules:
             self._rejected = event.worker, len(others) + defect
 
     def _worker_down(self, event: events.WorkerDown) -> None:
-        self._lose(event.worker)
+        self._lose(event.worker, died=event.died, unsent=event.unsent)
 
-    def _lose(self, key: str) -> None:
+    def _lose(self, key: str, *, died: bool = True, unsent: frozenset[int] = frozenset()) -> None:
         worker = self.books.workers.pop(key, None)
         if worker is None:
             return
         self.books.note_fleet(self.now)
+        condemned: list[RequestBook] = []
+        if died:
+            condemned = self._died(worker, unsent)
         for leg in list(worker.legs.values()):
             lost: TandemError = WorkerLostError("it was lost")
             if worker.draining and leg.sequence.stage == "running" and not leg.sequence.shown:
                 lost = DrainingError("it had drained")
             self._closed(
-                leg, events.LegClosed(key, leg.number, Outcome.LOST, error=lost, retryable=True)
+                leg,
+                events.LegClosed(
+                    key,
+                    leg.number,
+                    Outcome.LOST,
+                    error=lost,
+                    retryable=True,
+                    begun=leg.number not in unsent,
+                ),
             )
+        self._condemn(condemned)
+
+    def _died(self, worker: WorkerBook, unsent: frozenset[int] = frozenset()) -> list[RequestBook]:
+        """What had begun on a worker may have ended it. Returns what may risk no further one."""
+        if worker.died:
+            return []
+        worker.died = True
+        begun = {leg.sequence.request for leg in worker.legs.values() if leg.number not in unsent}
+        if not begun:
+            return []
+        self._worker_died = worker.key, sorted(each.submit.trace_id for each in begun)
+        clients = {each.client for each in begun}
+        alone = len(clients) == 1 and not worker.others
+        everything = {*begun, *self.books.requests.values()}
+        suspects = [each for each in everything if each.client in clients]
+        for request in suspects:
+            request.deaths += 2 if alone else 1
+        return [each for each in suspects if each.deaths >= 2]
+
+    def _condemn(self, requests: list[RequestBook]) -> None:
+        for request in requests:
+            for sequence in request.open:
+                if sequence.key not in self._due and not (
+                    sequence.stage == "running" and sequence.shown
+                ):
+                    self._end(sequence, WorkerLostError.code)
 
     def _worker_draining(self, event: events.WorkerDraining) -> None:
         if worker := self.books.workers.get(event.worker):
@@ -299,7 +339,13 @@ class RouterRules:
         leg = self._leg(event.worker, event.leg)
         if leg is None:
             return
+        condemned: list[RequestBook] = []
+        if event.worker_died:
+            condemned = self._died(leg.worker)
+            leg.worker.draining = True
+            self.books.note_fleet(self.now)
         self._closed(leg, event)
+        self._condemn(condemned)
         if isinstance(event.error, QueueFullError):
             worker = leg.worker
             full = worker.profile.max_sequences - len(worker.legs)
@@ -347,6 +393,9 @@ class RouterRules:
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
     ) -> None:
         if closed.outcome is Outcome.REGENERATE:
+            if sequence.request.deaths >= 2:
+                self._end(sequence, WorkerLostError.code)
+                return
             if sequence.regenerations >= self.bounds.max_regenerations:
                 self._end(sequence, WorkerError.code)
                 return
@@ -369,7 +418,10 @@ class RouterRules:
         error = closed.error or WorkerError("no reason")
         repeatable = closed.retryable and not sequence.shown
         model = sequence.request.submit.model
-        if repeatable and isinstance(error, QueueFullError | DrainingError):
+        if repeatable and sequence.request.deaths >= 2:
+            drained = isinstance(error, DrainingError)
+            self._end(sequence, WorkerLostError.code if drained else error.code)
+        elif repeatable and (not closed.begun or isinstance(error, QueueFullError | DrainingError)):
             told = NoPairError("") if isinstance(error, DrainingError) else error
             sequence.failure = sequence.failure or told
             self._again(sequence)
@@ -599,6 +651,12 @@ class RouterRules:
             self.fault(f"{action} is said, {self._rejected} was to be")
         self._rejected = None
 
+    def _judge_worker_died(self, action: actions.WorkerDied) -> None:
+        told = action.worker, sorted(each.trace_id for each in action.suspects)
+        if told != self._worker_died:
+            self.fault(f"{told} is said to have died, {self._worker_died} was to be")
+        self._worker_died = None
+
     def _judge_fleet_changed(self, action: actions.FleetChanged) -> None:
         self._served = {model.name: model.ready_pairs for model in action.models}
 
@@ -620,6 +678,9 @@ class RouterRules:
         books = self.books
         if self._refused_frontend is not None:
             self.fault(f"frontend {self._refused_frontend} breaks the protocol and is not told")
+        if self._worker_died is not None:
+            self.fault(f"nobody says what {self._worker_died[0]} may have died of")
+        self._worker_died = None
         if self._rejected is not None:
             self.fault(f"nobody says that pairs with {self._rejected[0]} are refused")
         self._refused_frontend = self._rejected = None

@@ -113,6 +113,11 @@ class Request:
     """The position whose token is its stop string."""
     seed: int
     judged: Judged
+    poison: Literal["", "worker", "engine"] = ""
+    """What it ends wherever it begins: the process at once, or its engine."""
+    poisons: Literal["prefill", "decode"] = "decode"
+    killed: int = 0
+    """Workers, so far."""
     runs: dict[tuple[int, int, int], Run] = field(default_factory=dict)
 
     def run(self, prompt: int, output: int, run: int) -> Run:

@@ -30,6 +30,8 @@ from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.v1 import router_pb2, worker_pb2
 
+MOST_KILLED = 2
+"""Workers that one sequence may end: its own, and one more."""
 PATIENCE = 90.0
 """Virtual seconds after the last fault by which everything must have ended by itself."""
 
@@ -113,6 +115,7 @@ class World:
             self.requests,
             self.plan.most_held,
         )
+        worker.engine.on_poison = partial(self._poisoned, worker)
         self.workers[worker.name] = self._workers_of[worker.process] = worker
         worker.start()
         self._listing[spec.address] = spec
@@ -269,6 +272,15 @@ class World:
             stuck = self.dice.random.choice((0.3, 3.0))
             worker.later(stuck, worker.engine.die)
             self.dice.later(stuck + 1.2, self._start_worker, worker.spec)
+
+    def _poisoned(self, worker: WorkerProcess, request: Request) -> None:
+        if request.poison == "worker":
+            self._crash_one(worker)
+        else:
+            worker.engine.die()
+            self.dice.later(1.2, self._start_worker, worker.spec)
+        if request.prompts * request.n == 1 and request.killed > MOST_KILLED:
+            self.dice.fault(f"request {request.number} has ended {request.killed} workers")
 
     def _crash_router(self) -> None:
         going = [each for each in self.routers if not each.stopped]

@@ -343,6 +343,7 @@ def test_a_dead_engine_fails_every_leg_at_once(tokenizer: Tokenizer) -> None:
     bench.shell.tell(events.EngineGone(EngineError("died")))
     said = bench.take()
     assert [said.closed(leg).error.code for leg in (1, 2)] == ["engine_error", "engine_error"]
+    assert all(said.closed(leg).worker_died for leg in (1, 2))
     assert said.closed(3).outcome == CANCELLED
     assert len(bench.shell) == 0
     assert [len(bench.hook.finals(request)) for request in requests] == [1, 1, 1]
@@ -355,6 +356,7 @@ def test_the_end_of_the_drain_fails_what_is_open(tokenizer: Tokenizer) -> None:
     assert bench.engine.cancelled == [request]
     closed = bench.settle().closed(1)
     assert (closed.error.code, closed.retryable) == ("worker_error", True)
+    assert not closed.worker_died
 
 
 def test_a_lost_router_frees_all_its_legs_and_no_others(tokenizer: Tokenizer) -> None:

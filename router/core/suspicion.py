@@ -1,0 +1,54 @@
+"""Which requests a worker may have died of, and what they may still risk.
+
+A request that ends its worker, through its engine or through user code, would end the next one too.
+Nobody can tell which of the requests that had begun there it was, so each of them may risk one
+further worker; one that was there alone may risk none. What had not reached the worker is no
+suspect. The prompts of one client's request are one request here: they have one trace id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from router.core.actions import WorkerDied
+from router.core.fleet import Worker
+from router.core.sequences import Request
+from router.core.state import State
+
+MOST_DEATHS = 2
+"""A request that so many workers may have died of is not run again. Each death counts as one, and
+as all of them where nothing else had begun there.
+"""
+
+
+def suspect(
+    state: State, worker: Worker, reason: str, *, unsent: Collection[int]
+) -> tuple[list[Request], WorkerDied | None]:
+    """Count a worker's death for what had begun there; None: nothing had, or it was counted.
+    Returns the requests that are not to be run again.
+    """
+    if worker.died:
+        return [], None
+    worker.died = True
+    begun = {state.legs[number].sequence.request for number in worker.legs if number not in unsent}
+    if not begun:
+        return [], None
+    suspects = {each for request in begun for each in _one_with(state, request)}
+    alone = len({_whose(each) for each in begun}) == 1 and not worker.other_legs
+    for request in suspects:
+        request.deaths += MOST_DEATHS if alone else 1
+    told = sorted((each.submit for each in begun), key=lambda each: each.first_sequence)
+    condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
+    condemned.sort(key=lambda each: (each.submit.frontend, each.submit.first_sequence))
+    return condemned, WorkerDied(worker.key, reason, tuple(told))
+
+
+def _whose(request: Request) -> tuple[int, str | int]:
+    submit = request.submit
+    return submit.frontend, submit.trace_id or submit.first_sequence
+
+
+def _one_with(state: State, request: Request) -> set[Request]:
+    """The open requests that are prompts of the same client's request, itself included."""
+    mine = state.frontends.get(request.submit.frontend, {})
+    return {request, *(each for each in mine.values() if _whose(each) == _whose(request))}

@@ -1,0 +1,63 @@
+"""What the router says of requests that a worker may have died of: who they are and how large,
+never what they say.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from router.core import actions, events
+from router.suspects import MOST_NAMED, log_death, sizes
+from tandem.v1 import common_pb2
+
+SECRET = "nobody may read this"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def _submit(task: bytes) -> events.Submit:
+    return events.Submit(
+        frontend=1,
+        first_sequence=1,
+        n=3,
+        model=SECRET,
+        timeout_seconds=1.0,
+        task=task,
+        trace_id=TRACE,
+    )
+
+
+def _task() -> bytes:
+    processor = common_pb2.LogitsProcessor(name=SECRET, args_json=SECRET * 2)
+    return common_pb2.Task(
+        prompt_text=SECRET,
+        sampling=common_pb2.SamplingParams(max_tokens=9, stop=[SECRET, SECRET]),
+        logits=common_pb2.LogitsSpec(processors=[processor]),
+        metadata={SECRET: SECRET},
+    ).SerializeToString()
+
+
+def test_sizes_of_a_request_s_parts_say_nothing_of_their_content() -> None:
+    task, length = _task(), len(SECRET)
+    assert sizes(_submit(task)) == (
+        f"n=3 bytes={len(task)} prompt_text={length} max_tokens=9 stop={2 * length} "
+        f"metadata={2 * length} args_json[0]={2 * length}"
+    )
+
+
+@pytest.mark.parametrize("task", [b"", b"\xff\xff no task at all"])
+def test_sizes_of_what_is_no_task_are_said_too(task: bytes) -> None:
+    assert sizes(_submit(task)).startswith("n=3")
+
+
+def test_a_death_is_logged_with_its_suspects_and_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log_death(actions.WorkerDied("w:1", "it crashed", (_submit(_task()),) * (MOST_NAMED + 9)))
+    first, *others = caplog.records
+    assert (first.levelname, first.__dict__["count"]) == ("ERROR", MOST_NAMED + 9)
+    assert len(others) == MOST_NAMED
+    assert {each.__dict__["trace_id"] for each in others} == {TRACE}
+    assert SECRET not in str([each.__dict__ for each in caplog.records])
