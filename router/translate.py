@@ -9,6 +9,7 @@ from router.core.values import Fingerprint, Phase, Profile, ServedModel
 from tandem import ids
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, WorkerError, from_proto
+from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
@@ -62,6 +63,8 @@ def submit(
         trace_id=message.trace_id,
         parent_span=message.parent_span,
         first_span=ids.new_span_id() if tracing and message.parent_span else 0,
+        tenant=message.tenant[:MAX_NAME],
+        weight=min(max(1, message.weight), MAX_WEIGHT),
     )
 
 

@@ -48,6 +48,12 @@ class Submission:
     """The finish_reason of a choice that a hook or a classifier ended."""
     timeout_seconds: float
     priority: int
+    tenant: str = ""
+    """The name of the client's key; empty: no key was asked."""
+    weight: int = 1
+    """Of that key beside others."""
+    cache_salt: str = ""
+    """Prefix caches are shared with requests that have the same one."""
 
     @property
     def choices(self) -> int:
@@ -97,6 +103,8 @@ class Submission:
             want_report=self.want_report,
             want_external_scores=self.want_external_scores,
             metadata=self.metadata,
+            tenant=self.tenant,
+            cache_salt=self.cache_salt,
         ).SerializeToString()
 
     def to_submit(
@@ -124,6 +132,8 @@ class Submission:
             want_report=self.want_report,
             task=common + _own_task(chosen),
             parent_span=parent_span,
+            tenant=self.tenant,
+            weight=self.weight,
         )
 
 

@@ -33,7 +33,11 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     if too_long and submit.prompt_tokens:
         return too_long
     waiting = len(state.waiting)
-    too_many = submit.n - (state.bounds.max_queue - waiting)
+    places = state.bounds.max_queue - waiting
+    if submit.tenant:
+        # No key takes more places than it leaves: there is always one for who comes next.
+        places -= state.waiting.count_of(submit.tenant)
+    too_many = submit.n - places
     # What starts at once takes no place in the queue.
     if too_many > 0 and too_many > state.fleet.free_pairs(submit.model):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")

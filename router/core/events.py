@@ -39,6 +39,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """The frontend's; 0: the request is not traced."""
     first_span: int = 0
     """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
+    tenant: str = ""
+    """The name of the client's key; empty: none was asked."""
+    weight: int = 1
+    """Of the tenant beside others; at least 1."""
 
 
 class Cancel(msgspec.Struct, frozen=True):

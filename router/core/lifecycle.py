@@ -54,8 +54,10 @@ class Lifecycle:
                 self.actions.append(sequence.traced(self.now, error.code, error))
 
     def start(self, sequence: Sequence, pair: Pair) -> None:
-        """Both legs at once: decode asks prefill for the KV as soon as it can."""
+        """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         request = sequence.request
+        self._state.waiting.begin(sequence)
+        sequence.begun_at = self.now
         sequence.stage = Stage.PREFILLING
         sequence.pair = pair
         sequence.room = self._fresh_room()
@@ -338,6 +340,7 @@ class Lifecycle:
         if sequence.prefill is None and sequence.decode is None:
             self._state.rooms.discard(sequence.room)
             sequence.room = 0
+            self._state.waiting.settle(sequence, self.now - sequence.begun_at)
         self._state.counts.legs[leg.phase, outcome] += 1
 
     def _fresh_room(self) -> int:

@@ -274,7 +274,6 @@ class Core:
             while sequence := waiting.head(name, passing=only_free):
                 avoided = sequence.avoided
                 if pair := fleet.pick(name, other_than=avoided):
-                    waiting.remove(sequence)
                     self._lifecycle.start(sequence, pair)
                 elif avoided and not fleet.has_pair(name, other_than=avoided):
                     # No other pair is left.

@@ -62,8 +62,10 @@ class Sequence:
     number: int
     output_index: int
     rank: tuple[int, int]
-    """Its place in the queue, the lowest first: by priority, then by arrival. Unique."""
+    """Its place among its key's, the lowest first: by priority, then by arrival. Unique."""
     queued_at: float
+    begun_at: float = 0.0
+    """When its legs of this or the last attempt were started."""
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None

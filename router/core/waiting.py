@@ -1,4 +1,12 @@
-"""The queue of sequences that wait for a pair: by model, then priority, then arrival."""
+"""The sequences that wait for a pair, and whose turn it is: of a model's the highest priority, of
+that the key that was given least, of a key's the first that came.
+
+What a key was given is counted in seconds of slots, divided by its weight. Nobody knows how long a
+sequence will run: while it does it counts one second, and then what it took. A key that begins to
+wait is lifted to the account of whoever was served last, so that nothing is saved up while nothing
+is wanted; what it was given beyond that it keeps owing. This is start-time fair queueing (Goyal,
+Vin and Cheng, 1996) with costs that are known only afterwards.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +17,165 @@ from operator import attrgetter
 from router.core.fleet import Pair
 from router.core.sequences import Sequence
 
+RUNNING_SECONDS = 1.0
+"""What a sequence counts as long as it is not known how long it holds its slots."""
+MAX_DEBTS = 1_000
+"""Keys of a model that want nothing now and are still remembered to have been given more."""
 _RANK = attrgetter("rank")
+
+
+class Account:
+    """What one key waits for, and was given, of one model."""
+
+    __slots__ = ("given", "line", "running", "weight")
+
+    def __init__(self) -> None:
+        self.line: list[Sequence] = []
+        """In rising order of rank."""
+        self.running = 0
+        """Sequences that hold slots."""
+        self.given = 0.0
+        """Seconds by weight that sequences held slots which hold none now; what counts is how
+        accounts differ.
+        """
+        self.weight = 1
+
+    @property
+    def share(self) -> float:
+        """What is compared: the least is next."""
+        return self.given + self.running * RUNNING_SECONDS / self.weight
+
+
+class Queue:
+    """All that waits for one model."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        """Of every key that waits or runs, and of those in debt."""
+        self.waiting: dict[str, Account] = {}
+        self._debts: dict[str, None] = {}
+        """Keys that neither wait nor run; the oldest first."""
+        self._level = 0.0
+        """The account of whoever was served last, when that was."""
+
+    def add(self, sequence: Sequence) -> None:
+        key = sequence.request.submit.tenant
+        account = self.accounts.get(key)
+        if account is None:
+            account = self.accounts[key] = Account()
+        account.weight = sequence.request.submit.weight
+        if not account.line:
+            self._debts.pop(key, None)
+            least = min((each.given for each in self.waiting.values()), default=self._level)
+            account.given = max(account.given, min(least, self._level))
+            self.waiting[key] = account
+        bisect.insort(account.line, sequence, key=_RANK)
+
+    def remove(self, sequence: Sequence) -> None:
+        key = sequence.request.submit.tenant
+        account = self.accounts[key]
+        line = account.line
+        del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
+        if not line:
+            del self.waiting[key]
+            self._rest(key, account)
+
+    def begin(self, sequence: Sequence) -> None:
+        """It leaves the queue, and is to hold its slots until `settle`."""
+        account = self.accounts[sequence.request.submit.tenant]
+        self._level = account.given
+        account.running += 1
+        self.remove(sequence)
+
+    def settle(self, sequence: Sequence, seconds: float) -> None:
+        """It has given its slots back, which it held for so long."""
+        submit = sequence.request.submit
+        account = self.accounts[submit.tenant]
+        account.given += seconds / submit.weight
+        account.running -= 1
+        self._rest(submit.tenant, account)
+
+    def head(self, passing: Pair | None) -> Sequence | None:
+        """Who is next, but for the sequences that avoid the pair `passing`."""
+        best, turn = None, (0, 0.0, 0)
+        for account in self.waiting.values():
+            for each in account.line:
+                if passing is None or each.avoided != passing:
+                    priority, arrival = each.rank
+                    mine = priority, account.share, arrival
+                    if best is None or mine < turn:
+                        best, turn = each, mine
+                    break
+        return best
+
+    def _rest(self, key: str, account: Account) -> None:
+        """Forget a key that wants nothing and owes nothing, and of too many the oldest debt."""
+        if account.line or account.running:
+            return
+        if account.given <= self._level:
+            del self.accounts[key]
+            return
+        self._debts[key] = None
+        if len(self._debts) > MAX_DEBTS:
+            oldest = next(iter(self._debts))
+            del self._debts[oldest], self.accounts[oldest]
 
 
 class Waiting:
     """Holds at most what its owner lets in: `len` is the number of sequences over all models."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[Sequence]] = {}
-        """One for each model that something waits for, in rising order of rank."""
+        self._queues: dict[str, Queue] = {}
+        """Of each model that something has waited for; only served ones' requests are let in."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        for line in self._lines.values():
-            yield from line
+        for queue in self._queues.values():
+            for account in queue.waiting.values():
+                yield from account.line
 
     def models(self) -> list[str]:
         """The models that something waits for."""
-        return list(self._lines)
+        return [model for model, queue in self._queues.items() if queue.waiting]
+
+    def queue(self, model: str) -> Queue:
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = Queue()
+        return queue
+
+    def count_of(self, tenant: str) -> int:
+        """How many sequences of a key wait."""
+        accounts = (queue.waiting.get(tenant) for queue in self._queues.values())
+        return sum(len(each.line) for each in accounts if each is not None)
 
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
-        line = self._lines.setdefault(sequence.request.submit.model, [])
-        bisect.insort(line, sequence, key=_RANK)
+        self.queue(sequence.request.submit.model).add(sequence)
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
-        model = sequence.request.submit.model
-        line = self._lines[model]
-        del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
+        """It is not to run any more."""
+        self.queue(sequence.request.submit.model).remove(sequence)
         self._count -= 1
-        if not line:
-            del self._lines[model]
+
+    def begin(self, sequence: Sequence) -> None:
+        """It is started: its key pays for it."""
+        self.queue(sequence.request.submit.model).begin(sequence)
+        self._count -= 1
+
+    def settle(self, sequence: Sequence, seconds: float) -> None:
+        """A sequence that was started has no open legs any more, `seconds` after."""
+        self.queue(sequence.request.submit.model).settle(sequence, seconds)
 
     def head(self, model: str, *, passing: Pair | None = None) -> Sequence | None:
         """Who is next, but for the sequences that avoid the pair `passing`."""
-        line = self._lines.get(model, ())
-        return next((each for each in line if passing is None or each.avoided != passing), None)
+        return self.queue(model).head(passing)
 
     def of(self, model: str) -> list[Sequence]:
-        """All that wait for a model, in order."""
-        return list(self._lines.get(model, ()))
+        """All that wait for a model, each key's in order."""
+        accounts = self.queue(model).waiting.values()
+        return [each for account in accounts for each in account.line]

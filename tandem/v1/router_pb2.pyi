@@ -61,6 +61,8 @@ class Submit(_message.Message):
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     PARENT_SPAN_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -79,6 +81,10 @@ class Submit(_message.Message):
     """a serialised Task"""
     parent_span: _builtins.int
     """the frontend's span of the request (W3C trace context); 0: not traced"""
+    tenant: _builtins.str
+    """the name of the client's key, at most 64 characters; empty: no key was asked"""
+    weight: _builtins.int
+    """of the tenant beside others, 1 .. 1000; 0 means 1"""
     def __init__(
         self,
         *,
@@ -93,10 +99,12 @@ class Submit(_message.Message):
         want_report: _builtins.bool = ...,
         task: _builtins.bytes = ...,
         parent_span: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

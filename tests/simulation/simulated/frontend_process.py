@@ -191,4 +191,6 @@ def submission(request: Request) -> Submission:
         withheld_reason="content_filter",
         timeout_seconds=request.timeout,
         priority=request.priority,
+        tenant=request.tenant,
+        weight=request.weight,
     )

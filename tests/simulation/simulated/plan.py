@@ -113,6 +113,7 @@ def draw(seed: int) -> Plan:
     ]
     count = source.randint(4, 10)
     requests = [_request(source, number, models, judged, faulty) for number in range(count)]
+    _share(random.Random(f"keys of {seed}"), requests)
     happenings: list[tuple[float, Happening]] = [
         (_when(source, LAST_REQUEST), source.choice(GRACEFUL))
         for _ in range(source.choice((0, 1, 1, 2)))
@@ -149,6 +150,16 @@ def _quirk(source: random.Random, phase: Phase) -> Quirk:
     quirks: tuple[Quirk, ...] = ("newer", "layout", "full")
     own: Quirk = "forgetful" if phase is Phase.PREFILL else "hasty"
     return source.choice((own, own, own, own, *quirks))
+
+
+def _share(source: random.Random, requests: list[Request]) -> None:
+    """Requests come with keys of unlike weight, one of which asks for most; or without any."""
+    if source.random() < 0.5:
+        return
+    keys = [(f"key{number}", source.choice((1, 1, 2, 5))) for number in range(4)]
+    for request in requests:
+        busy = source.random() < 0.5
+        request.tenant, request.weight = keys[0] if busy else source.choice(keys)
 
 
 def _crowd(
@@ -205,6 +216,8 @@ def _request(
         prompts=source.choice((1, 1, 1, 2)),
         n=source.choice((1, 1, 1, 2, 3)),
         priority=source.choice((0, 0, 0, 1, -1)),
+        tenant="",
+        weight=1,
         streaming=source.random() < 0.7,
         want_ids=want_ids,
         want_report=source.random() < 0.2,

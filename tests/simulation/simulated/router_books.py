@@ -105,6 +105,7 @@ class SequenceBook:
     shown: bool = False
     """Decode has said that it started."""
     begun: bool = False
+    begun_at: float = 0.0
 
     @property
     def legs(self) -> list[LegBook]:

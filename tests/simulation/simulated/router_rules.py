@@ -2,8 +2,8 @@
 that came out, one event at a time. A fault in the core's state cannot hide itself from these books.
 
 After each event: what must end has ended, as it must, and nothing else has; a cancel acts at once;
-held output is released when it is judged; starts go by priority, then arrival, to a pair that may
-have them; and nothing that could start is left waiting.
+held output is released when it is judged; starts go by priority, then by what their keys were
+given, then by arrival, to a pair that may have them; and nothing that could start is left waiting.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from simulated.router_books import (
     SequenceBook,
     WorkerBook,
 )
+from simulated.router_shares import Shares
 from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
@@ -69,6 +70,7 @@ class RouterRules:
         self._begun = set() if begun is None else begun
         self.bounds = bounds
         self.books = Books()
+        self.shares = Shares(self.books.waiting)
         self.now = 0.0
         self._fault = fault
         self._due: dict[Key, tuple[str, str]] = {}
@@ -182,6 +184,7 @@ class RouterRules:
             self.books.arrivals += 1
             key = submit.frontend, number
             sequence = SequenceBook(request, key, index, self.books.arrivals)
+            self.shares.waits(sequence)
             request.sequences.append(sequence)
             self.books.sequences[key] = sequence
 
@@ -209,7 +212,9 @@ class RouterRules:
         if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
             return ContextLengthError.code
         starts = books.free_pairs(submit.model)
-        left_over = submit.n - (self.bounds.max_queue - len(books.waiting()))
+        waiting = [each.request.submit.tenant for each in books.waiting()]
+        mine = waiting.count(submit.tenant) if submit.tenant else 0
+        left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
         return None
@@ -362,6 +367,8 @@ class RouterRules:
             sequence.prefill = None
         else:
             sequence.decode = None
+        if not sequence.legs:
+            self.shares.settled(sequence, self.now - sequence.begun_at)
         if sequence.stage == "retrying":
             self._when_settled(sequence)
         elif sequence.stage == "running":
@@ -445,6 +452,7 @@ class RouterRules:
         if sequence.legs:
             return
         if len(self.books.waiting()) < self.bounds.max_queue:
+            self.shares.waits(sequence)
             sequence.stage = "waiting"
             sequence.shown = False
         else:
@@ -482,8 +490,10 @@ class RouterRules:
         self._end(sequence, failure.code)
 
     def _ended(self, sequence: SequenceBook) -> None:
-        sequence.stage = "ended"
+        waited, sequence.stage = sequence.stage == "waiting", "ended"
         del self.books.sequences[sequence.key]
+        if waited:
+            self.shares.rests(sequence)
         self._due.pop(sequence.key, None)
         request = sequence.request
         if not request.open:
@@ -586,14 +596,17 @@ class RouterRules:
         if decode.worker not in self._preferred_decode(sequence, prefill.worker):
             self.fault(f"{sequence.key} is started on {decode.worker}, and a better one is free")
         sequence.stage, sequence.pair, sequence.begun = "running", pair, True
+        sequence.begun_at = self.now
+        self.shares.begins(sequence)
         submit = sequence.request.submit
         self._begun.add((submit.trace_id, submit.first_sequence))
         sequence.judged = sequence.shown = False
 
     def _turn_rules(self, sequence: SequenceBook, pair: PairBook) -> None:
-        mine = _rank(sequence)
+        turn = self.shares.turn
+        mine = turn(sequence)
         for other in self.books.waiting(sequence.request.submit.model):
-            if other is not sequence and _rank(other) < mine and other.avoided != pair:
+            if other is not sequence and turn(other) < mine and other.avoided != pair:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
 
     def _preferred_prefill(self, sequence: SequenceBook) -> list[WorkerBook]:
@@ -724,7 +737,9 @@ class RouterRules:
 
     def _is_next(self, sequence: SequenceBook) -> bool:
         """Those behind others are looked at when it is their turn."""
-        return sequence is min(self.books.waiting(sequence.request.submit.model), key=_rank)
+        return sequence is min(
+            self.books.waiting(sequence.request.submit.model), key=self.shares.turn
+        )
 
     def _know_fleet(self) -> None:
         books = self.books
@@ -740,8 +755,3 @@ def _preferred(workers: list[WorkerBook], avoided: WorkerBook | None) -> list[Wo
     """Workers with overdue legs come last, then the one that has failed."""
     sound = [each for each in workers if not each.overdue] or workers
     return [each for each in sound if each is not avoided] or sound
-
-
-def _rank(sequence: SequenceBook) -> tuple[int, int]:
-    """Who comes first: by priority, then by arrival."""
-    return -sequence.request.submit.priority, sequence.arrival

@@ -102,6 +102,9 @@ class Request:
     prompts: int
     n: int
     priority: int
+    tenant: str
+    """The key that it came with."""
+    weight: int
     streaming: bool
     want_ids: bool
     want_report: bool
