@@ -121,11 +121,7 @@ class WorkerConnection:
         """Pass frames on until the stream ends, or nothing is to come of it any longer. Raises
         AioRpcError or TimeoutError, or WorkerError where the worker cannot be used.
         """
-        request = worker_pb2.DescribeWorkerRequest()
-        description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
-        profile = translate.profile(description)
-        link = WorkerLink(keeps_tasks=profile.keeps_tasks)
-        self.description = description
+        link = WorkerLink()
         address, relay, silence = self.listed.address, self._relay, self._silence
         clock = asyncio.get_running_loop().time
         call = stub.Connect(link.outbox.messages())
@@ -134,7 +130,7 @@ class WorkerConnection:
                 while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
                     limit.reschedule(clock() + silence)
                     if not self.connected:  # the first frame says that it took the stream
-                        self._begin(link, profile, frame.load.open_legs)
+                        self._begin(link, await self._describe(stub), frame.load.open_legs)
                     relay.frame(address, frame)
                     if frame.HasField("load"):
                         self._take_load(frame.load)
@@ -146,8 +142,17 @@ class WorkerConnection:
             call.cancel()
         return "it ended its stream" if self.is_listed else UNLISTED
 
+    async def _describe(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> Profile:
+        """Asked only once the stream is there. So a worker that was restarted in between, and has
+        another KV endpoint, cannot be taken for the one that the stream is of.
+        """
+        request = worker_pb2.DescribeWorkerRequest()
+        self.description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
+        return translate.profile(self.description)
+
     def _begin(self, link: WorkerLink, profile: Profile, other_legs: int) -> None:
         self.connected, self.trouble = True, ""
+        link.keeps_tasks = profile.keeps_tasks
         self.tried.set()
         self._withheld = profile.draining
         self._relay.worker_up(

@@ -175,11 +175,11 @@ class WorkerLink:
     however much waits, it leaves in pieces as fast as the worker reads.
     """
 
-    def __init__(self, *, keeps_tasks: bool = True) -> None:
-        """`keeps_tasks`: a task that several legs run is said to this worker once."""
+    def __init__(self) -> None:
         self.outbox: Outbox[worker_pb2.WorkerCommand] = Outbox(self._take)
         self.patience = Patience()
-        self._keeps_tasks = keeps_tasks
+        self.keeps_tasks = True
+        """A task that several legs run is said to this worker once."""
         self._kept: dict[int, int] = {}
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
@@ -259,7 +259,7 @@ class WorkerLink:
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""
-        if not self._keeps_tasks or not action.request:
+        if not self.keeps_tasks or not action.request:
             return False
         room = MAX_KEPT_BYTES - self._kept_bytes
         return action.request in self._kept or len(action.task) <= room

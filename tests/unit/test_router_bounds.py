@@ -167,7 +167,8 @@ async def test_what_has_not_left_is_known_to_be_unsent() -> None:
 
 
 async def test_a_worker_that_keeps_no_tasks_is_said_each() -> None:
-    link = WorkerLink(keeps_tasks=False)
+    link = WorkerLink()
+    link.keeps_tasks = False
     link.start(_shared(1, b"task", overlay=b" and more"))
     command = await anext(link.outbox.messages())
     assert (len(command.keep), command.start[0].kept_task) == (0, 0)

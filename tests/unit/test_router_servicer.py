@@ -40,6 +40,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self.releases: asyncio.Queue[int] = asyncio.Queue()
         self.cancels: asyncio.Queue[worker_pb2.CancelLeg] = asyncio.Queue()
         self.silent = False
+        self.asked: list[str] = []
         self.address = ""
         self._outgoing: asyncio.Queue[worker_pb2.WorkerFrame | None] = asyncio.Queue()
         self._load = worker_pb2.Load()
@@ -72,9 +73,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self._outgoing.put_nowait(None)
 
     async def Describe(self, request: Any, context: Any) -> worker_pb2.WorkerDescription:
+        self.asked.append("Describe")
         return self.description
 
     async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        self.asked.append("Connect")
         await context.write(worker_pb2.WorkerFrame(load=self._load))
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._read(request_iterator))
@@ -390,6 +393,15 @@ async def test_a_worker_that_restarts_on_its_address_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("where", ["commands", "frames"])
+async def test_a_worker_is_asked_what_it_is_only_once_its_stream_is_there() -> None:
+    """Else the answer may be of a process that another one has taken the place of meanwhile."""
+    prefill = FakeWorker(common_pb2.PHASE_PREFILL)
+    async with stack(prefill=prefill) as s:
+        frontend = s.frontend()
+        await frontend.ready()
+    assert prefill.asked == ["Connect", "Describe"]
+
+
 async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
     where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -288,7 +288,7 @@ class World:
             self._crash_this_router(self.dice.random.choice(going))
 
     def _crash_this_router(self, router: RouterProcess) -> None:
-        if not router.stopped:
+        if not router.process.dead:
             router.die()
             back = self.dice.random.choice((0.1, 0.1, 1.0, 1.0, 7.0))
             self.dice.later(back, self._start_router)
