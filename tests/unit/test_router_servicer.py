@@ -392,7 +392,6 @@ async def test_a_worker_that_restarts_on_its_address_is_found_again() -> None:
         await frontend.ready(pairs=1)
 
 
-@pytest.mark.parametrize("where", ["commands", "frames"])
 async def test_a_worker_is_asked_what_it_is_only_once_its_stream_is_there() -> None:
     """Else the answer may be of a process that another one has taken the place of meanwhile."""
     prefill = FakeWorker(common_pb2.PHASE_PREFILL)
@@ -402,6 +401,7 @@ async def test_a_worker_is_asked_what_it_is_only_once_its_stream_is_there() -> N
     assert prefill.asked == ["Connect", "Describe"]
 
 
+@pytest.mark.parametrize("where", ["commands", "frames"])
 async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
     where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
