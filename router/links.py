@@ -117,7 +117,7 @@ class FrontendLink:
 
     def fail(self, error: TandemError) -> None:
         self.failure = error
-        self._payloads, self._ends = [], []
+        self._payloads, self._ends, self._backlog = [], [], 0
         self.over.set()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class FrontendLink:
             ends, self._ends = self._ends[:count], self._ends[count:]
             size += of_ends
         self._backlog -= size
-        if self._backlog:
+        if self._payloads or self._ends:
             self.outbox.notify()
         return payloads, ends
 

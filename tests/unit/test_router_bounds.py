@@ -229,6 +229,24 @@ async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> 
     assert link.over.is_set()
 
 
+async def test_a_frontend_that_is_given_up_leaves_nothing_to_send_for_ever() -> None:
+    link = FrontendLink(1_000, clock=lambda: 0.0)
+    link.add_payload(b"x" * 2 * MESSAGE_BYTES)
+    assert link.failure is not None
+    link.close()
+    # It never suspends, so a message that is asked for again and again would stop the loop.
+    takes = 0
+
+    def counted() -> None:
+        nonlocal takes
+        takes += 1
+        assert takes < 10
+
+    take = link.outbox._take
+    link.outbox._take = lambda: (counted(), take())[1]
+    assert [message async for message in link.outbox.messages()] == []
+
+
 async def test_a_frontend_that_reads_too_slowly_is_given_up_past_four_times_its_bound() -> None:
     link = FrontendLink(1_000, clock=lambda: 0.0)
     link.add_payload(b"x" * 4_000)
