@@ -36,5 +36,5 @@ class LingeringClose:
             self._timer = self._loop.call_later(_IDLE_SECONDS, self._transport.close)
 
     def over(self) -> None:
-        """The connection is gone."""
+        """Stop waiting: the connection is gone."""
         self._timer.cancel()

@@ -51,7 +51,7 @@ class Submission:
     tenant: str = ""
     """The name of the client's key; empty: no key was asked."""
     weight: int = 1
-    """Of that key beside others."""
+    """How much that key gets beside others."""
     cache_salt: str = ""
     """Prefix caches are shared with requests that have the same one."""
 

@@ -42,7 +42,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     """The name of the client's key; empty: none was asked."""
     weight: int = 1
-    """Of the tenant beside others; at least 1."""
+    """How much the tenant gets beside others; at least 1."""
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
-        """Of every key that waits or runs, and of those in debt."""
+        """One for every key that waits or runs, and for those in debt."""
         self.waiting: dict[str, Account] = {}
         self._debts: dict[str, None] = {}
         """Keys that neither wait nor run; the oldest first."""
@@ -126,7 +126,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._queues: dict[str, Queue] = {}
-        """Of each model that something has waited for; only served ones' requests are let in."""
+        """One for each model that something has waited for; only served ones let requests in."""
         self._count = 0
 
     def __len__(self) -> int:
