@@ -121,7 +121,7 @@ def draw(seed: int) -> Plan:
     if faulty:
         happenings += [
             (_when(source, FAULTS_END), source.choice(FAULTS))
-            for _ in range(source.choice((0, 1, 2, 3)))
+            for _ in range(source.choice((0, 0, 1, 2)))
         ]
         _crowd(source, requests, happenings)
     return Plan(
