@@ -121,7 +121,7 @@ def draw(seed: int) -> Plan:
     if faulty:
         happenings += [
             (_when(source, FAULTS_END), source.choice(FAULTS))
-            for _ in range(source.choice((0, 0, 1, 2)))
+            for _ in range(source.choice((0, 1, 2, 3)))
         ]
         _crowd(source, requests, happenings)
     return Plan(
@@ -165,11 +165,11 @@ def _share(source: random.Random, requests: list[Request]) -> None:
 def _crowd(
     source: random.Random, requests: list[Request], happenings: list[tuple[float, Happening]]
 ) -> None:
-    """Most requests come while a router stands still that is never to take them."""
+    """Many requests come while a router stands still that is never to take them."""
     for at, happening in happenings:
         if happening == "pause_and_crash_router":
             for request in requests:
-                if source.random() < 0.7:
+                if source.random() < 0.4:
                     request.at = at + source.random() * 0.2
 
 
@@ -227,6 +227,6 @@ def _request(
         stop_at=source.randint(0, 5) if not want_ids and source.random() < 0.2 else None,
         seed=source.getrandbits(32),
         judged=judged[model],
-        poison=source.choice(("worker", "engine")) if faulty and source.random() < 0.04 else "",
+        poison=source.choice(("worker", "engine")) if faulty and source.random() < 0.02 else "",
         poisons=source.choice(("prefill", "decode")),
     )
