@@ -46,8 +46,9 @@ def test_a_key_at_ten_times_its_share_moves_another_keys_p99_by_less_than_a_tent
 
 
 def test_a_key_of_long_answers_gets_no_more_of_the_slots_than_one_of_short_answers() -> None:
+    rate = 2.0 * SLOTS
     run = Crowd(
-        {"long": demand(10 * SLOTS, 20.0), "short": demand(10 * SLOTS, 1.0)}, slots=SLOTS
+        {"long": Demand(rate=rate, hold=20.0), "short": Demand(rate=rate, hold=1.0)}, slots=SLOTS
     ).run(200.0)
     share = run["long"].slot_seconds / sum(each.slot_seconds for each in run.values())
     assert 0.4 < share < 0.6

@@ -80,6 +80,15 @@ def test_a_key_pays_for_the_time_that_its_sequences_took() -> None:
     assert order(made, seconds=1.0) == ["short"] * 3 + ["long", "short"]
 
 
+def test_a_key_owes_what_it_was_given_also_after_it_wanted_nothing() -> None:
+    made = queue(sequence(1, "calm"), sequence(2, "greedy"))
+    assert order(made, seconds=5.0) == ["calm", "greedy"]
+    for number in range(3, 6):
+        made.add(sequence(number, "greedy"))
+        made.add(sequence(number + 10, "new"))
+    assert order(made, seconds=1.0)[:3] == ["new", "new", "new"]
+
+
 def test_a_key_that_wants_nothing_and_owes_nothing_is_forgotten() -> None:
     made = queue(sequence(1, "a"), sequence(2, "b"))
     assert order(made, seconds=0.0) == ["a", "b"]
