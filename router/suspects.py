@@ -15,6 +15,10 @@ from tandem.v1 import common_pb2
 log = logging.getLogger(__name__)
 MOST_NAMED = 64
 """Suspects of one death that have lines of their own."""
+MOST_READ_BYTES = 4 * 1024 * 1024
+"""Tasks of one death are read up to this sum, so that the router's loop goes on. Of those beyond it
+only the whole size is said.
+"""
 
 
 def log_death(died: WorkerDied) -> None:
@@ -23,20 +27,29 @@ def log_death(died: WorkerDied) -> None:
         "a worker was lost with requests that had begun there; it may have died of one of them",
         extra={"worker": died.worker, "reason": died.reason, "count": len(died.suspects)},
     )
+    left = MOST_READ_BYTES
     for submit in died.suspects[:MOST_NAMED]:
-        fields = {"trace_id": submit.trace_id, "worker": died.worker, "sizes": sizes(submit)}
+        said = whole_size(submit)
+        if len(submit.task) <= left:
+            left -= len(submit.task)
+            said = sizes(submit)
+        fields = {"trace_id": submit.trace_id, "worker": died.worker, "sizes": said}
         log.warning("the worker may have died of this request", extra=fields)
 
 
+def whole_size(submit: Submit) -> str:
+    """What is known without reading the task."""
+    return f"n={submit.n} bytes={len(submit.task)}"
+
+
 def sizes(submit: Submit) -> str:
-    """Sizes of a request's parts, such as "n=1 prompt_token_ids=12 args_json[0]=48120"."""
-    found = {"n": submit.n, "bytes": len(submit.task)}
+    """Sizes of a request's parts, such as "n=1 bytes=48300 args_json[0]=48120"."""
     try:
         task = common_pb2.Task.FromString(submit.task)
     except DecodeError:
-        return " ".join(f"{name}={size}" for name, size in found.items()) + " unreadable"
+        return f"{whole_size(submit)} unreadable"
     sampling = task.sampling
-    found |= {
+    found = {
         "prompt_token_ids": len(task.prompt_token_ids),
         "prompt_text": len(task.prompt_text),
         "max_tokens": sampling.max_tokens,
@@ -48,4 +61,5 @@ def sizes(submit: Submit) -> str:
     }
     for place, processor in enumerate(task.logits.processors):
         found[f"args_json[{place}]"] = len(processor.args_json)
-    return " ".join(f"{name}={size}" for name, size in found.items() if size)
+    parts = [f"{name}={size}" for name, size in found.items() if size]
+    return " ".join([whole_size(submit), *parts])

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from router.core import actions, events
-from router.suspects import MOST_NAMED, log_death, sizes
+from router.suspects import MOST_NAMED, MOST_READ_BYTES, log_death, sizes
 from tandem.v1 import common_pb2
 
 SECRET = "nobody may read this"
@@ -61,3 +61,11 @@ def test_a_death_is_logged_with_its_suspects_and_bounded(
     assert len(others) == MOST_NAMED
     assert {each.__dict__["trace_id"] for each in others} == {TRACE}
     assert SECRET not in str([each.__dict__ for each in caplog.records])
+
+
+def test_only_so_much_of_the_tasks_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    large = common_pb2.Task(prompt_text="x" * (MOST_READ_BYTES - 100)).SerializeToString()
+    log_death(actions.WorkerDied("w:1", "it crashed", tuple(map(_submit, (large, large, b"")))))
+    said = [each.__dict__["sizes"] for each in caplog.records[1:]]
+    assert said[0].startswith(f"n=3 bytes={len(large)} prompt_text=")
+    assert said[1:] == [f"n=3 bytes={len(large)}", "n=3 bytes=0"]
