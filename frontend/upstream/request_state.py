@@ -76,8 +76,7 @@ class RequestState:
         """`base` is the number of its first sequence. `common_task` is the submission's.
         `inter_token` counts seconds between tokens, so and so many times. In `touched` it enters
         itself when a message brought something. `release` is called once, as soon as nothing more
-        is wanted from the router: at the last
-        end, or at the first failure.
+        is wanted from the router: at the last end, or at the first failure.
         """
         self.submission = submission
         self.base = base
