@@ -40,6 +40,9 @@ import grpc
 
 from tandem.v1 import common_pb2
 
+MAX_MESSAGE_CHARS = 2000
+"""Of an error's message, as it travels."""
+
 
 class TandemError(Exception):
     """A failure with a stable code. `phase` and `param` say where, when that is known."""
@@ -62,10 +65,11 @@ class TandemError(Exception):
         self.param = param
 
     def to_proto(self) -> common_pb2.Error:
-        """The message that carries this error between components."""
-        return common_pb2.Error(
-            code=self.code, message=self.message, phase=self.phase, param=self.param
-        )
+        """The message that carries this error between components: valid text, and not long,
+        whatever an engine or a library has said.
+        """
+        message = self.message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+        return common_pb2.Error(code=self.code, message=message, phase=self.phase, param=self.param)
 
 
 def from_proto(error: common_pb2.Error) -> TandemError:

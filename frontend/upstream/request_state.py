@@ -191,9 +191,12 @@ class RequestState:
         self._end(Finish(choice, reason, finish.stop_reason or None, finish.external_scores))
 
     def withhold(self, sequence: int, stop_reason: str) -> None:
-        """A hook ended the choice elsewhere: in prefill, or in another choice."""
-        reason = self.submission.withheld_reason
-        self._end(Finish(sequence - self.base, reason, stop_reason or None))
+        """A hook ended the choice elsewhere: in prefill, or in another choice. How far it had come
+        is chance, so its tokens do not count.
+        """
+        choice, reason = sequence - self.base, self.submission.withheld_reason
+        self._tokens[choice] = 0
+        self._end(Finish(choice, reason, stop_reason or None))
 
     def _end(self, ending: Finish) -> None:
         """A choice has all it will have."""

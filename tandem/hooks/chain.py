@@ -141,6 +141,12 @@ class SequenceChain:
             return None  # as it is: what nearly every call comes to
         return self._ask(hook.next)
 
+    def broke(self, error: Exception) -> None:
+        """What came of a call cannot be worked with. No hook of it is called again."""
+        self.over = self._ending = True
+        self.error, self.passed, self.reason = HookError("the output hooks broke"), None, None
+        self.error.__cause__ = error
+
     def end(self) -> Chunk | None:
         """The sequence is over, also in the middle of a call that was broken off: every hook is
         told that does not know it.

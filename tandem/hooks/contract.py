@@ -22,7 +22,7 @@ A hook may also have, all of them optional:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
     wrote it, or as the hooks before it in the chain let it through; not what this hook's own
     verdicts made of it.
     """
-    token_ids_diff: Sequence[int]
+    token_ids_diff: tuple[int, ...]
     """Token ids of this chunk."""
     is_final: bool
     """True on exactly one call for each sequence: its last (S0-022)."""

@@ -42,6 +42,8 @@ class Work(Struct):
     request_id: int
     piece: Piece
     final: bool
+    generated: int = 0
+    """Tokens of the sequence that the engine has made, this piece's included."""
 
 
 class Ruling(Struct):
@@ -58,6 +60,8 @@ class Ruling(Struct):
     """A hook failed closed; `piece` is None."""
     seconds: float = 0.0
     """Spent in the sequence's hooks so far; 0: not known. A pool says so with the last one."""
+    generated: int = 0
+    """As in its Work."""
 
 
 Deliver = Callable[[Sequence[Ruling]], None]

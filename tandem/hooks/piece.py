@@ -12,7 +12,8 @@ class Piece(Struct):
     """Text, and the tokens that are shown with it. Mutable for speed; each has one owner."""
 
     text: str
-    token_ids: Sequence[int]
+    token_ids: tuple[int, ...]
+    """A tuple, because hooks are handed it as it is."""
     extras: Sequence[Any] | None = None
     """Parallel to `token_ids`: what goes wherever its token goes, such as its log-probability.
     Hooks do not see it. None: nothing."""

@@ -30,6 +30,7 @@ class SequenceHook:
     """
 
     __slots__ = (
+        "_added",
         "_counters",
         "_extras",
         "_info",
@@ -53,6 +54,8 @@ class SequenceHook:
         """In the chain."""
         self._info = info
         self._text = ""
+        self._added = 0
+        """Characters that were shown beyond those that came."""
         self._tokens: list[int] = []
         """Those the hook holds back, oldest first."""
         self._extras: list[Any] = []
@@ -108,25 +111,29 @@ class SequenceHook:
         calls = counters.seconds
         calls.counts[bisect_left(calls.bounds, seconds)] += 1  # Histogram.observe, without the call
         calls.total += seconds
-        # What nearly every call comes to, found out by identity, which runs no code of the hook's.
-        if (
-            type(answer) is Verdict
-            and answer.text is piece.text
-            and answer.action is _EMIT
-            and answer.hold_tokens is _NO_TOKENS
-            and answer.show_tokens is True
-            and not self._tokens
-            and self._trail is None
-        ):
-            counters.verdicts["emit"] += 1
-            passed: Piece | None = piece
-        else:
-            if not is_plain(answer):
-                if type(answer) is not Failed:
-                    answer = self.caller.call(plain, answer)
-                if type(answer) is Failed:
-                    return self._failed(piece, answer)
-            passed = self._judged(piece, answer, final)
+        try:
+            # What nearly every call comes to, found out by identity, which runs no code of the
+            # hook's.
+            if (
+                type(answer) is Verdict
+                and answer.text is piece.text
+                and answer.action is _EMIT
+                and answer.hold_tokens is _NO_TOKENS
+                and answer.show_tokens is True
+                and not self._tokens
+                and self._trail is None
+            ):
+                counters.verdicts["emit"] += 1
+                passed: Piece | None = piece
+            else:
+                if not is_plain(answer):
+                    if type(answer) is not Failed:
+                        answer = self.caller.call(plain, answer)
+                    if type(answer) is Failed:
+                        return self._failed(piece, answer)
+                passed = self._judged(piece, answer, final)
+        except AttributeError as error:  # a verdict that lacks a field
+            return self._failed(piece, Failed(error))
         if final:
             self._over()
         return passed
@@ -158,6 +165,7 @@ class SequenceHook:
         try:
             counted = counted_as(verdict, piece.text)
             held = self._held(verdict, piece, final)
+            self._add(len(verdict.text) - len(piece.text))
         except InvalidVerdictError as error:
             return self._failed(piece, Failed(error))
         self._counters.verdicts[counted] += 1
@@ -189,6 +197,13 @@ class SequenceHook:
                 },
             )
 
+    def _add(self, characters: int) -> None:
+        """More are shown than came, or fewer. Raises InvalidVerdictError."""
+        self._added += characters
+        most = self.loaded.entry.max_added_chars
+        if self._added > most:
+            raise InvalidVerdictError(f"it added more than {most} characters (max_added_chars)")
+
     def _held(self, verdict: Verdict, piece: Piece, final: bool) -> int:
         """How many of the last tokens stay behind. Raises InvalidVerdictError."""
         held = verdict.hold_tokens
@@ -204,14 +219,17 @@ class SequenceHook:
             if verdict.show_tokens:
                 return Piece(verdict.text, piece.token_ids, piece.extras)
             return Piece(verdict.text, ())
-        tokens = [*self._tokens, *piece.token_ids]
-        extras = [*self._extras, *(piece.extras or ())]
-        self._counters.held_tokens += held - len(self._tokens)
+        tokens, extras = self._tokens, self._extras
+        self._counters.held_tokens += held - len(tokens)
+        # In place, so that the cost of a chunk does not grow with what is held.
+        tokens += piece.token_ids
+        extras += piece.extras or ()
         cut = len(tokens) - held
-        self._tokens, self._extras = tokens[cut:], extras[cut:]
-        if verdict.show_tokens:
-            return Piece(verdict.text, tokens[:cut], extras[:cut] if extras else None)
-        return Piece(verdict.text, ())
+        if not cut:
+            return Piece(verdict.text, ())
+        shown = Piece(verdict.text, tuple(tokens[:cut]), extras[:cut] or None)
+        del tokens[:cut], extras[:cut]
+        return shown if verdict.show_tokens else Piece(verdict.text, ())
 
     def _failed(self, piece: Piece, failed: Failed) -> Piece:
         """Fail closed: raises HookError. Open, or in shadow: the piece as it is, with what was

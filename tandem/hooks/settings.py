@@ -10,6 +10,7 @@ hooks:
       timeout_ms: 1000
       on_error: closed              # closed: the request fails; open: the chunk passes
       shadow: false                 # true: verdicts are counted and logged, never applied
+      max_added_chars: 1048576      # so much more text than came may be shown of an output
       phases: [prefill, decode]
       models: []                    # names of served models; empty: every one
 """
@@ -33,6 +34,8 @@ MAX_WORKERS = 256
 MIN_MEMORY_MB = 128
 """What a process needs that does nothing, with room for a simple hook."""
 MAX_TIMEOUT_MS = 3_600_000
+MAX_TEXT_CHARS = 8 * 1024 * 1024
+"""Of one verdict, whatever came: as UTF-8 it is half of what a process of the pool may say."""
 Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -47,6 +50,8 @@ class HookEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_ms: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_MS)] = 1000.0
     on_error: OnError = "closed"
     shadow: bool = False
+    max_added_chars: Annotated[int, Meta(ge=0, le=MAX_TEXT_CHARS)] = 1024 * 1024
+    """What the hook shows of an output may have so many characters more than what came to it."""
     phases: Annotated[tuple[Phase, ...], Meta(min_length=1)] = PHASES
     models: tuple[Name, ...] = ()
 

@@ -4,11 +4,16 @@ does not.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from tandem.hooks.contract import Verdict
 from tandem.hooks.counters import HookVerdict
-from tandem.usercode.call import Failed
+from tandem.hooks.settings import MAX_TEXT_CHARS
+from tandem.usercode.call import Failed, name_of
+
+MAX_REASON_CHARS = 1000
+"""Of a terminate. It travels with every output of the request."""
 
 
 class InvalidVerdictError(Exception):
@@ -17,14 +22,17 @@ class InvalidVerdictError(Exception):
 
 def is_plain(answer: Any) -> bool:
     """Whether it is a verdict made of Python's own types, so that looking at it runs no code of the
-    hook's.
+    hook's. Raises AttributeError for a verdict that lacks a field.
     """
-    if type(answer) is not Verdict:
-        return False
-    types = (type(answer.action), type(answer.text), type(answer.reason))
-    if types != (str, str, str):
-        return False
-    return type(answer.hold_tokens) is int and type(answer.show_tokens) is bool
+    given: Any = answer
+    return (
+        type(answer) is Verdict
+        and type(given.action) is str
+        and type(given.text) is str
+        and type(given.reason) is str
+        and type(given.hold_tokens) is int
+        and type(given.show_tokens) is bool
+    )
 
 
 def plain(answer: Any) -> Verdict:
@@ -32,15 +40,17 @@ def plain(answer: Any) -> Verdict:
     answer's own types raise: call it as user code.
     """
     if not issubclass(type(answer), Verdict):
-        raise InvalidVerdictError(f"it answered {type(answer).__name__}, not a verdict")
+        if inspect.iscoroutine(answer):
+            answer.close()  # else Python complains that nobody awaited it
+        raise InvalidVerdictError(f"it answered {name_of(type(answer))}, not a verdict")
+    given, given_reason, held = answer.text, answer.reason, answer.hold_tokens
     action = _plain_text(answer.action) or ""
-    text = _plain_text(answer.text)
+    text = _plain_text(given)
     if text is None:
-        raise InvalidVerdictError(f"its verdict's text is {type(answer.text).__name__}, not str")
-    reason = _plain_text(answer.reason)
+        raise InvalidVerdictError(f"its verdict's text is {name_of(type(given))}, not str")
+    reason = _plain_text(given_reason)
     if reason is None and action == "terminate":
-        raise InvalidVerdictError(f"terminate's reason is {type(answer.reason).__name__}, not str")
-    held = answer.hold_tokens
+        raise InvalidVerdictError(f"terminate's reason is {name_of(type(given_reason))}, not str")
     if type(held) is not int:
         held = 0 if held == 0 else -1
     return Verdict(action, text, reason or "", held, bool(answer.show_tokens))  # type: ignore[arg-type]
@@ -56,12 +66,18 @@ def counted_as(verdict: Verdict, text: str) -> HookVerdict:
     applied (S0-020).
     """
     action = verdict.action
+    if len(verdict.text) > MAX_TEXT_CHARS:
+        raise InvalidVerdictError(f"its verdict's text is longer than {MAX_TEXT_CHARS} characters")
     _check_unicode(verdict.text, "its verdict's text")
     if action == "emit":
         return "emit" if verdict.text == text else "rewrite"
     if action == "suppress":
         return "suppress"
     if action == "terminate":
+        if len(verdict.reason) > MAX_REASON_CHARS:
+            raise InvalidVerdictError(
+                f"terminate's reason is longer than {MAX_REASON_CHARS} characters"
+            )
         _check_unicode(verdict.reason, "terminate's reason")
         return "terminate"
     raise InvalidVerdictError("it answered an unknown action")

@@ -128,7 +128,7 @@ def _chain(hooks: Hook | Sequence[Hook], *, phase: Phase, model: str, timeout_ms
 def _steps(chunks: Sequence[Given], ending: Ending) -> list[Brought]:
     ids = count(1)
     pieces = [
-        Piece(given, (next(ids),)) if isinstance(given, str) else Piece(given[0], given[1])
+        Piece(given, (next(ids),)) if isinstance(given, str) else Piece(given[0], tuple(given[1]))
         for given in chunks
     ]
     steps = [Brought(piece) for piece in pieces]

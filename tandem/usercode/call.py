@@ -5,15 +5,19 @@ it failed by. Nothing that user code raises passes, not even SystemExit.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter, thread_time
+from types import TracebackType
 from typing import Any
 
 from tandem.usercode.deadline import WATCH, OverdueError
 
-_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_MAX_NAME_CHARS = 100
+_bare_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__[
+    "__traceback__"
+].__get__
 
 
 class Failed:
@@ -34,7 +38,7 @@ class Failed:
         """The name of the exception's class, without the exception's own text, which may quote the
         prompt or the output.
         """
-        return _name_of(type(self.error))
+        return name_of(type(self.error))
 
     @property
     def text(self) -> str:
@@ -42,7 +46,7 @@ class Failed:
         try:
             return str(self.error)
         except BaseException as error:  # noqa: BLE001 - it comes from user code too
-            return f"(its text raised {_name_of(type(error))})"
+            return f"(its text raised {name_of(type(error))})"
 
     @property
     def words(self) -> str:
@@ -127,7 +131,19 @@ def failed_await(error: BaseException) -> Failed:
     return Failed(error)
 
 
+def name_of(kind: type) -> str:
+    """The name of a class that user code may have made, without asking the class for it."""
+    return _bare_name(kind)[:_MAX_NAME_CHARS]
+
+
 def place_of(error: BaseException | None) -> str:
-    """Where an exception was raised, such as "at guard.py:12"; empty where that is not known."""
-    frames = traceback.extract_tb(None if error is None else error.__traceback__)
-    return f"at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    """Where an exception was raised, such as "at guard.py:12"; empty where that is not known. Runs
+    no code of the exception's, nor of the module's that raised it.
+    """
+    frame = None if error is None else _traceback_of(error)
+    if frame is None:
+        return ""
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    file = Path(frame.tb_frame.f_code.co_filename).name[:_MAX_NAME_CHARS]
+    return f"at {file}:{frame.tb_lineno}"

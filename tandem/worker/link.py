@@ -11,7 +11,9 @@ from tandem.worker.core.outgoing import Outgoing
 
 
 class RouterLink:
-    """Everything that comes to wait between two `take`s leaves as one frame."""
+    """What comes to wait between two `take`s leaves as one frame, and as several where much comes
+    at once.
+    """
 
     def __init__(
         self, *, number: int, peer: str, outgoing: Outgoing, load: Callable[[], worker_pb2.Load]
@@ -40,8 +42,10 @@ class RouterLink:
         self.outbox.notify()
 
     def take(self) -> worker_pb2.WorkerFrame | None:
-        """All that waits, as one frame; None: nothing does. The outbox asks when it can write."""
+        """The next frame; None: nothing waits. The outbox asks when it can write."""
         drafts, events = self._outgoing.take()
+        if self._outgoing.waits:
+            self.outbox.notify()
         if not (drafts or events or self._load_due):
             return None
         frame = worker_pb2.WorkerFrame(

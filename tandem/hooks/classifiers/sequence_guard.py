@@ -204,7 +204,8 @@ class _Held:
         for piece in self._pieces:
             token_ids += piece.token_ids
             extras += _extras(piece)
-        return Piece("".join(piece.text for piece in self._pieces), token_ids, extras or None)
+        text = "".join(piece.text for piece in self._pieces)
+        return Piece(text, tuple(token_ids), extras or None)
 
 
 def _extras(piece: Piece) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.runner.rulings import NextTurn, failed, judged, over, patience
+from tandem.usercode.call import name_of, place_of
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS: Final = 1.0
@@ -220,7 +221,10 @@ class AsyncRunner:
             if chain.over:
                 rulings.append((chain, over(work, chain)))
             elif not chain.aborted:
-                await run(chain, chain.begin(work.piece, work.final))
+                try:
+                    await run(chain, chain.begin(work.piece, work.final))
+                except Exception as error:  # noqa: BLE001 - of this sequence's hooks alone
+                    chain.broke(error)
                 rulings.append((chain, judged(work, chain)))
             if lane.judging is not batch:
                 return  # given up meanwhile, and answered
@@ -232,8 +236,11 @@ class AsyncRunner:
         self._tasks.discard(task)
         lane.task = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a request's hooks could not be run", exc_info=error)
+            extra = {"reason": f"{name_of(type(error))} {place_of(error)}"}
+            log.error("a request's hooks could not be run", extra=extra)
             self._give_up(lane, "it could not be run")
+        if lane.judging and not self._closed:  # a hook cancelled the task that it runs in
+            self._give_up(lane, "it cancelled itself")
         if lane.jobs:  # it was cancelled: what it had to tell is told by another one
             self._run_soon(lane)
         self._drop_if_idle(lane)

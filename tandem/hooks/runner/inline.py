@@ -55,7 +55,10 @@ class InlineRunner:
             if chain is None or ended:
                 rulings.append(over(item, chain))
                 continue
-            run(chain, chain.begin(item.piece, item.final))
+            try:
+                run(chain, chain.begin(item.piece, item.final))
+            except Exception as error:  # noqa: BLE001 - of this sequence's hooks: no other pays
+                chain.broke(error)
             rulings.append(judged(item, chain))
             if chain.over:
                 del self._open[item.request_id]

@@ -25,7 +25,13 @@ def patience(chain: Sequence[HookEntry]) -> float:
 def judged(work: Work, chain: SequenceChain) -> Ruling:
     """The chain has judged it just now."""
     return Ruling(
-        work.request_id, chain.passed, work.final, chain.reason, chain.error, chain.seconds
+        work.request_id,
+        chain.passed,
+        work.final,
+        chain.reason,
+        chain.error,
+        chain.seconds,
+        work.generated,
     )
 
 
@@ -33,7 +39,9 @@ def over(work: Work, chain: SequenceChain | None = None) -> Ruling:
     """Work of a sequence that nobody knows, or that is over: it has the sequence's outcome."""
     if chain is None or (chain.error is None and chain.reason is None):
         return failed(work, HookError("the output hooks have ended with this sequence"))
-    return Ruling(work.request_id, None, work.final, reason=chain.reason, error=chain.error)
+    return Ruling(
+        work.request_id, None, work.final, chain.reason, chain.error, generated=work.generated
+    )
 
 
 def failed(work: Work, error: HookError) -> Ruling:

@@ -20,6 +20,7 @@ from tandem.errors import (
     QueueFullError,
     RequestError,
     TandemError,
+    WorkerError,
 )
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
@@ -28,12 +29,11 @@ from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import Draft
 from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
-from tandem.worker.core.outgoing import MAX_BACKLOG_BYTES, Outgoing
+from tandem.worker.core.outgoing import MAX_BACKLOG_BYTES, MAX_PARCEL_BYTES, Outgoing
 from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
 
@@ -107,7 +107,7 @@ class Core:
             if outgoing.backlog > MAX_BACKLOG_BYTES:
                 reason = "the router does not read what it asked for"
                 self._actions.append(actions.GiveUp(link, reason))
-            elif outgoing.drafts or outgoing.events:
+            elif outgoing.waits:
                 self._actions.append(actions.Send(link))
         return self._actions
 
@@ -153,10 +153,11 @@ class Core:
             started_at=self._now,
             deadline=self._now + command.timeout_ms / 1000,
             output=event.output,
-            held=Draft() if command.hold_output else None,
             guard=guard,
             straight=self._rules.shows and not judged and not event.output.cuts,
         )
+        if command.hold_output:
+            leg.hold()
         self._open[leg.request_id] = self._numbers[link, leg.number] = leg
         self._groups.setdefault(leg.group, []).append(leg)
         info = SequenceInfo(
@@ -267,7 +268,8 @@ class Core:
         if piece is None:
             self._write(leg, None, True)
         elif self._hooked:
-            works.append(Work(leg.request_id, piece, last is not None))
+            generated = leg.output.completion_tokens
+            works.append(Work(leg.request_id, piece, last is not None, generated))
         else:
             if last is not None:
                 self._came_to_an_end(leg, last)
@@ -345,7 +347,9 @@ class Core:
         """
         for sibling in self._groups[leg.group]:
             if sibling is not leg and Stage.SILENCED in NEXT[sibling.stage]:
-                sibling.closing = sibling.held = None
+                sibling.closing = None
+                if sibling.held:
+                    sibling.drop()
                 self._stop_judging(sibling)
                 self._move(sibling, Stage.SILENCED)
 
@@ -377,10 +381,13 @@ class Core:
         if step.over:
             if guard.blocked_by is not None:
                 leg.output.end = Finish("stop", guard.blocked_by, withheld=True)
+                leg.output.completion_tokens = leg.asked_tokens
             self._end(leg, leg.closing or Closing(Outcome.FINISHED))
         elif step.ask is not None and leg.stage in _OPEN:
             end = leg.output.end
             reason = "" if end is None else end.reason
+            output = leg.output
+            leg.asked_tokens = output.ruled_tokens if self._hooked else output.completion_tokens
             self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
 
     def _show(
@@ -392,9 +399,13 @@ class Core:
     ) -> None:
         """A row. The leg fails closed where it must hold more than it may."""
         leg.show(text, token_ids, logprobs)
-        held, most = leg.held, self._rules.max_held_rows
-        if held is not None and len(held.sequences) > most:
+        parcel, most = leg.parcel, self._rules.max_held_rows
+        if parcel is None:
+            return
+        if leg.held and len(parcel.rows) > most:
             self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
+        elif parcel.size > MAX_PARCEL_BYTES:
+            self._fail(leg, WorkerError("more of the output waits for the router than may wait"))
 
     def _judged(self, event: events.Judged) -> None:
         leg = self._open.get(event.request_id)
@@ -446,14 +457,14 @@ class Core:
         if closing.by_itself:
             self._say_the_end(leg)
         else:
-            leg.held = None
+            leg.drop()
         if stage is not Stage.HELD and stage is not Stage.SILENCED:
             self._stop_judging(leg)
         leg.closing = closing
-        if leg.held is None:
-            self._leave(leg)
-        else:
+        if leg.held:
             self._move(leg, Stage.HELD)
+        else:
+            self._leave(leg)
 
     def _say_the_end(self, leg: Leg) -> None:
         end = leg.output.end
@@ -461,7 +472,7 @@ class Core:
         finish = self._rules.finish(leg, end)
         leg.report(phase=self._rules.phase, worker=self._worker, now=self._now)
         if finish is not None:
-            leg.draft().finishes.append(finish)
+            leg.finish(finish)
 
     def _stop_judging(self, leg: Leg) -> None:
         if self._hooked or leg.guard is not None:
@@ -473,10 +484,9 @@ class Core:
 
     def _close_if_let_go(self, leg: Leg) -> None:
         if leg.stage is Stage.LEAVING and not leg.engine_holds:
-            assert leg.closing is not None
             self._move(leg, Stage.CLOSED)
             self._forget(leg)
-            leg.say(leg.closing.event(leg.number))
+            leg.say_closed()
             self._actions.append(actions.LegClosed(leg, self._now))
 
     def _forget(self, leg: Leg) -> None:

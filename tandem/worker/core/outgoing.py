@@ -1,30 +1,144 @@
 """What waits to be sent to one router: rows by the frontend they are for, and events of legs.
 
-Rows are written into plain columns, so a token costs no object of its own.
+Rows are written into plain columns, so a token costs no object of its own. Output that comes all at
+once (it was held for a release, by a hook, or for a classifier) waits in a parcel of its leg, and
+goes into frames of bounded size bit by bit, each leg in its turn.
 """
 
 from __future__ import annotations
 
-from tandem.v1 import worker_pb2
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tandem.text.stop_strings import TokenLogprob
+from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
 
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
-"""What may wait for a router that does not read; a frame must also stay below gRPC's limit."""
+"""What may wait for a router that does not read, parcels left out; a frame must also stay below
+gRPC's limit. What one step brings one leg outside a parcel is at most a row."""
+FRAME_BYTES = 256 * 1024
+"""Parcels fill a frame up to it."""
+MAX_ROW_BYTES = 16 * 1024
+"""A row that is larger goes into a parcel, cut."""
+MAX_PARCEL_BYTES = 64 * 1024 * 1024
+"""What may wait of one sequence: more than 300,000 tokens with twenty alternatives each."""
 ROW_BYTES = 32
 """What a row costs beside its text, ids and log-probabilities; an estimate."""
+CHARACTER_BYTES = 4
+"""At most."""
+
+
+class Row(NamedTuple):
+    """One row that waits in a parcel."""
+
+    token_count: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprob] | None
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire, roughly and never too few."""
+        size = ROW_BYTES + CHARACTER_BYTES * len(self.text) + 4 * self.token_count
+        if self.logprobs:
+            size += self.token_count * logprobs_bytes(self.logprobs)
+        return size
+
+    def cut(self, parts: int) -> list[Row]:
+        """The same as so many rows, each with its share of all."""
+        count, text, token_ids, logprobs = self
+        rows = []
+        for part in range(parts):
+            first, last = count * part // parts, count * (part + 1) // parts
+            rows.append(
+                Row(
+                    last - first,
+                    text[len(text) * part // parts : len(text) * (part + 1) // parts],
+                    token_ids[first:last],
+                    None if logprobs is None else logprobs[first:last],
+                )
+            )
+        return rows
+
+
+class Parcel:
+    """What waits of one leg, in order."""
+
+    __slots__ = (
+        "_shows_ids",
+        "destination",
+        "event",
+        "finish",
+        "report",
+        "rows",
+        "sent",
+        "sequence",
+        "size",
+    )
+
+    def __init__(self, *, destination: int, sequence: int, shows_ids: bool) -> None:
+        self.destination = destination
+        self.sequence = sequence
+        self._shows_ids = shows_ids
+        self.rows: deque[Row] = deque()
+        self.size = 0
+        """Of its rows, in bytes, roughly."""
+        self.report: common_pb2.PhaseReport | None = None
+        self.finish: common_pb2.Finish | None = None
+        self.event: worker_pb2.LegEvent | None = None
+        """That the leg is closed."""
+        self.sent = False
+        """All of it has left. Nothing more can be added."""
+
+    def add(self, row: Row) -> None:
+        """Behind the others; a large one in several."""
+        for part in row.cut(-(-row.size // MAX_ROW_BYTES)):
+            self.rows.append(part)
+            self.size += part.size
+
+    def move(self, draft: Draft) -> int:
+        """The first rows go into a frame, about MAX_ROW_BYTES of them. Returns their size."""
+        moved = 0
+        while self.rows and moved < MAX_ROW_BYTES:
+            row = self.rows.popleft()
+            size = row.size
+            self.size -= size
+            moved += size
+            write(draft, self.sequence, row, shows_ids=self._shows_ids)
+        return moved
+
+    def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
+        """Its rows have all left: what follows them goes. Returns its size."""
+        self.sent = True
+        if self.report is not None:
+            draft.reports.append(self.report)
+        if self.finish is not None:
+            draft.finishes.append(self.finish)
+        if self.event is not None:
+            events.append(self.event)
+        return 0 if self.finish is None else self.finish.ByteSize()
 
 
 class Outgoing:
-    """Everything added between two `take`s leaves as one frame."""
+    """What was added since the last `take` leaves with the next one, parcels in several."""
 
-    __slots__ = ("backlog", "drafts", "events")
+    __slots__ = ("backlog", "drafts", "events", "parcels")
 
     def __init__(self) -> None:
         self.drafts: dict[int, Draft] = {}
         """Rows by the number of the frontend."""
         self.events: list[worker_pb2.LegEvent] = []
+        self.parcels: deque[Parcel] = deque()
+        """Released ones. Rows of their legs go behind theirs."""
         self.backlog = 0
-        """Bytes that wait, roughly."""
+        """Bytes that wait outside of parcels, roughly."""
+
+    @property
+    def waits(self) -> bool:
+        """There is something to take."""
+        return bool(self.drafts or self.events or self.parcels)
 
     def draft(self, destination: int) -> Draft:
         """Where rows for a frontend are written."""
@@ -34,7 +148,48 @@ class Outgoing:
         return draft
 
     def take(self) -> tuple[dict[int, Draft], list[worker_pb2.LegEvent]]:
-        """All that waits. What is added from now on is for the next call."""
+        """What makes the next frame. What is added from now on is for a later one."""
+        room = FRAME_BYTES - self.backlog
+        parcels = self.parcels
+        while parcels:
+            parcel = parcels.popleft()
+            draft = self.draft(parcel.destination)
+            room -= parcel.move(draft)
+            if parcel.rows:
+                parcels.append(parcel)
+            else:
+                room -= parcel.end(draft, self.events)
+            if room <= 0:
+                break
         taken = self.drafts, self.events
         self.drafts, self.events, self.backlog = {}, [], 0
         return taken
+
+
+def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:
+    """What those of one token take."""
+    return 8 + 8 * len(logprobs[0][1])
+
+
+def write(draft: Draft, sequence: int, row: Row, *, shows_ids: bool) -> None:
+    """A row of a parcel, into a frame."""
+    count, text, token_ids, logprobs = row
+    draft.add(sequence, count, text, token_ids if shows_ids else ())
+    if logprobs is not None and count:
+        draft.logprobs.append(encoded_logprobs(sequence, token_ids, logprobs))
+
+
+def encoded_logprobs(
+    sequence: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
+) -> common_pb2.TokenLogprobs:
+    """Those of one row, as they travel."""
+    count = min(len(top) for _, top in logprobs)
+    alternatives = [each for _, top in logprobs for each in top[:count]]
+    return common_pb2.TokenLogprobs(
+        sequence=sequence,
+        token_id=token_ids,
+        logprob=[chosen for chosen, _ in logprobs],
+        top_count=count,
+        top_token_id=[token_id for token_id, _ in alternatives],
+        top_logprob=[logprob for _, logprob in alternatives],
+    )

@@ -72,7 +72,7 @@ class ScriptedHooks:
             self._deliver(rulings)
 
     def _judge(self, work: Work) -> Ruling:
-        ruling = Ruling(work.request_id, None, work.final)
+        ruling = Ruling(work.request_id, None, work.final, generated=work.generated)
         ids: list[int] = []
         texts: list[str] = []
         for number in work.piece.token_ids:

@@ -156,9 +156,13 @@ class WorkerRules:
     def _silence(self, book: LegBook) -> None:
         """Nothing more of it may be shown than is on its way out already."""
         if book.shown_most is None:
-            draft = self._core.outgoing(book.link).drafts.get(book.command.destination)
-            rows = [] if draft is None else draft.sequences
-            book.shown_most = rows.count(book.command.sequence)
+            outgoing, command = self._core.outgoing(book.link), book.command
+            draft = outgoing.drafts.get(command.destination)
+            rows = 0 if draft is None else draft.sequences.count(command.sequence)
+            for parcel in outgoing.parcels:
+                if (parcel.destination, parcel.sequence) == (command.destination, command.sequence):
+                    rows += len(parcel.rows)
+            book.shown_most = rows
 
     def _not_begun(self, event: events.NotBegun) -> None:
         if book := self.legs.pop(event.request_id, None):
@@ -207,8 +211,8 @@ class WorkerRules:
             self._fault(f"the router of link {link} uses a number twice and is not given up")
         self._bad_links.clear()
         for leg in self._core.legs:
-            if leg.held is not None and len(leg.held.sequences) > self._most_held:
-                self._fault(f"leg {leg.number} holds {len(leg.held.sequences)} rows")
+            if leg.held and leg.parcel is not None and len(leg.parcel.rows) > self._most_held:
+                self._fault(f"leg {leg.number} holds {len(leg.parcel.rows)} rows")
         for book in self._cancelled:
             self._silence(book)
         self._cancelled.clear()

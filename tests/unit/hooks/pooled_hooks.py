@@ -191,3 +191,64 @@ class BuiltOnce:
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return obey(chunk)
+
+
+class WholeAnswer:
+    """Shows an answer when it is complete, with its tokens."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, int] = {}
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        tokens = self._tokens.get(chunk.request_id, 0) + len(chunk.token_ids_diff)
+        self._tokens[chunk.request_id] = tokens
+        return emit(chunk.text) if chunk.is_final else suppress(hold_tokens=tokens)
+
+    def close(self, request_id: int) -> None:
+        self._tokens.pop(request_id, None)
+
+
+class Long:
+    """Shows as many characters as the text says, and ends where it says "end" too."""
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        count, _, end = chunk.text_diff.partition(" ")
+        if not count.isdigit():
+            return emit(chunk.text_diff)
+        return terminate("enough", text="ö" * int(count)) if end else emit("ö" * int(count))
+
+
+class Forking:
+    """Forks, and returns in both processes."""
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        if chunk.text_diff == "fork" and os.fork() == 0:
+            return emit("not for anybody")
+        return emit(chunk.text_diff)
+
+
+class AsyncForking(Forking):
+    async def __call__(self, chunk: Chunk) -> Verdict:  # type: ignore[override]
+        verdict = super().__call__(chunk)
+        await asyncio.sleep(0.01)
+        return verdict
+
+
+class ForkingAtStart:
+    def __init__(self) -> None:
+        os.fork()
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        return emit(chunk.text_diff)
+
+
+class Flooding:
+    """Needs more memory than there is, and gives it back."""
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        eaten: list[Any] = []
+        while chunk.text_diff == "flood":
+            eaten.append(bytearray(4 * 1024 * 1024))
+        while chunk.text_diff == "flood with small things":
+            eaten.append([chunk.text_diff + str(len(eaten))])
+        return emit(chunk.text_diff)

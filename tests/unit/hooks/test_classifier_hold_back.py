@@ -29,7 +29,7 @@ def guard(
 
 def piece(text: str, *token_ids: int) -> Piece:
     """With a token for each character unless it is said, and a log-probability for each token."""
-    ids = list(token_ids) or [ord(character) for character in text]
+    ids = token_ids or tuple(ord(character) for character in text)
     return Piece(text, ids, [-float(token_id) for token_id in ids] or None)
 
 

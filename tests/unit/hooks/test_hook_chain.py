@@ -141,9 +141,9 @@ def test_open_must_be_asked_for_and_shows_what_the_hook_failed_on_and_held() -> 
         return emit("", hold_tokens=1)
 
     sequence, chain = _chain(Recording(answer), on_error="open")
-    assert judge(sequence, _piece("a", 1), False) == Piece("", [], [])
+    assert judge(sequence, _piece("a", 1), False) == Piece("", ())
     passed = judge(sequence, _piece("x", 2), False)
-    assert passed == Piece("x", [1, 2], ["logprob of 1", "logprob of 2"])
+    assert passed == Piece("x", (1, 2), ["logprob of 1", "logprob of 2"])
     assert chain.hooks[0].counters.verdicts["error"] == 1
     assert chain.hooks[0].counters.held_tokens == 0
 

@@ -92,7 +92,9 @@ def run(
             final = output.cut_end is not None
             inline.run(hooks, hooks.begin(cut, final))
             piece = hooks.passed
-            end = output.ruled(Ruling(1, piece, final, hooks.reason))
+            end = output.ruled(
+                Ruling(1, piece, final, hooks.reason, generated=output.completion_tokens)
+            )
         outcome.pieces.append("" if piece is None else piece.text)
         shown = [] if piece is None else list(piece.token_ids)
         outcome.ids.append([to_byte[i] for i in shown])

@@ -66,9 +66,9 @@ class World:
             if stage not in (Stage.WAITING, Stage.RUNNING) and open_leg.engine_holds:
                 assert number in self.asked_to_cancel, f"{stage}, and the engine was not told"
             if stage in (Stage.SILENCED, Stage.LEAVING):
-                assert open_leg.held is None
+                assert not open_leg.held
             if stage is Stage.HELD:
-                assert open_leg.held is not None, "it waits for a release that came"
+                assert open_leg.held, "it waits for a release that came"
 
     def check(self, action: actions.Action) -> None:
         match action:

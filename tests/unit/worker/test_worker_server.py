@@ -251,7 +251,7 @@ async def test_a_router_that_does_not_read_is_given_up_alone(
         first, second = await served.submitted(2)
         async with asyncio.timeout(PATIENCE):
             while not served.engine.cancelled:
-                served.engine.give(Delta(first, [20] * 5_000))
+                served.engine.give(Delta(first, [20] * 400))
                 await asyncio.sleep(0)
         assert served.engine.cancelled == [first]
         served.engine.give(*served.engine.settle(), Delta(second, [20], Ending.LENGTH))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import socket
 from collections.abc import Sequence
 from time import perf_counter
@@ -16,6 +18,7 @@ from tandem.hooks.runner.async_ import AsyncRunner
 from tandem.hooks.runner.inline import SLOW_SECONDS, InlineRunner
 from tandem.hooks.runner.processes.counters import counts_of
 from tandem.hooks.runner.processes.wire import (
+    REPLY_CHARS,
     Batch,
     Changed,
     Frames,
@@ -28,6 +31,8 @@ from tandem.usercode.call import place_of
 log = logging.getLogger(__name__)
 COUNTS_SECONDS: Final = 1.0
 READ_BYTES: Final = 64 * 1024
+SPARE_BYTES: Final = 16 * 1024 * 1024
+"""A process that cannot have so much more memory must not go on."""
 
 
 class Sent(Piece):
@@ -46,10 +51,15 @@ class Child:
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""
         self._reply = _nothing()
+        self._reply_chars = 0
+        self._reply_open = False
+        """The last one said that more follows."""
         self._reply_soon = False
         self._counts_soon = False
         self._ended = asyncio.Event()
         self._out_of_memory = False
+        self._memory_doubted = False
+        self._pid = os.getpid()
 
     async def start(self) -> None:
         """Raises LoadError."""
@@ -74,6 +84,7 @@ class Child:
     # --- in --------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
+        self._end_if_forked()
         try:
             data = self._stream.recv(READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -86,9 +97,12 @@ class Child:
         try:
             for payload in self._frames.feed(data):
                 self._take(decode_batch(payload))
-        except MemoryError:
+        except MemoryError:  # what came is lost
             self._give_up()
         self._send_reply()
+        if self._memory_doubted:
+            self._memory_doubted = False
+            self._look_for_memory()
 
     def _take(self, batch: Batch) -> None:
         for opened in batch.opened:
@@ -140,15 +154,17 @@ class Child:
         """What async hooks bring in one turn of the event loop leaves together; others are asked
         and answered together anyway.
         """
-        reply = self._reply
         for ruling in rulings:
+            reply = self._reply
             place = len(reply.request_ids)
             reply.request_ids.append(ruling.request_id)
             if ruling.piece.__class__ is not Sent or ruling.reason is not None:
-                reply.changed.append(_changed(place, ruling))
+                self._reply_change(_changed(place, ruling))
             if ruling.final or ruling.reason is not None or ruling.error is not None:
                 reply.seconds.append((place, ruling.seconds))
                 self._over(ruling)
+            if self._reply_chars > REPLY_CHARS:
+                self._send_reply(more=True)
         if not self._chain.is_async:
             self._send_reply()
         elif not self._reply_soon:
@@ -160,7 +176,7 @@ class Child:
         trace_id = self._traces.pop(ruling.request_id, None)
         if ruling.error is None:
             return
-        cause = ruling.error.__cause__
+        cause, ruling.error.__cause__ = ruling.error.__cause__, None  # it holds what the hook held
         log.warning(
             "a hook failed",
             extra={
@@ -170,6 +186,14 @@ class Child:
             },
         )
         if isinstance(cause, MemoryError):
+            self._memory_doubted = True
+
+    def _look_for_memory(self) -> None:
+        """A hook has run out of memory. Where that is free again, only its sequence has failed."""
+        gc.collect()
+        try:
+            bytearray(SPARE_BYTES)
+        except MemoryError:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -177,12 +201,18 @@ class Child:
         self._out_of_memory = True
         self._ended.set()
 
-    def _send_reply(self) -> None:
+    def _reply_change(self, change: Changed) -> None:
+        self._reply.changed.append(change)
+        self._reply_chars += len(change.text or "")
+
+    def _send_reply(self, *, more: bool = False) -> None:
+        """`more`: other Rulings of the same step follow."""
         self._reply_soon = False
         reply = self._reply
-        if not reply.request_ids and not reply.aborts:
+        if not reply.request_ids and not reply.aborts and not self._reply_open:
             return
-        self._reply = _nothing()
+        self._reply, self._reply_chars = _nothing(), 0
+        self._reply_open = reply.more = more
         self._send(encode(reply))
         if not self._counts_soon:
             self._counts_soon = True
@@ -194,10 +224,18 @@ class Child:
 
     def _send(self, data: bytes) -> None:
         """Waits for the worker, which always reads."""
+        self._end_if_forked()
         try:
             self._stream.sendall(data)
         except ConnectionError:  # it is gone, and nobody is there to be told
             self._ended.set()
+
+    def _end_if_forked(self) -> None:
+        """A hook may fork and return in both processes. One of them is not known to the worker, and
+        must not speak with it in the other's name.
+        """
+        if os.getpid() != self._pid:
+            os._exit(1)
 
 
 def _changed(place: int, ruling: Ruling) -> Changed:

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from tandem.errors import LoadError, StartError
+from tandem.hooks.deferred import Ruling
 from tandem.hooks.runner.processes.counters import ProcessCounters
 from tandem.hooks.runner.processes.sequence import PoolSequence
 from tandem.hooks.runner.processes.spawner import KILL_SECONDS, Spawner
@@ -33,8 +34,9 @@ from tandem.hooks.runner.processes.wire import (
     frame,
 )
 
-MAX_UNSENT_BYTES: Final = 4 * 1024 * 1024
-"""Beyond what the socket takes: about 200,000 tokens."""
+MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
+"""Of earlier steps, beyond what the socket takes: more than the longest chunk. One that hangs is
+found out by its silence long before."""
 READ_SECONDS: Final = 0.2
 """For what a process has written to be read, also by an event loop that was held up."""
 
@@ -62,6 +64,8 @@ class PoolLink(asyncio.Protocol):
         self.sequences: dict[int, PoolSequence[PoolLink]] = {}
         self.batch = _empty()
         """What `flush` sends."""
+        self.rulings: list[Ruling] = []
+        """Those that came and wait for more that belong to them."""
         self.owed = 0
         """Answers to Works and aborts that were sent."""
         self.up = False
@@ -190,14 +194,15 @@ class PoolLink(asyncio.Protocol):
             return
         if not (batch.request_ids or batch.aborted):
             return
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.lose("it does not read")
+            return
         self.batch = _empty()
         if not self.owed:
             self._heard_at = monotonic()
         self.owed += len(batch.request_ids) + len(batch.aborted)
         self._transport.write(encode(batch))
-        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self.lose("it does not read")
-        elif self.up and self._timer is None:
+        if self.up and self._timer is None:
             self._look()
 
     def data_received(self, data: bytes) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import Final
 
+from msgspec.structs import replace
+
 from tandem.errors import HookError, StartError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
@@ -27,7 +29,7 @@ from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
 from tandem.hooks.runner.processes.spawner import Spawner
 from tandem.hooks.runner.processes.wire import Boot, Changed, Open, Reply
 from tandem.hooks.runner.rulings import NextTurn, failed, over, patience
-from tandem.hooks.settings import HookSettings
+from tandem.hooks.settings import MAX_TEXT_CHARS, HookSettings
 from tandem.logs import Format
 
 log = logging.getLogger(__name__)
@@ -118,6 +120,9 @@ class HookPool:
             if sequence is None:
                 self._next_turn.add(over(item))
                 continue
+            if len(item.piece.text) > MAX_TEXT_CHARS:
+                self._refuse_long(sequence, item)
+                continue
             link = sequence.link or self._place(sequence)
             if link is None:
                 self._refuse(sequence, item)
@@ -178,6 +183,13 @@ class HookPool:
         self._forget(sequence)
         self._next_turn.add(failed(work, error))
 
+    def _refuse_long(self, sequence: PoolSequence[PoolLink], work: Work) -> None:
+        """No engine makes so many tokens at once."""
+        error = HookError(f"a chunk is longer than {MAX_TEXT_CHARS} characters")
+        self.abort(work.request_id)
+        for each in (*sequence.waiting, work):
+            self._next_turn.add(failed(each, error))
+
     def _forget(self, sequence: PoolSequence[PoolLink]) -> None:
         del self._sequences[sequence.info.request_id]
         if sequence.link is not None:
@@ -199,10 +211,11 @@ class HookPool:
 
     # --- what processes say ----------------------------------------------------------------------
 
-    def _on_reply(self, _link: PoolLink, reply: Reply) -> int:
+    def _on_reply(self, link: PoolLink, reply: Reply) -> int:
         changed = {change.place: change for change in reply.changed} if reply.changed else _NOTHING
         seconds = dict(reply.seconds)
-        rulings: list[Ruling] = []
+        rulings = link.rulings
+        before = len(rulings)
         try:
             for place, request_id in enumerate(reply.request_ids):
                 sequence = self._sequences.get(request_id)
@@ -214,9 +227,11 @@ class HookPool:
                     self._forget(sequence)
                     rulings += sequence.answer_rest(reason=ruling.reason, error=ruling.error)
         finally:
-            if rulings:
+            answered = len(rulings) - before
+            if rulings and not reply.more:
+                link.rulings = []
                 self._answer(rulings)
-        return len(rulings)
+        return answered
 
     def _answer(self, rulings: Sequence[Ruling]) -> None:
         if not self._closed:
@@ -231,8 +246,11 @@ class HookPool:
                 "requests failed: their hook process was lost",
                 extra={"reason": link.lost, "count": len(link.sequences)},
             )
+        error = HookError("the process that ran the output hooks was lost")
+        for ruling in link.rulings:  # those that belong together have not all come
+            self._next_turn.add(replace(ruling, piece=None, reason=None, error=error))
         for sequence in list(link.sequences.values()):
-            sequence.error = HookError("the process that ran the output hooks was lost")
+            sequence.error = error
             sequence.group.link = None
             if sequence.waiting:
                 self._forget(sequence)

@@ -8,12 +8,14 @@ hooks need and no engine. It ends when the worker closes its end of the socket, 
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -30,14 +32,17 @@ _PR_SET_PDEATHSIG: Final = 1
 
 async def serve(stream: socket.socket, boot: Boot) -> int:
     """Build the chain, and run it until the end. Returns the exit status."""
+    ours = os.getpid()
     try:
         child = Child(stream, Chain.build(boot.settings, phase=boot.phase, model=boot.model))
         await child.start()
+        started = Started()
     except StartError as error:
-        stream.sendall(encode(Started(str(error))))
-        return 2
-    stream.sendall(encode(Started()))
-    return await child.run()
+        started = Started(str(error))
+    if os.getpid() != ours:
+        os._exit(1)  # a hook has forked, and returned in both processes
+    stream.sendall(encode(started))
+    return 2 if started.error else await child.run()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     if boot is None:
         return 1
     sys.path[:] = boot.import_path
+    os.register_at_fork(after_in_child=partial(os.close, stream.fileno()))  # it is not theirs
     logs.configure(boot.component, format=boot.log_format, level=boot.log_level)
     if boot.settings.memory_mb:
         limit = boot.settings.memory_mb * 1024 * 1024

@@ -54,9 +54,8 @@ class PoolSequence(Generic[Link]):
             raise WireError("a ruling that nobody asked for")
         work = self.waiting.popleft()
         if change is None:
-            return Ruling(
-                work.request_id, self._as_it_is(work.piece), work.final, None, None, seconds
-            )
+            piece = self._as_it_is(work.piece)
+            return Ruling(work.request_id, piece, work.final, None, None, seconds, work.generated)
         return Ruling(
             work.request_id,
             self._changed(work.piece, change),
@@ -64,6 +63,7 @@ class PoolSequence(Generic[Link]):
             change.reason,
             None if change.error is None else HookError(change.error),
             seconds,
+            work.generated,
         )
 
     def answer_rest(
@@ -71,7 +71,8 @@ class PoolSequence(Generic[Link]):
     ) -> list[Ruling]:
         """Every Work that waits is answered so."""
         rulings = [
-            Ruling(work.request_id, None, work.final, reason, error) for work in self.waiting
+            Ruling(work.request_id, None, work.final, reason, error, generated=work.generated)
+            for work in self.waiting
         ]
         self.waiting.clear()
         return rulings
@@ -99,10 +100,10 @@ class PoolSequence(Generic[Link]):
         self._ids += piece.token_ids
         self._extras += [None] * count if piece.extras is None else piece.extras
 
-    def _take(self, positions: list[int]) -> tuple[list[int], list[Any] | None]:
+    def _take(self, positions: list[int]) -> tuple[tuple[int, ...], list[Any] | None]:
         """Those tokens; what is before the last of them is dropped."""
         if not positions:
-            return [], None
+            return (), None
         first = self._answered - len(self._ids)
         start, end = positions[0] - first, positions[-1] - first + 1
         if not 0 <= start < end <= len(self._ids):
@@ -115,4 +116,4 @@ class PoolSequence(Generic[Link]):
         else:
             raise WireError("tokens out of their order")
         del self._ids[:end], self._extras[:end]
-        return ids, None if extras[0] is None else extras
+        return tuple(ids), None if extras[0] is None else extras

@@ -6,12 +6,13 @@ does not. Then it sends a Batch for each step, and Replies come back; the end of
 end in order. The process says Started once, then Replies, and AllCounted about once a second.
 
 Columns, not records: encoding and decoding a Batch of 32 tokens and its Reply takes 4.4 µs in all.
-A Reply names only what a hook changed, so that a chunk which passes costs its request_id.
+A Reply names only what a hook changed, so that a chunk which passes costs its request_id. One that
+would be long is cut, so that the worker never reads much at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,9 @@ from tandem.hooks.settings import HookSettings
 from tandem.logs import Format
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""More than the longest text of one verdict takes."""
+REPLY_CHARS: Final = 256 * 1024
+"""A Reply that has so much text is sent; what follows goes into another one."""
 _LENGTH_BYTES: Final = 4
 
 
@@ -62,7 +66,7 @@ class Batch(msgspec.Struct, array_like=True):
     request_ids: list[int]
     """The Works; `texts` and `token_ids` are parallel."""
     texts: list[str]
-    token_ids: list[Sequence[int]]
+    token_ids: list[tuple[int, ...]]
     finals: list[int]
     """Places of those that are final."""
 
@@ -95,6 +99,10 @@ class Reply(msgspec.Struct, array_like=True, tag=True):
     """Place, and time spent in hooks by a sequence that is over with this Ruling."""
     aborts: int
     """So many aborts were heard."""
+    more: bool = False
+    """More Replies follow that belong to this one: Rulings that were given together are delivered
+    together (S0-029).
+    """
 
 
 class Counted(msgspec.Struct, array_like=True):
@@ -131,12 +139,12 @@ def encode(message: Batch | Answer) -> bytes:
     return frame(_encoder.encode(message))
 
 
-def decode_batch(payload: bytes) -> Batch:
+def decode_batch(payload: bytes | bytearray) -> Batch:
     """Raises msgspec.DecodeError."""
     return _batches.decode(payload)
 
 
-def decode_answer(payload: bytes) -> Answer:
+def decode_answer(payload: bytes | bytearray) -> Answer:
     """Raises msgspec.DecodeError."""
     return _answers.decode(payload)
 
@@ -144,22 +152,30 @@ def decode_answer(payload: bytes) -> Answer:
 class Frames:
     """Cuts a stream into payloads."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_needed", "_rest")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        self._needed = 0
+        """Bytes that complete the first message of the rest, as far as is known."""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes | bytearray]:
         """The payloads that are complete with `data`. Raises WireError."""
-        data = self._rest + data if self._rest else data
+        if self._rest:
+            self._rest += data
+            data = self._rest
         start, size = 0, len(data)
+        if size < self._needed:
+            return
+        self._needed = 0
         while size - start >= _LENGTH_BYTES:
             begin = start + _LENGTH_BYTES
             end = begin + int.from_bytes(data[start:begin], "little")
             if end - begin > MAX_MESSAGE_BYTES:
                 raise WireError(f"a message of {end - begin} bytes")
             if end > size:
+                self._needed = end - start
                 break
             yield data[begin:end]
             start = end
-        self._rest = data[start:]
+        self._rest = bytearray(data[start:])
