@@ -4,6 +4,8 @@ when it fails, and silent about what it sends.
 - The answer comes before the classifier's own timeout, or a ScoringError does.
 - Redirects are not followed, TLS certificates are verified, proxies of the environment are ignored.
 - Only an attempt to connect is repeated: a request that may have arrived is not sent twice.
+- An answer reaches the call that asked for it alone: a connection is used again only where exactly
+  one answer had come.
 - No header and no body is ever logged.
 """
 
@@ -11,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from tandem.errors import LoadError
 from tandem.guardrails.adapters.breaker import CircuitBreaker, UnavailableError
@@ -26,13 +27,12 @@ from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.hooks.classifiers.contract import ScoringError
 
 if TYPE_CHECKING:
-    import httpx
+    from tandem.guardrails.adapters.connection import Answer
+    from tandem.guardrails.adapters.connections import Connections
 
 MARGIN = 0.95
 """Share of a classifier's timeout that the call may take; the rest is for what comes before and
 after it."""
-KEEP_ALIVE_SECONDS = 4.0
-"""Less than the 5 s after which common servers close, so that no request meets a closing one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,27 +80,18 @@ class GuardrailClient:
         options: HttpOptions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises LoadError: the URL cannot be used, a file cannot be read, httpx is not there."""
-        self._httpx = _import_httpx()
-        self._url = _checked_url(url)
+        """Raises LoadError: the URL cannot be used, a file cannot be read, h11 is not there."""
+        parts = _checked_url(url)
+        self._connections = _connections(parts, options)
+        self._host = parts.netloc
+        self._target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=-._~")
         self._key = key
         self._key_header = key_header
         self._key_prefix = key_prefix
-        self._options = options
         self._breaker = CircuitBreaker(
             failures=options.circuit_failures,
             open_seconds=options.circuit_open_ms / 1000,
             clock=clock,
-        )
-        self._client = self._httpx.AsyncClient(
-            verify=_tls(options.ca_file),
-            trust_env=False,
-            follow_redirects=False,
-            limits=self._httpx.Limits(
-                max_connections=options.max_connections,
-                max_keepalive_connections=options.max_connections,
-                keepalive_expiry=KEEP_ALIVE_SECONDS,
-            ),
         )
 
     async def post(
@@ -115,49 +106,36 @@ class GuardrailClient:
         - `refused` (401, 403), `redirected`, `http_error`: any other status than success;
         - `too_large`, `bad_answer`: an answer beyond its bound, or no JSON object.
         """
-        seconds = timeout_ms / 1000 * MARGIN
+        waits = self._connections.full
         with self._breaker.call():
             try:
-                async with asyncio.timeout(seconds):
-                    answer = await self._send(body, self._headers(headers), seconds)
+                async with asyncio.timeout(timeout_ms / 1000 * MARGIN):
+                    async with self._connections.one() as connection:
+                        waits = False
+                        sent = [*self._headers(headers).items()]
+                        answer = await connection.ask(self._target, sent, body)
             except TimeoutError:
+                if waits:
+                    raise ScoringError("busy") from None
                 raise UnavailableError("timeout") from None
-            except self._httpx.HTTPError as error:
-                self._fail(error)
-            return _parse(answer)
+            self._check(answer)
+            return _parse(answer.body)
 
     async def aclose(self) -> None:
         """Close all connections to the service."""
-        await self._client.aclose()
+        self._connections.close()
 
     def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers = {"Host": self._host, "Content-Type": "application/json"}
+        headers["Accept"] = "application/json"
         headers["Accept-Encoding"] = "identity"  # so that the bound is on what is read
         if self._key.value:
             headers[self._key_header] = self._key_prefix + self._key.value
         return {**headers, **(more or {})}
 
-    async def _send(self, body: bytes, headers: dict[str, str], seconds: float) -> bytes:
-        timeout = self._httpx.Timeout(
-            seconds, connect=min(seconds, self._options.connect_timeout_ms / 1000)
-        )
-        retries = self._options.connect_retries
-        while True:
-            request = self._client.stream(
-                "POST", self._url, content=body, headers=headers, timeout=timeout
-            )
-            try:
-                async with request as response:
-                    self._check_status(response.status_code)
-                    return await self._read(response)
-            except self._httpx.ConnectError:
-                if retries == 0:
-                    raise
-                retries -= 1
-
-    def _check_status(self, status: int) -> None:
-        if 200 <= status < 300:
-            return
+    def _check(self, answer: Answer) -> None:
+        """Raises ScoringError unless it is a success."""
+        status = answer.status
         if status >= 500:
             raise UnavailableError("server_error")
         if status == 429:
@@ -165,27 +143,10 @@ class GuardrailClient:
         if status in (401, 403):
             self._key.reload()  # for the next call
             raise ScoringError("refused")
-        raise ScoringError("redirected" if status < 400 else "http_error")
-
-    async def _read(self, response: httpx.Response) -> bytes:
-        if response.headers.get("content-encoding", "identity") != "identity":
+        if not 200 <= status < 300:
+            raise ScoringError("redirected" if status < 400 else "http_error")
+        if answer.encoding not in (b"", b"identity"):
             raise ScoringError("bad_answer")
-        body = bytearray()
-        async for part in response.aiter_raw():
-            body += part
-            if len(body) > self._options.max_response_bytes:
-                raise ScoringError("too_large")
-        return bytes(body)
-
-    def _fail(self, error: httpx.HTTPError) -> NoReturn:
-        """Without the error's own words, which name the address."""
-        if isinstance(error, self._httpx.PoolTimeout):
-            raise ScoringError("busy") from None
-        if isinstance(error, self._httpx.ConnectError | self._httpx.ConnectTimeout):
-            raise UnavailableError("unreachable") from None
-        if isinstance(error, self._httpx.TimeoutException):
-            raise UnavailableError("timeout") from None
-        raise UnavailableError("broken_off") from None
 
 
 def _parse(answer: bytes) -> dict[str, Any]:
@@ -202,7 +163,25 @@ def _no_constant(_name: str) -> NoReturn:
     raise ValueError  # NaN and the infinities, which JSON does not have
 
 
-def _checked_url(url: str) -> str:
+def _connections(parts: SplitResult, options: HttpOptions) -> Connections:
+    try:
+        from tandem.guardrails.adapters.connections import Connections
+    except ModuleNotFoundError as error:
+        raise LoadError("this classifier needs h11: install tandem-serving[guardrails]") from error
+    assert parts.hostname is not None
+    encrypted = parts.scheme == "https"
+    return Connections(
+        parts.hostname,
+        parts.port or (443 if encrypted else 80),
+        tls=_tls(options.ca_file) if encrypted else None,
+        most=options.max_connections,
+        connect_seconds=options.connect_timeout_ms / 1000,
+        retries=options.connect_retries,
+        max_bytes=options.max_response_bytes,
+    )
+
+
+def _checked_url(url: str) -> SplitResult:
     """Raises LoadError, without the URL: it may hold a password."""
     try:
         parts = urlsplit(url)
@@ -213,30 +192,17 @@ def _checked_url(url: str) -> str:
         raise LoadError("url must be a text like https://host:port/path")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise LoadError("url must hold no user, password, query or fragment: use api_key_file")
-    return url
+    if not parts.netloc.isascii():
+        raise LoadError("url must name its host in ASCII")
+    return parts
 
 
 @cache
 def _tls(ca_file: str) -> ssl.SSLContext:
     """Shared, because reading the authorities takes some 20 ms."""
-    if not ca_file:
-        context: ssl.SSLContext = _import_httpx().create_ssl_context(trust_env=False)
-        return context
+    import certifi
+
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cafile=ca_file or certifi.where())
     except (OSError, ssl.SSLError) as error:
         raise LoadError(f"http.ca_file {ca_file} cannot be used: {error.strerror}") from error
-
-
-def _import_httpx() -> Any:
-    try:
-        import httpx
-    except ModuleNotFoundError as error:
-        raise LoadError(
-            "this classifier needs httpx: install tandem-serving[guardrails]"
-        ) from error
-    # At their own levels they log addresses (INFO) and headers (DEBUG) of every call.
-    for name in ("httpx", "httpcore"):
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logger.level, logging.WARNING))
-    return httpx

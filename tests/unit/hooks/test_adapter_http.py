@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import gzip
 import logging
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +18,8 @@ import pytest
 from guardrail_server import GuardrailServer, Reply, free_port, serving
 
 from tandem.errors import LoadError
+from tandem.guardrails.adapters.connection import Connection
+from tandem.guardrails.adapters.connections import Connections
 from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringError
@@ -249,18 +251,16 @@ async def test_requests_that_are_refused_do_not_open_the_circuit(server: Guardra
 async def test_only_connecting_is_tried_again(
     server: GuardrailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import httpx
-
     attempts: list[str] = []
-    handle = httpx.AsyncHTTPTransport.handle_async_request
+    connect = Connections._try
 
-    async def flaky(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        attempts.append(request.method)
+    async def flaky(connections: Connections) -> Connection:
+        attempts.append("connect")
         if len(attempts) == 1:
-            raise httpx.ConnectError("refused")
-        return await handle(transport, request)
+            raise ConnectionRefusedError
+        return await connect(connections)
 
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", flaky)
+    monkeypatch.setattr(Connections, "_try", flaky)
     async with client_of(server.url) as client:
         await client.post(BODY, timeout_ms=2000)
         assert (len(attempts), len(server.requests)) == (2, 1)
@@ -268,7 +268,7 @@ async def test_only_connecting_is_tried_again(
         assert await reason_of(client) == "broken_off"
         server.reply = Reply(status=503)
         assert await reason_of(client) == "server_error"
-    assert (len(attempts), len(server.requests)) == (4, 3)
+    assert (len(attempts), len(server.requests)) == (3, 3)
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -340,15 +340,12 @@ def test_a_wrong_http_setting_stops_the_worker(http: dict[str, Any]) -> None:
         HttpOptions.parse(http)
 
 
-def test_without_httpx_the_worker_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "httpx":
-            raise ModuleNotFoundError("No module named 'httpx'", name="httpx")
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+def test_without_its_packages_the_worker_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "tandem.guardrails.adapters.connections", raising=False)
+    monkeypatch.delitem(sys.modules, "tandem.guardrails.adapters.connection", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(LoadError, match=r"install tandem-serving\[guardrails\]"):
         GuardrailClient("http://host", key=ApiKey(), options=HttpOptions())
 
