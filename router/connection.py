@@ -92,7 +92,9 @@ class WorkerConnection:
         """
         reason, died = "its stream was broken off", True
         try:
-            async with open_channel(self.listed.address, self._tls) as channel:
+            async with open_channel(
+                self.listed.address, self._tls, role=self.listed.phase.value
+            ) as channel:
                 reason = await self._serve(worker_pb2_grpc.WorkerStub(channel))
                 died = False
         except grpc.aio.AioRpcError as error:

@@ -101,7 +101,7 @@ class RouterLink:
 
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
-        async with open_channel(self._address, self._tls) as channel:
+        async with open_channel(self._address, self._tls, role="router") as channel:
             stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
             call = stub.Connect(stream.outbox.messages())
             reason = ""

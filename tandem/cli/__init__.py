@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from tandem.cli import chat, check_hook, demo, fetch_model, options, up, verify
+from tandem.cli import certificates, chat, check_hook, demo, fetch_model, options, up, verify
 from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.plan import COMPONENTS
@@ -18,6 +18,7 @@ DISTRIBUTION = "tandem-serving"
 _CHECK_HOOK = "Run an output hook against the calls a worker makes."
 _VERIFY = "Check that a deployment serves, and that its KV cache really moves."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
+_CERTIFICATES = "Make a CA and certificates for mutual TLS, or renew them in time."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check-hook", check_hook, check_hook.check_hook, _CHECK_HOOK),
         ("verify", verify, verify.verify, _VERIFY),
         ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
+        ("certificates", certificates, certificates.certificates, _CERTIFICATES),
     ):
         command = commands.add_parser(name, help=text)
         module.add_arguments(command)

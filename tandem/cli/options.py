@@ -72,6 +72,12 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
             help=f"Output hook of the {phase} workers.",
         )
     parser.add_argument(
+        "--certificates",
+        type=Path,
+        metavar="DIR",
+        help="What `tandem certificates --to DIR` made: mutual TLS between the components.",
+    )
+    parser.add_argument(
         "--test-logits-processor",
         action="store_true",
         help='Force every answer to be "Hello world!": proves the logits path in both phases.',
@@ -90,6 +96,7 @@ def stack_options(arguments: argparse.Namespace) -> StackOptions:
         hook_decode=arguments.hook_decode,
         test_logits_processor=arguments.test_logits_processor,
         engine_options=engine_options(arguments.engine_options),
+        certificates=arguments.certificates and arguments.certificates.resolve(),
     )
 
 

@@ -28,6 +28,8 @@ class StackOptions:
     test_logits_processor: bool = False
     engine_options: tuple[str, ...] = ()
     """key=value, for the engine of every worker."""
+    certificates: Path | None = None
+    """A folder of `tandem certificates`, for mutual TLS between the components."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More flags by component ("router") or by one process of it ("decode_worker-1")."""
 
@@ -77,6 +79,7 @@ def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> 
         flags.append(f"--hook={hook}")
     if options.test_logits_processor:
         flags.append("--test-logits-processor")
+    flags += _tls(options, module)
     return Launch(name, module, address, metrics, (*flags, *_more(options, module, name)))
 
 
@@ -89,6 +92,7 @@ def _router(options: StackOptions, workers: list[Launch], *, address: str, metri
         f"--metrics-listen={metrics}",
         f"--prefill={addresses('prefill_worker')}",
         f"--decode={addresses('decode_worker')}",
+        *_tls(options, "router"),
     )
     return Launch("router", "router", address, metrics, (*flags, *_more(options, "router")))
 
@@ -99,8 +103,21 @@ def _frontend(options: StackOptions, router: Launch, *, address: str, metrics: s
         f"--metrics-listen={metrics}",
         f"--router={router.address}",
         f"--model-path={options.model_path}",
+        *_tls(options, "frontend"),
     )
     return Launch("frontend", "frontend", address, metrics, (*flags, *_more(options, "frontend")))
+
+
+def _tls(options: StackOptions, module: str) -> tuple[str, ...]:
+    folder = options.certificates
+    if folder is None:
+        return ()
+    role = module.removesuffix("_worker")
+    return (
+        f"--tls-cert={folder / role}.crt",
+        f"--tls-key={folder / role}.key",
+        f"--tls-ca={folder / 'ca.crt'}",
+    )
 
 
 def _more(options: StackOptions, *names: str) -> tuple[str, ...]:

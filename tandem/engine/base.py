@@ -28,6 +28,7 @@ from tandem.errors import TandemError
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.tls import PeerTls
 
 
 class Role(enum.StrEnum):
@@ -154,6 +155,8 @@ class EngineSettings:
     registry: Registry
     """The logits processors that requests may name."""
     nodes: Nodes = ONE_NODE
+    tls: PeerTls | None = None
+    """What gRPC of the engine's own, between the phases, is secured with."""
 
 
 class Engine(Protocol):

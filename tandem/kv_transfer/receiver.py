@@ -14,6 +14,7 @@ from tandem.kv_transfer.lease import MARGIN_SECONDS, Leases
 from tandem.kv_transfer.nixl import Memory
 from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
 from tandem.kv_transfer.tasks import Tasks
+from tandem.wire.tls import PeerTls
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a peer says that bytes are moving
 
@@ -30,10 +31,12 @@ class Receiver:
         on_crash: Callable[[BaseException], None],
         settle_seconds: float = 2.0,
         margin_seconds: float = MARGIN_SECONDS,
+        tls: PeerTls | None = None,
     ) -> None:
         """`settle_seconds`: how long an abort waits for prefill's word before it is final."""
         self.memory = memory
         self.hello = memory.describe(token_bytes=token_bytes)
+        self.tls = tls
         self.free = free
         self.leases: Leases[int] = Leases()
         self.tasks = Tasks(on_crash)

@@ -15,6 +15,7 @@ from tandem.kv_transfer.lease import Leases
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.outbox import Outbox
+from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class ReceiverSide(Protocol):
     """The receiver, as its links need it."""
 
     hello: kv_pb2.KvMemory
+    tls: PeerTls | None
     free: Callable[[Sequence[int]], None]
     leases: Leases[int]
 
@@ -93,7 +95,7 @@ class ReceiverLink:
     async def run(self) -> None:
         error = KvTransferError("the prefill engine closed the hand-over stream")
         try:
-            async with open_channel(self._peer) as channel:
+            async with open_channel(self._peer, self._receiver.tls, role="prefill") as channel:
                 call = kv_pb2_grpc.KvTransferStub(channel).Exchange(self._outbox.messages())
                 await self._read(call)
         except grpc.aio.AioRpcError as broken:

@@ -18,6 +18,7 @@ from tandem.kv_transfer.sender_link import SenderLink, Servicer
 from tandem.kv_transfer.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
+from tandem.wire.tls import PeerTls
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
 _REMEMBER_SECONDS = 30.0  # how long a room that ended early is told apart from one not yet known
@@ -57,7 +58,12 @@ class Sender:
     """All rooms of a prefill engine, over all its decode peers."""
 
     def __init__(
-        self, memory: Memory, *, token_bytes: int, on_crash: Callable[[BaseException], None]
+        self,
+        memory: Memory,
+        *,
+        token_bytes: int,
+        on_crash: Callable[[BaseException], None],
+        tls: PeerTls | None = None,
     ) -> None:
         self.memory = memory
         self.hello = memory.describe(token_bytes=token_bytes)
@@ -70,7 +76,7 @@ class Sender:
         self._ended = Remembered(_REMEMBER_SECONDS)
         self._links: set[SenderLink] = set()
         self._tasks = Tasks(on_crash)
-        self._server = Server()
+        self._server = Server(tls, caller="decode")
         self._pumping = False
 
     async def start(self, host: str, port: int) -> int:

@@ -11,7 +11,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tandem.message_limits import MAX_MESSAGE_BYTES
-from tandem.wire.tls import PeerTls
+from tandem.wire.callers import CallerCheck
+from tandem.wire.tls import PeerRole, PeerTls
 
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -38,13 +39,16 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
+def open_channel(
+    address: str, tls: PeerTls | None = None, *, role: PeerRole = "router"
+) -> grpc.aio.Channel:
     """A channel to "host:port"; it connects on first use and reconnects by itself, with the
-    certificate that it was opened with. Without `tls` it is plaintext.
+    certificate that it was opened with. With `tls` only a server of that role is believed; without
+    it is plaintext.
     """
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-    name = ("grpc.ssl_target_name_override", tls.peer_name)
+    name = ("grpc.ssl_target_name_override", tls.name_of(role))
     return grpc.aio.secure_channel(
         address, tls.channel_credentials(), options=[*_CHANNEL_OPTIONS, name]
     )
@@ -57,10 +61,13 @@ class Server:
     name.
     """
 
-    def __init__(self, tls: PeerTls | None = None) -> None:
-        """Without `tls` it is plaintext."""
+    def __init__(self, tls: PeerTls | None = None, *, caller: PeerRole | None = None) -> None:
+        """`caller`: the one role that may call anything here, health and reflection too; None:
+        nobody. Without `tls` it is plaintext, and anybody may.
+        """
         self._tls = tls
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        checks = () if tls is None else (CallerCheck(tls, caller),)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=checks)
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

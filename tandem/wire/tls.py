@@ -1,19 +1,26 @@
-"""Mutual TLS of the gRPC between components.
+"""Mutual TLS of the gRPC between components, and which of them may call which.
 
-Every component shows one certificate, as a server and as a client, and trusts one CA for both. All
-certificates bear one name, `tls_peer_name`: components are dialled by addresses that no certificate
-could know. Whoever holds a certificate of that CA is a peer, so the CA is to be Tandem's own.
+Every component shows one certificate, as a server and as a client, and trusts one CA for both. A
+certificate bears its holder's role as a DNS name below `tls_peer_name`, such as `router.tandem`:
+components are dialled by addresses that no certificate could know. Whoever dials asks for the role
+that it means to reach; whoever is called looks for the role that may call it. Whoever can make the
+CA sign is any component, so the CA is to be Tandem's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol, get_args
 
 import grpc
 
 from tandem.certificates import CertificateFiles, LoadedCertificate
 from tandem.errors import ConfigError
+
+PeerRole = Literal["frontend", "router", "prefill", "decode"]
+ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
+_DNS_NAMES = "peer_dns"
+"""gRPC's name for them; names of other kinds, such as addresses, are not among them."""
 
 CERT_HELP = (
     "PEM file of this component's certificate, for mutual TLS with the other components; it is read"
@@ -21,7 +28,10 @@ CERT_HELP = (
 )
 KEY_HELP = "PEM file of that certificate's key, without a password."
 CA_HELP = "PEM file of the CA whose certificates other components must show: Tandem's own."
-PEER_NAME_HELP = "DNS name in every component's certificate; addresses are not compared."
+PEER_NAME_HELP = (
+    "DNS name below which certificates bear roles: frontend.NAME, router.NAME, prefill.NAME and"
+    " decode.NAME. Addresses are not compared."
+)
 
 
 class TlsSettings(Protocol):
@@ -51,6 +61,11 @@ def files(settings: TlsSettings) -> Mapping[str, str]:
     return {"tls_cert": settings.tls_cert, "tls_ca": settings.tls_ca}
 
 
+def role_name(role: PeerRole, peer_name: str) -> str:
+    """The DNS name that a component of this role has in its certificate."""
+    return f"{role}.{peer_name}"
+
+
 class PeerTls:
     """Credentials of one component, from its files as they are now."""
 
@@ -60,12 +75,16 @@ class PeerTls:
             cert=settings.tls_cert, key=settings.tls_key, ca=settings.tls_ca
         )
         self._served = self._files.current()
-        self.peer_name = settings.tls_peer_name
+        self._peer_name = settings.tls_peer_name
 
     @classmethod
     def of(cls, settings: TlsSettings) -> PeerTls | None:
         """The credentials of these settings, or None for plaintext. Raises ConfigError."""
         return cls(settings) if settings.tls_cert else None
+
+    def name_of(self, role: PeerRole) -> str:
+        """The name that a peer of this role must bear."""
+        return role_name(role, self._peer_name)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """New credentials, for each dial: a channel never reads its files again."""
@@ -91,3 +110,10 @@ class PeerTls:
 
 def _server_configuration(loaded: LoadedCertificate) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], loaded.ca)
+
+
+def names(auth_context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+    """What a caller's certificate calls it, of its call's `auth_context()`. A pattern such as
+    `*.tandem` is a name of its own here, and matches nothing.
+    """
+    return tuple(each.decode("utf-8", "replace") for each in auth_context.get(_DNS_NAMES, ()))

@@ -35,6 +35,7 @@ class Follower:
         """Loads logits processors, which every rank runs. Raises StartError."""
         self._phase: Phase = phase
         self._config = config
+        startup.keep_transfer_local(config.host(phase))
         settings = startup.engine_settings(phase, config, startup.load_registry(config))
         self._engine = factory.follow(config.engine, Role(phase), settings)
         self._following = True

@@ -87,6 +87,7 @@ class Worker:
         """
         self._phase: Phase = phase
         self._config = config
+        self._tls = PeerTls.of(config)
         self._tracer = tracer
         self._registry = startup.load_registry(config)
         self._hooks = WorkerHooks.load(phase, config)
@@ -94,7 +95,7 @@ class Worker:
         self._parts = load(config, self._tokenizer)
         self._counters = WorkerCounters()
         self._engine = self._make_engine()
-        self._server = Server(PeerTls.of(config))
+        self._server = Server(self._tls, caller="router")
         self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
         self._drained = metrics.DrainMetrics("worker", phase=phase)
         self._admin = AsyncExitStack()
@@ -163,7 +164,8 @@ class Worker:
     # --- starting --------------------------------------------------------------------------------
 
     def _make_engine(self) -> Engine:
-        settings = startup.engine_settings(self._phase, self._config, self._registry)
+        startup.keep_transfer_local(self._config.host(self._phase))
+        settings = startup.engine_settings(self._phase, self._config, self._registry, self._tls)
         return factory.create(self._config.engine, Role(self._phase), settings)
 
     def _make_service(self, engine: EngineDescription) -> None:

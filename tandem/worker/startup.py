@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import time
 from typing import Protocol, TypeVar
 
+from tandem.config import export
 from tandem.engine.base import EngineDescription, EngineSettings
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
@@ -16,6 +18,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
+from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,9 @@ def load_registry(config: WorkerConfig) -> Registry:
     )
 
 
-def engine_settings(phase: Phase, config: WorkerConfig, registry: Registry) -> EngineSettings:
+def engine_settings(
+    phase: Phase, config: WorkerConfig, registry: Registry, tls: PeerTls | None = None
+) -> EngineSettings:
     return EngineSettings(
         model_path=config.model_path,
         model_name=config.model_name(),
@@ -49,7 +54,23 @@ def engine_settings(phase: Phase, config: WorkerConfig, registry: Registry) -> E
         options=config.engine_options,
         registry=registry,
         nodes=config.engine_nodes(),
+        tls=tls,
     )
+
+
+def keep_transfer_local(host: str) -> None:
+    """Where peers reach this worker on this machine alone, keep UCX there too: it would listen on
+    every network of the machine. An operator's own choice stays. Before an engine is made.
+    """
+    if is_loopback(host):
+        export({"UCX_NET_DEVICES": "lo"})
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def forced_entries(

@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.wire import tls
+
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")
 
 
@@ -45,16 +47,21 @@ class Authority:
             *("-subj", f"/CN=CA of {folder.name}"),
         )
 
-    def issue(self, name: str = "tandem", *, days: int = 1) -> Files:
-        """A certificate for a DNS name."""
+    def issue(self, *names: str, days: int = 1, alternative_names: tuple[str, ...] = ()) -> Files:
+        """A certificate for these DNS names; without any, for every role. The first is its common
+        name too. `alternative_names`: its DNS names instead of them.
+        """
+        names = names or tuple(tls.role_name(role, "tandem") for role in tls.ROLES)
         self._count += 1
         cert, key, request, extensions, ca = (
             self._folder / f"{self._count}.{suffix}"
             for suffix in ("crt", "key", "csr", "ext", "ca")
         )
-        extensions.write_text(f"subjectAltName=DNS:{name}\n")
+        extensions.write_text(
+            "subjectAltName=" + ",".join(f"DNS:{name}" for name in alternative_names or names)
+        )
         shutil.copyfile(self._ca, ca)
-        _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={names[0]}")
         _openssl(
             *("x509", "-req", "-in", request, "-CA", self._ca, "-CAkey", self._ca_key),
             *("-CAcreateserial", "-out", cert, "-days", str(days), "-extfile", extensions),

@@ -1,36 +1,56 @@
-"""A whole stack over mutual TLS and HTTPS, and certificates that are replaced while it serves."""
+"""A whole stack over mutual TLS and HTTPS: who gets an answer from which port, and certificates
+that are replaced while it serves.
+"""
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import openai
+import psutil
 import pytest
 from authority import Authority, Files
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stacks import MODEL, SIM_READY_SECONDS, metric_sum, options
 
-from tandem.cli.plan import COMPONENTS
+from tandem.cli import main
 from tandem.cli.stack import Stack
+from tandem.wire.tls import ROLES, PeerRole
 
 PROMPT = "The for statement is used to"
 SERVING = health_pb2.HealthCheckResponse.SERVING
+FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
+REFUSED = grpc.StatusCode.UNAVAILABLE
+GRPC: dict[str, tuple[PeerRole, PeerRole]] = {
+    # Each gRPC port -> the role that it has, and the one that it answers.
+    "router": ("router", "frontend"),
+    "prefill_worker-0": ("prefill", "router"),
+    "decode_worker-0": ("decode", "router"),
+    "hand-over": ("prefill", "decode"),
+}
+
+
+def files_of(folder: Path, role: PeerRole) -> Files:
+    return Files(folder / f"{role}.crt", folder / f"{role}.key", folder / "ca.crt")
 
 
 class Secured:
-    """A stack whose components have a certificate each."""
+    """A stack with the certificates that `tandem certificates` made."""
 
-    def __init__(self, stack: Stack, files: dict[str, Files], public: Files) -> None:
+    def __init__(self, stack: Stack, folder: Path, public: Files, kv_port: int) -> None:
         self.stack = stack
-        self.files = files
+        self.folder = folder
         self.public = public
+        self._kv_port = kv_port
 
     @property
     def url(self) -> str:
@@ -50,16 +70,21 @@ class Secured:
             )
             return "".join(chunk.choices[0].text for chunk in stream)
 
-    def health(self, component: str, files: Files | None) -> Any:
-        """What grpc.health.v1 answers a client with these files, or with none."""
-        address = self.stack.components[component].address
+    def health(self, port: str, files: Files | None) -> Any:
+        """What grpc.health.v1 answers a client with these files, or with none, at a port of
+        GRPC.
+        """
+        if port == "hand-over":
+            address = f"127.0.0.1:{self._kv_port}"
+        else:
+            address = self.stack.components[port].address
         if files is None:
             channel = grpc.insecure_channel(address)
         else:
             credentials = grpc.ssl_channel_credentials(
                 files.ca.read_bytes(), files.key.read_bytes(), files.cert.read_bytes()
             )
-            name = [("grpc.ssl_target_name_override", "tandem")]
+            name = [("grpc.ssl_target_name_override", f"{GRPC[port][0]}.tandem")]
             channel = grpc.secure_channel(address, credentials, options=name)
         with channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)
@@ -68,43 +93,64 @@ class Secured:
             except grpc.RpcError as error:
                 return error.code()  # type: ignore[attr-defined]
 
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates") / "ours")
+    def of(self, role: PeerRole) -> Files:
+        return files_of(self.folder, role)
 
 
 @pytest.fixture(scope="module")
-def secured(
-    model_path: Path, certificates: Authority, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Secured]:
-    files = {component: certificates.issue() for component in COMPONENTS}
-    public = certificates.issue("localhost")
-    flags = {component: each.flags for component, each in files.items()}
-    flags["frontend"] += (f"--https-cert={public.cert}", f"--https-key={public.key}")
-    plain = options("sim", model_path, hook_prefill="", hook_decode="", flags=flags)
+def secured(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("certificates") / "ours"
+    assert main(["certificates", "--to", str(folder)]) == 0
+    public = Authority(folder.parent / "public").issue("localhost")
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        kv_port = free.getsockname()[1]
+    plain = options(
+        "sim",
+        model_path,
+        hook_prefill="",
+        hook_decode="",
+        flags={"frontend": (f"--https-cert={public.cert}", f"--https-key={public.key}")},
+        engine_options=(f"kv_port={kv_port}",),
+        certificates=folder,
+    )
     with Stack(plain, run_dir=tmp_path_factory.mktemp("tls")) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
-        yield Secured(stack, files, public)
+        yield Secured(stack, folder, public, kv_port)
 
 
 def test_the_openai_client_streams_through_a_stack_that_is_encrypted_throughout(
     secured: Secured,
 ) -> None:
     assert secured.complete()
-    for component in ("router", "prefill_worker-0", "decode_worker-0"):
-        assert secured.health(component, secured.files["frontend"]) == SERVING
 
 
 @pytest.mark.promise("S5-125")
-def test_every_grpc_port_refuses_who_has_no_certificate_of_ours(
-    secured: Secured, tmp_path: Path
+@pytest.mark.parametrize("port", GRPC)
+def test_every_grpc_port_answers_one_role_and_nobody_else(
+    secured: Secured, tmp_path: Path, port: str
 ) -> None:
-    ours, theirs = secured.files["frontend"], Authority(tmp_path / "strangers").issue()
-    for component in ("router", "prefill_worker-0", "decode_worker-0"):
-        stranger = Files(theirs.cert, theirs.key, ours.ca)
-        assert secured.health(component, stranger) == grpc.StatusCode.UNAVAILABLE
-        assert secured.health(component, None) == grpc.StatusCode.UNAVAILABLE
+    """Nobody: another role of ours, a certificate of another CA with the right name, none."""
+    answers = {role: secured.health(port, secured.of(role)) for role in ROLES}
+    caller = GRPC[port][1]
+    assert answers == dict.fromkeys(ROLES, FORBIDDEN) | {caller: SERVING}
+    theirs = Authority(tmp_path / "strangers").issue(f"{caller}.tandem")
+    stranger = Files(theirs.cert, theirs.key, secured.of("router").ca)
+    assert secured.health(port, stranger) == REFUSED
+    assert secured.health(port, None) == REFUSED
+
+
+def test_a_stack_on_this_machine_opens_no_port_to_another(secured: Secured) -> None:
+    """UCX, left alone, listens on every network of the machine."""
+    assert secured.complete()  # a hand-over has opened what it opens
+    for component in secured.stack.components.values():
+        process = psutil.Process(component.pid)
+        for each in (process, *process.children(recursive=True)):
+            found = {
+                connection.laddr.ip.removeprefix("::ffff:")
+                for connection in each.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            }
+            assert found <= {"127.0.0.1"}, component.name
 
 
 def test_every_component_says_when_its_certificates_end(secured: Secured) -> None:
@@ -115,21 +161,18 @@ def test_every_component_says_when_its_certificates_end(secured: Secured) -> Non
         files = ("tls_cert", "tls_ca", *(("https_cert",) if component.name == "frontend" else ()))
         for file in files:
             ends = metric_sum(text, "tandem_tls_certificate_expiry_seconds", {"file": file})
-            assert 0 < ends - time.time() < 31 * 24 * 3600
+            assert 0 < ends - time.time() < 3651 * 24 * 3600
 
 
 @pytest.mark.promise("S5-125")
-def test_a_stack_goes_over_to_another_ca_without_a_restart(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_a_stack_goes_over_to_another_ca_without_a_restart(secured: Secured) -> None:
     """Every file is replaced. Then the router is started anew, so that all dial again: the frontend
     to it, and it to workers that have run on all the while.
     """
     before = secured.complete()
-    another = Authority(tmp_path / "another")
-    old = {component: each.cert.read_bytes() for component, each in secured.files.items()}
-    for files in secured.files.values():
-        files.replace_by(another.issue())
+    old = {path.name: path.read_bytes() for path in secured.folder.iterdir()}
+    (secured.folder / "authorities.pem").unlink()
+    assert main(["certificates", "--to", str(secured.folder)]) == 0
     assert secured.complete() == before  # by streams that were open
     stack = secured.stack
     stack.components["router"].process.terminate()
@@ -137,6 +180,7 @@ def test_a_stack_goes_over_to_another_ca_without_a_restart(
     stack.restart("router")
     stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
     assert secured.complete() == before
-    assert all(old[name] != each.cert.read_bytes() for name, each in secured.files.items())
-    for component in ("router", "prefill_worker-0", "decode_worker-0"):
-        assert secured.health(component, secured.files["frontend"]) == SERVING
+    assert not old.keys() - {path.name for path in secured.folder.iterdir()}
+    assert all(content != (secured.folder / name).read_bytes() for name, content in old.items())
+    for port, (_, caller) in GRPC.items():
+        assert secured.health(port, secured.of(caller)) == SERVING

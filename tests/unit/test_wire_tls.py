@@ -14,17 +14,25 @@ import grpc
 import pytest
 from authority import Authority, Files
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from frontend.config import FrontendConfig
 from router.config import RouterConfig
 from tandem.errors import ConfigError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import grpc as wire
-from tandem.wire.tls import PeerTls
+from tandem.wire.tls import ROLES, PeerRole, PeerTls
 from tandem.worker.config import WorkerConfig
 
 PATIENCE = 10.0
 REFUSED = grpc.StatusCode.UNAVAILABLE
+FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
+MAY_CALL: dict[PeerRole, PeerRole | None] = {
+    "router": "frontend",
+    "prefill": "router",
+    "decode": "router",
+    "frontend": None,
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,10 @@ class _Worker(worker_pb2_grpc.WorkerServicer):
 
 
 @asynccontextmanager
-async def serving(credentials: PeerTls | None) -> AsyncIterator[str]:
-    server = wire.Server(credentials)
+async def serving(
+    credentials: PeerTls | None, caller: PeerRole | None = "frontend"
+) -> AsyncIterator[str]:
+    server = wire.Server(credentials, caller=caller)
     server.add(
         lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(_Worker(), into),
         "tandem.v1.Worker",
@@ -85,9 +95,15 @@ async def ask(channel: grpc.aio.Channel) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-async def dial(address: str, credentials: PeerTls | None) -> grpc.StatusCode:
-    async with wire.open_channel(address, credentials) as channel:
+async def dial(
+    address: str, credentials: PeerTls | None, role: PeerRole = "router"
+) -> grpc.StatusCode:
+    async with wire.open_channel(address, credentials, role=role) as channel:
         return await ask(channel)
+
+
+def issued(authority: Authority, *names: str) -> PeerTls:
+    return tls(authority.issue(*names))
 
 
 async def test_peers_of_one_ca_stream_to_each_other(authority: Authority) -> None:
@@ -112,7 +128,7 @@ async def test_a_client_without_our_certificate_is_refused(
         # It trusts our CA, and has nothing, or another CA's certificate, to show.
         assert await dial(address, tls(Files(theirs.cert, theirs.key, ours.ca))) is REFUSED
         root = grpc.ssl_channel_credentials(ours.ca.read_bytes())
-        options = [("grpc.ssl_target_name_override", "tandem")]
+        options = [("grpc.ssl_target_name_override", "router.tandem")]
         async with grpc.aio.secure_channel(address, root, options=options) as channel:
             assert await ask(channel) is REFUSED
         assert await dial(address, tls(ours)) is grpc.StatusCode.OK
@@ -125,11 +141,108 @@ async def test_a_server_of_another_ca_or_name_or_without_tls_is_not_believed(
     impostor = stranger.issue()
     async with serving(tls(Files(impostor.cert, impostor.key, ours.ca))) as address:
         assert await dial(address, tls(ours)) is REFUSED
-    async with serving(tls(authority.issue("other.example"))) as address:
+    async with serving(
+        tls(authority.issue("router.other.example"), tls_peer_name="other.example"), "router"
+    ) as address:
         assert await dial(address, tls(ours)) is REFUSED
-        assert await dial(address, tls(ours, tls_peer_name="other.example")) is grpc.StatusCode.OK
+        other = tls(authority.issue("router.other.example"), tls_peer_name="other.example")
+        assert await dial(address, other) is grpc.StatusCode.OK
     async with serving(None) as address:
         assert await dial(address, tls(ours)) is REFUSED
+
+
+@pytest.mark.parametrize("server", MAY_CALL)
+@pytest.mark.parametrize("caller", ROLES)
+async def test_a_server_answers_the_role_that_may_call_it_and_no_other(
+    authority: Authority, caller: PeerRole, server: PeerRole
+) -> None:
+    allowed = MAY_CALL[server]
+    credentials = issued(authority, f"{server}.tandem")
+    async with serving(credentials, allowed) as address:
+        answer = await dial(address, issued(authority, f"{caller}.tandem"), server)
+    assert answer is (grpc.StatusCode.OK if caller == allowed else FORBIDDEN)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("tandem",),
+        ("*.tandem",),
+        ("frontend",),
+        ("frontend.tandem.example",),
+        ("xfrontend.tandem",),
+        ("frontend.other",),
+        ("router.tandem", "prefill.tandem", "decode.tandem"),
+    ],
+    ids=" ".join,
+)
+async def test_what_only_looks_like_a_role_is_none(
+    authority: Authority, names: tuple[str, ...]
+) -> None:
+    async with serving(issued(authority, "router.tandem"), "frontend") as address:
+        assert await dial(address, issued(authority, *names)) is FORBIDDEN
+
+
+@pytest.mark.parametrize("other", ["decode.tandem", "decode.tandem,email:frontend.tandem"])
+async def test_names_of_other_kinds_give_no_role(authority: Authority, other: str) -> None:
+    """The common name, which authority.issue makes of its first name, and others."""
+    caller = authority.issue("frontend.tandem", alternative_names=(other,))
+    async with serving(issued(authority, "router.tandem"), "frontend") as address:
+        assert await dial(address, tls(caller)) is FORBIDDEN
+
+
+async def test_the_wrong_role_gets_nothing_of_any_kind_of_call(authority: Authority) -> None:
+    """Neither a stream, nor health in either form, nor reflection, nor what is not there."""
+    async with (
+        serving(issued(authority, "decode.tandem"), "router") as address,
+        wire.open_channel(address, issued(authority, "frontend.tandem"), role="decode") as channel,
+    ):
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        reflected: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        worker: Any = worker_pb2_grpc.WorkerStub(channel)
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
+        for call in (
+            worker.Connect(iter([worker_pb2.WorkerCommand()]), timeout=PATIENCE),
+            health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE),
+            reflected.ServerReflectionInfo(iter([question]), timeout=PATIENCE),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call.read()
+            assert refused.value.code() is FORBIDDEN
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await worker.Describe(worker_pb2.DescribeWorkerRequest(), timeout=PATIENCE)
+        assert refused.value.code() is FORBIDDEN
+        assert "router.tandem" in (refused.value.details() or "")
+
+
+async def test_refused_callers_are_named_in_the_log_and_cannot_fill_it(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray = issued(authority, "decode.tandem")
+    async with serving(issued(authority, "router.tandem"), "frontend") as address:
+        for _ in range(5):
+            assert await dial(address, stray) is FORBIDDEN
+    (line,) = (each for each in caplog.records if each.message == "calls refused: wrong role")
+    assert line.__dict__["reason"] == "it is decode.tandem"
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_server_of_another_role_is_not_believed(
+    authority: Authority, role: PeerRole
+) -> None:
+    """A component that was taken over cannot take another's place."""
+    async with serving(issued(authority, f"{role}.tandem")) as address:
+        for wanted in ROLES:
+            answer = await dial(address, issued(authority, "frontend.tandem"), wanted)
+            assert answer is (grpc.StatusCode.OK if wanted == role else REFUSED)
+
+
+async def test_a_certificate_that_has_ended_opens_nothing(authority: Authority) -> None:
+    ended = authority.issue("frontend.tandem", days=-1)
+    async with serving(issued(authority, "router.tandem"), "frontend") as address:
+        assert await dial(address, tls(ended)) is REFUSED
+    async with serving(tls(authority.issue("router.tandem", days=-1)), "frontend") as address:
+        assert await dial(address, issued(authority, "frontend.tandem")) is REFUSED
 
 
 async def test_a_renewal_takes_effect_at_the_next_dial_and_leaves_open_streams_alone(

@@ -19,6 +19,7 @@ from tandem.kv_transfer.receiver import Receiver
 from tandem.kv_transfer.receiver_link import Expected
 from tandem.kv_transfer.sender import Export, Sender
 from tandem.v1 import kv_pb2
+from tandem.wire.tls import PeerTls
 
 
 class Handover:
@@ -35,8 +36,12 @@ class Handover:
         page_count: int,
         free: Callable[[Sequence[int]], None],
         on_crash: Callable[[BaseException], None],
+        tls: PeerTls | None = None,
     ) -> None:
-        """Raises StartError where NIXL cannot run."""
+        """`tls`: for what the phases say to each other; the pages travel beside it.
+
+        Raises StartError where NIXL cannot run.
+        """
         self._options = options
         self.transport = TRANSPORT
         self._memory: Memory | None = None
@@ -51,10 +56,10 @@ class Handover:
         self.pages = self._memory.pages
         token_bytes = options.kv_bytes_per_token
         if role is Role.PREFILL:
-            self._sender = Sender(self._memory, token_bytes=token_bytes, on_crash=on_crash)
+            self._sender = Sender(self._memory, token_bytes=token_bytes, on_crash=on_crash, tls=tls)
         else:
             self._receiver = Receiver(
-                self._memory, token_bytes=token_bytes, free=free, on_crash=on_crash
+                self._memory, token_bytes=token_bytes, free=free, on_crash=on_crash, tls=tls
             )
 
     @property

@@ -351,7 +351,9 @@ class Network:
         return listener
 
     @asynccontextmanager
-    async def open_channel(self, address: str, tls: object = None) -> AsyncIterator[Channel]:
+    async def open_channel(
+        self, address: str, tls: object = None, *, role: str = ""
+    ) -> AsyncIterator[Channel]:
         """What a process calls instead of tandem.wire.grpc.open_channel."""
         client = PROCESS.get()
         assert client is not None, "only a process opens channels"

@@ -1,0 +1,147 @@
+"""Where the CA and the certificates are kept: a folder, or two Secrets of Kubernetes."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tandem.cli.certificate_issuing import AUTHORITIES_FILE, CA_FILE, Holding
+from tandem.errors import StartError
+from tandem.wire.tls import ROLES
+
+if TYPE_CHECKING:
+    from kubernetes.client import V1Secret
+
+_CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
+API_SECONDS = 20.0
+_CONFLICT = 409
+
+
+class StoreError(Exception):
+    """The certificates could not be read or written; the message says what to do."""
+
+
+class Store(Protocol):
+    def read(self) -> Holding:
+        """Raises StoreError."""
+        ...
+
+    def write(self, holding: Holding) -> bool:
+        """False: somebody else has written since it was read; nothing of theirs is lost. Raises
+        StoreError.
+        """
+        ...
+
+
+class Folder:
+    """Every file below one path, each replaced in one step; keys are for their owner alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Holding:
+        try:
+            return Holding(self._read(AUTHORITIES_FILE), self._read(*_CERTIFICATE_FILES))
+        except OSError as error:
+            raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    def write(self, holding: Holding) -> bool:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            for name, content in {**holding.authorities, **holding.certificates}.items():
+                self._replace(self._path / name, content)
+        except OSError as error:
+            raise StoreError(f"cannot write {error.filename}: {error.strerror}") from error
+        return True
+
+    def _read(self, *names: str) -> dict[str, bytes]:
+        paths = {name: self._path / name for name in names}
+        return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        mode = 0o644 if path.suffix == ".crt" else 0o600
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+        os.replace(fresh, path)
+
+
+class Secrets:
+    """Two Secrets that are there already: the CA's, which no component mounts, and that of the
+    certificates. They are read and replaced, and neither made nor listed.
+    """
+
+    def __init__(self, *, namespace: str, authorities: str, certificates: str) -> None:
+        """Names of the two. Raises StartError where there is no cluster, or no library for it."""
+        try:
+            from kubernetes import client, config
+            from urllib3.exceptions import HTTPError
+        except ImportError as error:
+            raise StartError("Secrets need: pip install 'tandem-serving[certificates]'") from error
+        settings = client.Configuration()
+        try:
+            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException as inside:
+            try:
+                config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            except config.ConfigException as outside:
+                raise StartError(f"no cluster is known: {inside} {outside}") from outside
+        self._api = client.CoreV1Api(client.ApiClient(settings))
+        self._errors: tuple[type[Exception], ...] = (client.ApiException, HTTPError)
+        self._namespace = namespace
+        self._names = (authorities, certificates)
+        self._found: tuple[V1Secret, ...] = ()
+
+    def read(self) -> Holding:
+        self._found = tuple(self._read(name) for name in self._names)
+        authorities, certificates = (_content(each) for each in self._found)
+        return Holding(authorities, certificates)
+
+    def write(self, holding: Holding) -> bool:
+        """The CA's comes first: what it signed is never kept without it."""
+        contents = (holding.authorities, holding.certificates)
+        return all(
+            self._replace(name, found, content)
+            for name, found, content in zip(self._names, self._found, contents, strict=True)
+            if content != _content(found)
+        )
+
+    def _read(self, name: str) -> V1Secret:
+        try:
+            return self._api.read_namespaced_secret(
+                name, self._namespace, _request_timeout=API_SECONDS
+            )
+        except self._errors as error:
+            raise self._failed("read", name, error) from error
+
+    def _replace(self, name: str, found: V1Secret, content: Mapping[str, bytes]) -> bool:
+        """With the version that was read: the API refuses it where another has come since."""
+        found.data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+        try:
+            self._api.replace_namespaced_secret(
+                name, self._namespace, found, _request_timeout=API_SECONDS
+            )
+        except self._errors as error:
+            if getattr(error, "status", None) == _CONFLICT:
+                return False
+            raise self._failed("write", name, error) from error
+        return True
+
+    def _failed(self, verb: str, name: str, error: Exception) -> StoreError:
+        status = getattr(error, "status", None)
+        hint = {
+            403: ": the account's Role must name it, with the verbs get and update",
+            404: ": it must be there before; helm upgrade makes it again",
+        }.get(status or 0, f": {error}")
+        return StoreError(
+            f"cannot {verb} Secret {self._namespace}/{name}"
+            f"{f' (status {status})' if status else ''}{hint}"
+        )
+
+
+def _content(secret: V1Secret) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}

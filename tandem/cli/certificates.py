@@ -1,0 +1,113 @@
+"""`tandem certificates`: a CA and a certificate for each role, made where they lack, kept while
+they are good, and renewed in time.
+
+The chart runs it as a Job after each change and as a CronJob every day; it may run again, and twice
+at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.cli.console import Console
+from tandem.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from tandem.cli.certificate_issuing import Plan
+    from tandem.cli.certificate_stores import Store
+
+ATTEMPTS = 5
+"""When others write at the same time."""
+MOST_DAYS = 36500
+MOST_NAME = 200
+"""A DNS name has at most 253 characters, a role and a dot among them."""
+_DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--to", type=Path, metavar="DIR", help="Keep them in this folder.")
+    add(
+        "--secrets",
+        nargs=2,
+        metavar=("CA", "CERTIFICATES"),
+        help="Keep them in these two Secrets, which must be there.",
+    )
+    add("--namespace", default="", help="Of the two Secrets.")
+    add(
+        "--peer-name",
+        type=_peer_name,
+        default="tandem",
+        metavar="NAME",
+        help="The components' setting tls_peer_name; roles are names below it. [%(default)s]",
+    )
+    add("--days", type=_days, default=90, help="Life of a certificate. [%(default)s]")
+    add("--ca-days", type=_days, default=3650, help="Life of the CA. [%(default)s]")
+
+
+def certificates(arguments: argparse.Namespace, console: Console) -> int:
+    """Raises StartError for arguments that do not fit, and where a library is not installed."""
+    if (arguments.to is None) is (arguments.secrets is None):
+        raise ConfigError("say where to keep them: --to, or --secrets")
+    if arguments.secrets and not arguments.namespace:
+        raise ConfigError("--secrets needs --namespace")
+    if arguments.days > arguments.ca_days:
+        raise ConfigError("--days must not be above --ca-days")
+    try:
+        from tandem.cli import certificate_issuing, certificate_stores
+    except ImportError as error:
+        raise StartError(
+            "certificates are made with: pip install 'tandem-serving[certificates]'"
+        ) from error
+    plan = certificate_issuing.Plan(
+        peer_name=arguments.peer_name,
+        lifetime=timedelta(days=arguments.days),
+        authority_lifetime=timedelta(days=arguments.ca_days),
+    )
+    store: Store
+    if arguments.to is not None:
+        store = certificate_stores.Folder(arguments.to)
+    else:
+        authorities, issued = arguments.secrets
+        store = certificate_stores.Secrets(
+            namespace=arguments.namespace, authorities=authorities, certificates=issued
+        )
+    try:
+        return _renew(store, plan, console)
+    except certificate_stores.StoreError as error:
+        console.failed(str(error))
+        return 1
+
+
+def _renew(store: Store, plan: Plan, console: Console) -> int:
+    from tandem.cli import certificate_issuing
+
+    for _ in range(ATTEMPTS):
+        issued = certificate_issuing.issue(store.read(), plan)
+        if not issued.changes:
+            console.done("all certificates are good")
+            return 0
+        if store.write(issued.holding):
+            for change in issued.changes:
+                console.line(change)
+            console.done("certificates are kept")
+            return 0
+    console.failed("somebody else writes them all the time: run it again")
+    return 1
+
+
+def _peer_name(text: str) -> str:
+    if not _DNS_NAME.fullmatch(text) or len(text) > MOST_NAME:
+        raise argparse.ArgumentTypeError(f"a DNS name, not {text!r}")
+    return text
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if not 1 <= days <= MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"from 1 to {MOST_DAYS} days, not {days}")
+    return days
