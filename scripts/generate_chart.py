@@ -22,7 +22,7 @@ from chart_values import Value
 DEPLOY = ROOT / "deploy"
 GOLDEN = ROOT / "tests" / "chart" / "golden"
 _MARKS = ("<!-- values: written by `make chart` -->\n", "<!-- end of values -->\n")
-_COMPONENTS = ("router", "prefill", "decode", "frontend")
+_COMPONENTS = ("tls", "router", "prefill", "decode", "frontend")
 _HELM_LABELS = re.compile(r"^ *helm\.sh/chart: .*\n", re.MULTILINE)
 _GENERATED = "# Written by `make chart` from helm/tandem with its default values: change those.\n"
 

@@ -15,7 +15,7 @@ from tandem.wire.tls import ROLES
 if TYPE_CHECKING:
     from kubernetes.client import V1Secret
 
-_CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
+CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
 API_SECONDS = 20.0
 _CONFLICT = 409
 
@@ -36,7 +36,7 @@ class Store(Protocol):
         ...
 
 
-class Folder:
+class CertificateFolder:
     """Every file below one path, each replaced in one step; keys are for their owner alone."""
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class Folder:
 
     def read(self) -> Holding:
         try:
-            return Holding(self._read(AUTHORITIES_FILE), self._read(*_CERTIFICATE_FILES))
+            return Holding(self._read(AUTHORITIES_FILE), self._read(*CERTIFICATE_FILES))
         except OSError as error:
             raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
 
@@ -70,7 +70,7 @@ class Folder:
         os.replace(fresh, path)
 
 
-class Secrets:
+class CertificateSecrets:
     """Two Secrets that are there already: the CA's, which no component mounts, and that of the
     certificates. They are read and replaced, and neither made nor listed.
     """

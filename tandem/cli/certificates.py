@@ -70,10 +70,10 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
     )
     store: Store
     if arguments.to is not None:
-        store = certificate_stores.Folder(arguments.to)
+        store = certificate_stores.CertificateFolder(arguments.to)
     else:
         authorities, issued = arguments.secrets
-        store = certificate_stores.Secrets(
+        store = certificate_stores.CertificateSecrets(
             namespace=arguments.namespace, authorities=authorities, certificates=issued
         )
     try:

@@ -74,7 +74,6 @@ class PeerTls:
         self._files = CertificateFiles(
             cert=settings.tls_cert, key=settings.tls_key, ca=settings.tls_ca
         )
-        self._served = self._files.current()
         self._peer_name = settings.tls_peer_name
 
     @classmethod
@@ -93,19 +92,24 @@ class PeerTls:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """They follow the files, and demand a certificate of every client."""
+        served = self._files.current()
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """gRPC asks before each handshake, in threads of its own. None: nothing has changed
+            since this server asked last.
+            """
+            nonlocal served
+            loaded = self._files.current()
+            if loaded is served:
+                return None
+            served = loaded
+            return _server_configuration(loaded)
+
         return grpc.dynamic_ssl_server_credentials(
-            _server_configuration(self._served),
-            self._renewed,  # type: ignore[arg-type]  # its stub knows no None
+            _server_configuration(served),
+            renewed,  # type: ignore[arg-type]  # its stub knows no None
             require_client_authentication=True,
         )
-
-    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC asks before each handshake, in threads of its own. None: nothing has changed."""
-        loaded = self._files.current()
-        if loaded is self._served:
-            return None
-        self._served = loaded
-        return _server_configuration(loaded)
 
 
 def _server_configuration(loaded: LoadedCertificate) -> grpc.ServerCertificateConfiguration:

@@ -48,6 +48,8 @@ def of(objects: tuple[Manifest, ...]) -> Iterator[Pod]:
             template = each
         elif each["kind"] in ("Deployment", "Job"):
             template = each["spec"]["template"]
+        elif each["kind"] == "CronJob":
+            template = each["spec"]["jobTemplate"]["spec"]["template"]
         elif each["kind"] == "LeaderWorkerSet":
             template = each["spec"]["leaderWorkerTemplate"]["workerTemplate"]
         else:

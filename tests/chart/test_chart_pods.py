@@ -22,13 +22,16 @@ RESTRICTED = [
 SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
 EXTERNAL = {
     # Set -> what the operator says is there already.
-    "existing-secrets": {"Secret/mesh", "Secret/edge", "Secret/keys"},
+    "existing-secrets": {"Secret/pairs", "Secret/edge", "Secret/keys"},
     "gpu-rdma": {"PersistentVolumeClaim/models"},
     "hf-model": {"Secret/hub-token"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
     "ingress-gateway": {"Secret/tandem-keys"},
     "multi-node": {"PersistentVolumeClaim/models"},
-    "tls": {"Secret/tandem-internal-tls", "Secret/tandem-https"},
+    "tls": {
+        "Secret/tandem-https",
+        *(f"Secret/tandem-{component}-tls" for component in COMPONENTS),
+    },
 }
 
 
@@ -77,10 +80,11 @@ def test_a_platform_may_choose_the_user_itself() -> None:
 
 
 @pytest.mark.parametrize("pod", all_pods())
-def test_only_the_router_that_watches_the_api_holds_a_token(pod: Pod) -> None:
+def test_only_who_asks_the_api_holds_a_token(pod: Pod) -> None:
+    """The router that watches it, and the Job that writes certificates."""
     asks_dns = pod.owner.startswith("Deployment/an-installation")  # the set "restricted"
-    watches = pod.component == "router" and not asks_dns
-    assert pod.spec["automountServiceAccountToken"] is watches
+    asks = pod.component == "tls" or (pod.component == "router" and not asks_dns)
+    assert pod.spec["automountServiceAccountToken"] is asks
 
 
 @pytest.mark.parametrize("pod", all_pods())

@@ -16,7 +16,8 @@ from custom_kinds import SPECS
 
 KUBERNETES = ("1.29", "1.32", "1.34", "1.36")
 KINDS = {
-    *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job", "NetworkPolicy"),
+    *("ConfigMap", "CronJob", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job"),
+    *("NetworkPolicy", "Secret"),
     *("PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "Role", "RoleBinding", "Service"),
     *("ServiceAccount", *(kind for _, kind in SPECS)),
 }

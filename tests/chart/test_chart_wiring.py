@@ -18,10 +18,10 @@ from tandem.worker import metrics as worker_metrics
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 ONLY_PEERS = {
     # Component -> port to the components that may connect to it; of "" every port.
-    "frontend": {"metrics": {"*"}, "http": {"*"}},
-    "router": {"metrics": {"*"}, "grpc": {"frontend"}},
-    "prefill": {"metrics": {"*"}, "grpc": {"router"}, "": {"decode"}},
-    "decode": {"metrics": {"*"}, "grpc": {"router"}, "": {"prefill"}},
+    "frontend": {"metrics": {"test"}, "http": {"*"}},
+    "router": {"metrics": {"test"}, "grpc": {"frontend"}},
+    "prefill": {"metrics": {"test"}, "grpc": {"router"}, "": {"decode"}},
+    "decode": {"metrics": {"test"}, "grpc": {"router"}, "": {"prefill"}},
 }
 
 
@@ -118,15 +118,14 @@ def test_the_router_asks_the_api_for_what_it_is_allowed_and_for_nothing_else() -
     calls = set(re.findall(r"\bapi\.(\w+)", source))
     assert calls == {"list_namespaced_endpoint_slice"}
     verbs = {"list", *(["watch"] if "watch=True" in source else [])}
-    (role,) = by_name("default", "Role").values()
-    (rule,) = role["rules"]
+    (rule,) = by_name("default", "Role")["tandem-router"]["rules"]
     assert rule["apiGroups"] == ["discovery.k8s.io"]
     assert rule["resources"] == ["endpointslices"]
     assert set(rule["verbs"]) == verbs
 
 
 def test_the_role_is_bound_to_the_router_alone() -> None:
-    (binding,) = by_name("default", "RoleBinding").values()
+    binding = by_name("default", "RoleBinding")["tandem-router"]
     account = pods.of_set("default")["router"].spec["serviceAccountName"]
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": account, "namespace": chart_renders.NAMESPACE}
@@ -135,7 +134,9 @@ def test_the_role_is_bound_to_the_router_alone() -> None:
 
 
 def test_dns_needs_no_rights() -> None:
-    assert by_name("restricted", "Role") == by_name("restricted", "RoleBinding") == {}
+    for kind in ("Role", "RoleBinding"):
+        (name,) = by_name("restricted", kind)
+        assert name.endswith("-tls")
 
 
 @pytest.mark.parametrize("name", SETS)

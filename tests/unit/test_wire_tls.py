@@ -269,6 +269,19 @@ async def test_a_renewal_takes_effect_at_the_next_dial_and_leaves_open_streams_a
     ] * 2
 
 
+async def test_every_server_of_a_component_takes_a_renewal_in(
+    authority: Authority, stranger: Authority
+) -> None:
+    """A prefill worker has two: whichever is dialled first must not take it for both."""
+    files, client = authority.issue(), authority.issue()
+    credentials = tls(files)
+    async with serving(credentials) as one, serving(credentials) as other:
+        files.replace_by(stranger.issue())
+        client.replace_by(stranger.issue())
+        for address in (one, other):
+            assert await dial(address, tls(client)) is grpc.StatusCode.OK
+
+
 async def test_half_a_renewal_changes_nothing(authority: Authority) -> None:
     files = authority.issue()
     server = tls(files)

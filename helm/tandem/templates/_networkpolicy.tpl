@@ -5,16 +5,32 @@
       {{- include "tandem.selectorLabels" . | nindent 6 }}
 {{- end }}
 
-{{- /* Who may read metrics: (list $). `helm test` counts KV bytes there. */}}
+{{- /* Who may read metrics: (list $). `helm test` counts KV bytes there. The kubelet's probes pass by every policy. */}}
 {{- define "tandem.metricsIngress" -}}
 - ports: [{port: metrics}]
   from:
     {{- with (index . 0).Values.networkPolicy.metricsFrom }}
     {{- toYaml . | nindent 4 }}
-    {{- include "tandem.peer" (list (index $ 0) "test") | nindent 4 }}
-    {{- else }}
-    - namespaceSelector: {}
     {{- end }}
+    {{- include "tandem.peer" (list (index . 0) "test") | nindent 4 }}
+{{- end }}
+
+{{- /* The Kubernetes API. */}}
+{{- define "tandem.apiEgress" -}}
+{{- with .Values.networkPolicy.egress }}
+{{- if .apiPorts }}
+- ports:
+    {{- range .apiPorts }}
+    - {port: {{ . }}}
+    {{- end }}
+  {{- with .apiCIDRs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . }}}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* What every component may reach beside its peers. */}}

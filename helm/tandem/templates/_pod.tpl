@@ -127,8 +127,7 @@ lifecycle:
 - name: tmp
   emptyDir: {}
 {{- if $root.Values.tls.enabled }}
-- name: tls
-  secret: {secretName: {{ include "tandem.tlsSecret" $root }}, defaultMode: 0440}
+- {{ include "tandem.tlsVolume" . | nindent 2 | trim }}
 {{- end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}
@@ -146,8 +145,4 @@ lifecycle:
 {{- with $values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
-{{- end }}
-
-{{- define "tandem.tlsSecret" -}}
-{{- default (printf "%s-internal-tls" (include "tandem.fullname" .)) .Values.tls.existingSecret }}
 {{- end }}

@@ -12,7 +12,7 @@
   "tls_cert" "/etc/tandem-tls/tls.crt"
   "tls_key" "/etc/tandem-tls/tls.key"
   "tls_ca" "/etc/tandem-tls/ca.crt"
-  "tls_peer_name" $root.Values.tls.peerName) }}
+  "tls_peer_name" (include "tandem.peerName" $root)) }}
 {{- end }}
 {{- with $root.Values.tracing.otlpEndpoint }}
 {{- $settings = merge $settings (dict
