@@ -668,8 +668,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-125",
-        "Given mutual TLS, when a peer has no certificate of the CA, then it is refused; "
-        "renewed files apply without a restart.",
+        "Given mutual TLS, when a peer has no certificate of the CA, or one of a role that has "
+        "no business there, then no gRPC port answers it; renewed files apply without a restart.",
         ours=True,
     ),
     Promise(
@@ -680,8 +680,8 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-127",
         "Given the chart's defaults, then a namespace under Pod Security restricted takes "
-        "every pod, and only the router may ask the API, for EndpointSlices of its "
-        "namespace alone.",
+        "every pod, and only two may ask the API: the router for EndpointSlices of its "
+        "namespace, and the Job that makes certificates for its two Secrets.",
         ours=True,
     ),
     Promise(

@@ -1,0 +1,77 @@
+{{- /* The name below which certificates bear roles: of this installation alone, so that two under one issuer stay two. */}}
+{{- define "tandem.peerName" -}}
+{{- default (printf "%s.%s" (include "tandem.fullname" .) .Release.Namespace) .Values.tls.peerName }}
+{{- end }}
+
+{{- /* Whether the chart's own Job makes the certificates; empty: no. */}}
+{{- define "tandem.tlsJob" -}}
+{{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}yes{{ end }}
+{{- end }}
+
+{{- /* What a component mounts: (list $ "router"). Its own certificate alone, whichever Secret it lies in. */}}
+{{- define "tandem.tlsVolume" -}}
+{{- $root := index . 0 }}
+{{- $role := index . 1 -}}
+name: tls
+secret:
+  defaultMode: 0440
+  {{- if $root.Values.tls.certManager.enabled }}
+  secretName: {{ include "tandem.component" . }}-tls
+  {{- else }}
+  secretName: {{ default (include "tandem.component" (list $root "tls")) $root.Values.tls.existingSecret }}
+  items:
+    - {key: {{ $role }}.crt, path: tls.crt}
+    - {key: {{ $role }}.key, path: tls.key}
+    - {key: ca.crt, path: ca.crt}
+  {{- end }}
+{{- end }}
+
+{{- /* The pod that makes certificates, or finds them good. */}}
+{{- define "tandem.tlsPod" -}}
+{{- $job := .Values.tls.job }}
+{{- $secret := include "tandem.component" (list . "tls") -}}
+metadata:
+  labels:
+    {{- include "tandem.selectorLabels" (list . "tls") | nindent 4 }}
+spec:
+  restartPolicy: OnFailure
+  serviceAccountName: {{ $secret }}
+  automountServiceAccountToken: true
+  enableServiceLinks: false
+  securityContext:
+    {{- include "tandem.podSecurityContext" $job.podSecurityContext | nindent 4 }}
+  {{- with .Values.global.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- range $key := list "nodeSelector" "tolerations" }}
+  {{- with get $job $key }}
+  {{ $key }}:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  containers:
+    - name: certificates
+      image: {{ include "tandem.image" (list . .Values.image) }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      command: [tandem, certificates]
+      args:
+        - --secrets
+        - {{ $secret }}-ca
+        - {{ $secret }}
+        - --namespace={{ .Release.Namespace }}
+        - --peer-name={{ include "tandem.peerName" . }}
+        - --days={{ $job.certificateDays }}
+        - --ca-days={{ $job.caDays }}
+      env:
+        - {name: HOME, value: /tmp}
+      resources:
+        {{- toYaml $job.resources | nindent 8 }}
+      securityContext:
+        {{- include "tandem.securityContext" (dict) | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+  volumes:
+    - name: tmp
+      emptyDir: {}
+{{- end }}
