@@ -19,7 +19,7 @@ from tandem.hooks.classifiers.contract import ScoringError
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back. Of a status other than success only the status."""
 
     status: int
@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self._max_bytes = max_bytes
         self._http = h11.Connection(h11.CLIENT)
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
         """For the answer to the open request; None: nothing was asked."""
         self._response: h11.Response | None = None
         self._body = bytearray()
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self.usable = True
         """A request may be sent."""
 
-    async def ask(self, target: str, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
+    async def ask(self, target: str, headers: Sequence[tuple[str, str]], body: bytes) -> HttpAnswer:
         """One POST. Raises ScoringError: `broken_off` or `too_large`. Afterwards `usable` says
         whether the connection may be used again.
         """
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, response: h11.Response, body: bytes) -> None:
         if self._waiter is not None and not self._waiter.done():
             encoding = dict(response.headers).get(b"content-encoding", b"")
-            self._waiter.set_result(Answer(response.status_code, encoding, body))
+            self._waiter.set_result(HttpAnswer(response.status_code, encoding, body))
 
     def _fail(self, error: ScoringError) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -27,7 +27,7 @@ from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.hooks.classifiers.contract import ScoringError
 
 if TYPE_CHECKING:
-    from tandem.guardrails.adapters.connection import Answer
+    from tandem.guardrails.adapters.connection import HttpAnswer
     from tandem.guardrails.adapters.connections import Connections
 
 MARGIN = 0.95
@@ -133,7 +133,7 @@ class GuardrailClient:
             headers[self._key_header] = self._key_prefix + self._key.value
         return {**headers, **(more or {})}
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: HttpAnswer) -> None:
         """Raises ScoringError unless it is a success."""
         status = answer.status
         if status >= 500:

@@ -41,7 +41,7 @@ def read(answer: Any, blocking: bool) -> Answer:
     block = bool(answer.get("block", False))
     replacement = answer.get("replacement")
     if replacement is not None:
-        _check_replacement(replacement)
+        replacement = _plain_text(replacement)
     rest = {key: value for key, value in answer.items() if key not in ("block", "replacement")}
     scores = _plain(rest)
     if "block" in answer:
@@ -54,15 +54,18 @@ def read(answer: Any, blocking: bool) -> Answer:
     )
 
 
-def _check_replacement(replacement: Any) -> None:
-    if not isinstance(replacement, str):
+def _plain_text(given: Any) -> str:
+    """As Python's own str, whatever a subclass of it says of itself."""
+    if not issubclass(type(given), str):
         raise InvalidAnswerError("its replacement is no text")
+    replacement = str.__str__(given)
     if len(replacement) > MAX_REPLACEMENT_CHARS:
         raise InvalidAnswerError("its replacement is too long")
     try:
         replacement.encode()
     except UnicodeEncodeError:
         raise InvalidAnswerError("its replacement is not valid Unicode") from None
+    return replacement
 
 
 def _plain(scores: Mapping[Any, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from tandem.worker.core.outgoing import (
     ROW_BYTES,
     Outgoing,
     Parcel,
-    Row,
+    WaitingRow,
     encoded_logprobs,
     logprobs_bytes,
 )
@@ -188,7 +188,7 @@ class Leg:
         if self.parcel is not None or size > MAX_ROW_BYTES:
             parcel = self.waiting or (self._new_parcel() if size > MAX_ROW_BYTES else None)
             if parcel is not None:
-                parcel.add(Row(count, text, token_ids, logprobs or None))
+                parcel.add(WaitingRow(count, text, token_ids, logprobs or None))
                 return
         outgoing = self.outgoing
         draft = outgoing.draft(self.destination)

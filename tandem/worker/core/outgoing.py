@@ -30,7 +30,7 @@ CHARACTER_BYTES = 4
 """At most."""
 
 
-class Row(NamedTuple):
+class WaitingRow(NamedTuple):
     """One row that waits in a parcel."""
 
     token_count: int
@@ -46,14 +46,14 @@ class Row(NamedTuple):
             size += self.token_count * logprobs_bytes(self.logprobs)
         return size
 
-    def cut(self, parts: int) -> list[Row]:
+    def cut(self, parts: int) -> list[WaitingRow]:
         """The same as so many rows, each with its share of all."""
         count, text, token_ids, logprobs = self
         rows = []
         for part in range(parts):
             first, last = count * part // parts, count * (part + 1) // parts
             rows.append(
-                Row(
+                WaitingRow(
                     last - first,
                     text[len(text) * part // parts : len(text) * (part + 1) // parts],
                     token_ids[first:last],
@@ -82,7 +82,7 @@ class Parcel:
         self.destination = destination
         self.sequence = sequence
         self._shows_ids = shows_ids
-        self.rows: deque[Row] = deque()
+        self.rows: deque[WaitingRow] = deque()
         self.size = 0
         """Of its rows, in bytes, roughly."""
         self.report: common_pb2.PhaseReport | None = None
@@ -92,7 +92,7 @@ class Parcel:
         self.sent = False
         """All of it has left. Nothing more can be added."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: WaitingRow) -> None:
         """Behind the others; a large one in several."""
         for part in row.cut(-(-row.size // MAX_ROW_BYTES)):
             self.rows.append(part)
@@ -171,7 +171,7 @@ def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:
     return 8 + 8 * len(logprobs[0][1])
 
 
-def write(draft: Draft, sequence: int, row: Row, *, shows_ids: bool) -> None:
+def write(draft: Draft, sequence: int, row: WaitingRow, *, shows_ids: bool) -> None:
     """A row of a parcel, into a frame."""
     count, text, token_ids, logprobs = row
     draft.add(sequence, count, text, token_ids if shows_ids else ())

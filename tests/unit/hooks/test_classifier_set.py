@@ -205,6 +205,22 @@ async def test_of_two_that_block_the_one_registered_first_decides_however_late_i
 
 # --- failures ------------------------------------------------------------------------------------
 
+
+class Lying(str):
+    """Says that it is short, valid and something else."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 1
+
+    def __str__(self) -> str:
+        return "a lie"
+
+    def encode(self, *_: Any, **__: Any) -> bytes:
+        return b""
+
+
 FAILURES = [
     pytest.param(raises(ValueError("a secret answer")), "exception", id="raises"),
     pytest.param(raises(SystemExit(3)), "exception", id="exits"),
@@ -230,7 +246,21 @@ FAILURES = [
         "invalid_answer",
         id="long text",
     ),
+    pytest.param(
+        answers({"block": True, "replacement": Lying("x" * (MAX_REPLACEMENT_CHARS + 1))}),
+        "invalid_answer",
+        id="long text that says it is short",
+    ),
+    pytest.param(
+        answers({"block": True, "replacement": Lying("\ud800")}), "invalid_answer", id="lying text"
+    ),
+    pytest.param(answers({"x": "y" * 20_000_000}), "invalid_answer", id="enormous"),
 ]
+
+
+async def test_a_replacement_of_an_odd_type_is_shown_as_plain_text() -> None:
+    judgement = await judge(Classifier(answers({"block": True, "replacement": Lying("instead")})))
+    assert (type(judgement.replacement), judgement.replacement) == (str, "instead")
 
 
 @pytest.mark.promise("S4-102")

@@ -16,7 +16,7 @@ from tandem.text.stop_strings import TokenLogprob
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import machine, outgoing
-from tandem.worker.core.outgoing import FRAME_BYTES, MAX_ROW_BYTES, Row
+from tandem.worker.core.outgoing import FRAME_BYTES, MAX_ROW_BYTES, WaitingRow
 
 FIRST, TOKENS = 20, 400
 ALTERNATIVES = 20
@@ -238,7 +238,7 @@ def test_what_has_left_does_not_count_as_waiting(
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
 def test_a_row_is_cut_without_loss(parts: int) -> None:
     logprobs: list[TokenLogprob] = [(-1.0 * place, [(place, -0.5)]) for place in range(10)]
-    row = Row(10, "text, ☃ and more", tuple(range(10)), logprobs)
+    row = WaitingRow(10, "text, ☃ and more", tuple(range(10)), logprobs)
     rows = row.cut(parts)
     assert len(rows) == parts
     assert "".join(each.text for each in rows) == row.text
@@ -249,7 +249,7 @@ def test_a_row_is_cut_without_loss(parts: int) -> None:
 
 def test_a_size_is_never_less_than_what_travels() -> None:
     logprobs: list[TokenLogprob] = [(-0.1, [(2**31, -0.5)] * 20)] * 50
-    row = Row(50, "\U0001f600" * 1000, (100_000,) * 50, logprobs)
+    row = WaitingRow(50, "\U0001f600" * 1000, (100_000,) * 50, logprobs)
     draft = outgoing.Draft()
     outgoing.write(draft, 2**62 + 7, row, shows_ids=True)
     assert len(draft.serialize()) <= row.size + 50 * 4 + 50 * 20  # ids are varints of up to 5 bytes
