@@ -10,6 +10,7 @@ from tandem import tracing
 from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.wire import tls
+from tandem.wire.grpc import REFLECTION_HELP
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
 _ABOVE_ZERO = (
@@ -70,6 +71,18 @@ class RouterConfig:
         "Largest product of a request's size and its `n`; a larger one is refused with"
         " request_too_large.",
     )
+    client_logits_processors: tuple[str, ...] = setting(
+        (),
+        "Names of logits processors that requests may use: what the frontends' setting allows. The"
+        " forms of answers need no name here.",
+    )
+    allow_reports: bool = setting(
+        False, "Let requests ask for reports: true where a frontend's setting is."
+    )
+    allow_external_scores: bool = setting(
+        False, "Let requests ask for external scores: true where a frontend's setting is."
+    )
+    grpc_reflection: bool = setting(False, REFLECTION_HELP)
     default_timeout_seconds: float = setting(600.0, "Deadline of a Generate call that names none.")
     max_timeout_seconds: float = setting(
         3600.0, "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused."

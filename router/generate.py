@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from google.protobuf.message import DecodeError
 
 from router.core import actions, events
+from router.ingress import check_names
+from router.permissions import Permissions
 from tandem import ids
 from tandem.errors import InternalError, InvalidRequestError, SlowClientError, TandemError
 from tandem.sampling import TOP_K_OFF, check_ranges
@@ -28,11 +30,12 @@ def submit(
     request: router_pb2.GenerateRequest,
     *,
     frontend: int,
+    permissions: Permissions,
     max_n: int,
     default_timeout_seconds: float,
     max_timeout_seconds: float,
 ) -> events.Submit:
-    """The request as the core takes it, defaults filled in. Raises InvalidRequestError."""
+    """The request as the core takes it, defaults filled in. Raises RequestError."""
     n = request.n or 1
     if n > max_n:
         raise InvalidRequestError(f"n must be at most {max_n}", param="n")
@@ -41,13 +44,15 @@ def submit(
         limit = int(max_timeout_seconds * 1000)
         raise InvalidRequestError(f"timeout_ms must be at most {limit}", param="timeout_ms")
     task = _complete(request.task)
+    data = task.SerializeToString()
+    permissions.check(data)
     return events.Submit(
         frontend=frontend,
         first_sequence=FIRST_SEQUENCE,
         n=n,
         model=task.model,
         timeout_seconds=timeout,
-        task=task.SerializeToString(),
+        task=data,
         prompt_tokens=len(task.prompt_token_ids),
         max_tokens=task.sampling.max_tokens,
         priority=request.priority,
@@ -63,8 +68,9 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
         raise InvalidRequestError(
             "give either task.prompt_token_ids or task.prompt_text", param="task.prompt_text"
         )
-    if task.trace_id and not ids.TRACE_ID.fullmatch(task.trace_id):
-        raise InvalidRequestError("a trace_id is 32 lower-case hex digits", param="task.trace_id")
+    if task.HasField("regeneration"):
+        raise InvalidRequestError("only routers say what is run again", param="task.regeneration")
+    check_names(task.trace_id, task.model, where="task.")
     task.trace_id = task.trace_id or ids.new_trace_id()
     task.streaming = True
     task.want_text = task.want_text or not task.want_token_ids

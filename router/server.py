@@ -102,7 +102,7 @@ async def running(
         tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
     )
-    server = Server(peer_tls, caller="frontend")
+    server = Server(peer_tls, caller="frontend", reflects=config.grpc_reflection)
     servicer = RouterServicer(config, relay, workers)
     server.add(
         lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),

@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 import grpc.aio
 
-from router import generate, translate
+from router import generate, ingress
 from router.config import RouterConfig
 from router.core import events
 from router.links import FrontendLink
+from router.permissions import Permissions
 from router.relay import Relay
 from router.workers import Workers
 from tandem.errors import TandemError
@@ -21,6 +22,8 @@ CODE_METADATA = "tandem-code"
 """Trailing metadata of a failed call: the `code` of the error, a class of tandem/errors.py."""
 PARAM_METADATA = "tandem-param"
 PHASE_METADATA = "tandem-phase"
+MOST_DETAILS = 1_000
+"""Characters of an error's message; headers of a call hold no more than 8 KiB together."""
 
 FrontendContext = grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage]
 
@@ -30,6 +33,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self._config = config
         self._relay = relay
         self._workers = workers
+        self._permissions = Permissions(
+            client_logits_processors=config.client_logits_processors,
+            allow_reports=config.allow_reports,
+            allow_external_scores=config.allow_external_scores,
+        )
 
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext
@@ -57,10 +65,22 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         link: FrontendLink,
     ) -> None:
         limit = self._config.max_timeout_seconds
+        permissions = self._permissions
         tracing = self._relay.tracer is not None
         async for message in messages:
+            try:
+                ingress.check_message(message)
+            except TandemError as error:
+                link.fail(error)
+                return
             batch: list[events.Event] = [
-                translate.submit(number, each, max_timeout_seconds=limit, tracing=tracing)
+                ingress.read_submit(
+                    number,
+                    each,
+                    permissions=permissions,
+                    max_timeout_seconds=limit,
+                    tracing=tracing,
+                )
                 for each in message.submit
             ]
             batch += [events.Cancel(number, first) for first in message.cancel]
@@ -84,6 +104,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             submit = generate.submit(
                 request,
                 frontend=number,
+                permissions=self._permissions,
                 max_n=config.max_n,
                 default_timeout_seconds=config.default_timeout_seconds,
                 max_timeout_seconds=config.max_timeout_seconds,
@@ -115,8 +136,9 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:
     """End the call with the error's status; its code travels beside it."""
     trailing = [(CODE_METADATA, error.code)]
-    if error.param:
+    if error.param and error.param.isascii() and error.param.isprintable():
         trailing.append((PARAM_METADATA, error.param))
     if error.phase:
         trailing.append((PHASE_METADATA, common_pb2.Phase.Name(error.phase)))
-    await context.abort(error.grpc_status, f"{error.code}: {error.message}", tuple(trailing))
+    details = f"{error.code}: {error.message[:MOST_DETAILS]}"
+    await context.abort(error.grpc_status, details, tuple(trailing))

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
 from router.core import actions, events
 from router.core.values import Fingerprint, Phase, Profile, ServedModel
 from tandem import ids
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
-from tandem.errors import InternalError, WorkerError, from_proto
+from tandem.errors import InternalError, RequestError, WorkerError, from_proto
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
+MAX_REASON_CHARACTERS = 16 * 1024
+"""A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
 def profile(description: worker_pb2.WorkerDescription) -> Profile:
-    """Raises WorkerError where the worker names no phase."""
+    """Raises WorkerError where the worker names no phase, or describes what no request fits: its
+    limits would be those of all that it is paired with.
+    """
     phase = _PHASES.get(description.phase)
     if phase is None:
         raise WorkerError("the worker names no phase")
     limits = description.limits
+    if not limits.context_length or not limits.vocabulary:
+        raise WorkerError("the worker has no context or no vocabulary")
     return Profile(
         name=description.name,
         phase=phase,
@@ -46,9 +54,16 @@ def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
 
 
 def submit(
-    frontend: int, message: router_pb2.Submit, *, max_timeout_seconds: float, tracing: bool
+    frontend: int,
+    message: router_pb2.Submit,
+    *,
+    max_timeout_seconds: float,
+    tracing: bool,
+    fault: RequestError | None = None,
 ) -> events.Submit:
-    """`tracing`: this router makes spans of the requests that its frontends trace."""
+    """`tracing`: this router makes spans of the requests that its frontends trace. `fault`: why it
+    is to be refused.
+    """
     return events.Submit(
         frontend=frontend,
         first_sequence=message.first_sequence,
@@ -65,6 +80,7 @@ def submit(
         first_span=ids.new_span_id() if tracing and message.parent_span else 0,
         tenant=message.tenant[:MAX_NAME],
         weight=min(max(1, message.weight), MAX_WEIGHT),
+        fault=fault,
     )
 
 
@@ -80,7 +96,8 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
             return events.LegStarted(worker, message.leg)
         case "verdict":
             verdict = message.verdict
-            return events.LegVerdict(worker, message.leg, verdict.terminate, verdict.reason)
+            reason = verdict.reason[:MAX_REASON_CHARACTERS]
+            return events.LegVerdict(worker, message.leg, verdict.terminate, reason)
         case "closed":
             return _closed(worker, message)
     return None
@@ -92,16 +109,31 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
     if outcome is None:
         error = InternalError("the worker closed a leg without saying how")
         return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
+    try:
+        overlay = _overlay(closed.overlay)
+    except DecodeError:
+        error = InternalError("the worker does not say how to run the sequence again")
+        return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
     return events.LegClosed(
         worker,
         message.leg,
         outcome,
-        reason=closed.reason,
+        reason=closed.reason[:MAX_REASON_CHARACTERS],
         error=from_proto(closed.error) if closed.HasField("error") else None,
         retryable=closed.retryable,
-        overlay=closed.overlay,
+        overlay=overlay,
         worker_died=closed.worker_died,
     )
+
+
+def _overlay(given: bytes) -> bytes:
+    """What a worker may lay over a task: how its next run is sampled, and nothing else. Raises
+    DecodeError for bytes that are no tandem.v1.Task.
+    """
+    if not given:
+        return b""
+    again = common_pb2.Task.FromString(given).regeneration
+    return common_pb2.Task(regeneration=again).SerializeToString()
 
 
 def start_leg(action: actions.StartLeg, *, kept: bool) -> worker_pb2.StartLeg:

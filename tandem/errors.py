@@ -41,7 +41,9 @@ import grpc
 from tandem.v1 import common_pb2
 
 MAX_MESSAGE_CHARS = 2000
-"""Of an error's message, as it travels."""
+"""The longest message of an error, as it travels."""
+MAX_PARAM_CHARS = 200
+"""The longest name of a field that an error from elsewhere may give."""
 
 
 class TandemError(Exception):
@@ -73,9 +75,16 @@ class TandemError(Exception):
 
 
 def from_proto(error: common_pb2.Error) -> TandemError:
-    """The inverse of `to_proto`; a code this version does not know becomes an InternalError."""
+    """The inverse of `to_proto`; a code this version does not know becomes an InternalError, and
+    what is too long for an error is cut.
+    """
     known = _BY_CODE.get(error.code, InternalError)
-    return known(error.message, phase=error.phase, param=error.param)
+    phase = error.phase if error.phase in common_pb2.Phase.values() else 0
+    return known(
+        error.message[:MAX_MESSAGE_CHARS],
+        phase=phase,  # type: ignore[arg-type]  # 0 is one of them
+        param=error.param[:MAX_PARAM_CHARS],
+    )
 
 
 class RequestError(TandemError):

@@ -20,6 +20,8 @@ def refusal(state: State, submit: Submit) -> TandemError | None:
     """Why the request is not admitted; None: it is."""
     if state.draining:
         return DrainingError("the router is shutting down")
+    if submit.fault is not None:
+        return submit.fault
     if too_large := _size_error(submit, state.bounds.max_fanout_bytes):
         return too_large
     models = state.fleet.models

@@ -43,6 +43,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the client's key; empty: none was asked."""
     weight: int = 1
     """How much the tenant gets beside others; at least 1."""
+    fault: TandemError | None = None
+    """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -5,12 +5,14 @@ here.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 HOST = "127.0.0.1"
+PERMISSIONS = ("client_logits_processors", "allow_reports", "allow_external_scores")
+"""Settings that a frontend and its router have alike: what one lets through the other must too."""
 COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
 
 
@@ -94,7 +96,16 @@ def _router(options: StackOptions, workers: list[Launch], *, address: str, metri
         f"--decode={addresses('decode_worker')}",
         *_tls(options, "router"),
     )
-    return Launch("router", "router", address, metrics, (*flags, *_more(options, "router")))
+    more = (*_permissions(options), *_more(options, "router"))
+    return Launch("router", "router", address, metrics, (*flags, *more))
+
+
+def _permissions(options: StackOptions) -> Iterator[str]:
+    """The frontend's flags that are the router's too."""
+    names = {"--" + name.replace("_", "-") for name in PERMISSIONS}
+    for flag in _more(options, "frontend"):
+        if flag.partition("=")[0] in names:
+            yield flag
 
 
 def _frontend(options: StackOptions, router: Launch, *, address: str, metrics: str) -> Launch:

@@ -18,7 +18,7 @@ import yaml
 from tandem import config
 from tandem.cli.client import Client
 from tandem.cli.options import model_path as known_model_path
-from tandem.cli.plan import StackOptions
+from tandem.cli.plan import PERMISSIONS, StackOptions
 from tandem.cli.stack import Stack
 from tandem.engine import model_files
 from tandem.logits.spec import FORCED_SEQUENCE, forced_token_sequence
@@ -92,6 +92,9 @@ def sim_stack(
     }
     for component, given in (settings or {}).items():
         files[component].update(given)
+    for name in PERMISSIONS:
+        if name in files["frontend"]:
+            files["router"].setdefault(name, files["frontend"][name])
     with tempfile.TemporaryDirectory() as own_dir:
         run_dir = run_dir or Path(own_dir)
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -314,6 +314,75 @@ class Task(_message.Message):
 Global___Task: _TypeAlias = Task  # noqa: Y015
 
 @_typing.final
+class TaskRequests(_message.Message):
+    """What a router reads of a Task, to know whether it may pass: the fields have the numbers that they have there, and the rest
+    is skipped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGITS_FIELD_NUMBER: _builtins.int
+    WANT_REPORT_FIELD_NUMBER: _builtins.int
+    WANT_EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
+    want_report: _builtins.bool
+    want_external_scores: _builtins.bool
+    @_builtins.property
+    def logits(self) -> Global___ProcessorNames: ...
+    def __init__(
+        self,
+        *,
+        logits: Global___ProcessorNames | None = ...,
+        want_report: _builtins.bool = ...,
+        want_external_scores: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskRequests: _TypeAlias = TaskRequests  # noqa: Y015
+
+@_typing.final
+class ProcessorNames(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESSORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def processors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProcessorName]: ...
+    def __init__(
+        self,
+        *,
+        processors: _abc.Iterable[Global___ProcessorName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["processors", b"processors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessorNames: _TypeAlias = ProcessorNames  # noqa: Y015
+
+@_typing.final
+class ProcessorName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessorName: _TypeAlias = ProcessorName  # noqa: Y015
+
+@_typing.final
 class Regeneration(_message.Message):
     """How a sequence is run again whose output a classifier blocked: sampling parameters that replace the client's where set."""
 

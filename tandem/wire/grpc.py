@@ -1,6 +1,4 @@
-"""gRPC channels and servers as every component opens them: one set of limits, health and reflection
-everywhere.
-"""
+"""gRPC channels and servers as every component opens them: one set of limits, health everywhere."""
 
 from __future__ import annotations
 
@@ -54,18 +52,31 @@ def open_channel(
     )
 
 
+REFLECTION_HELP = (
+    "Tell whoever asks on the gRPC port which calls there are (server reflection, for grpcurl)."
+)
+
+
 class Server:
-    """A gRPC server with grpc.health.v1 and reflection.
+    """A gRPC server with grpc.health.v1 and, where it is asked for, reflection.
 
     `add` registers a servicer: pass the generated `add_XServicer_to_server` and the service's full
     name.
     """
 
-    def __init__(self, tls: PeerTls | None = None, *, caller: PeerRole | None = None) -> None:
+    def __init__(
+        self,
+        tls: PeerTls | None = None,
+        *,
+        caller: PeerRole | None = None,
+        reflects: bool = False,
+    ) -> None:
         """`caller`: the one role that may call anything here, health and reflection too; None:
-        nobody. Without `tls` it is plaintext, and anybody may.
+        nobody. Without `tls` it is plaintext, and anybody may. `reflects`: it tells which calls it
+        has.
         """
         self._tls = tls
+        self._reflects = reflects
         checks = () if tls is None else (CallerCheck(tls, caller),)
         self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=checks)
         self._health = health.aio.HealthServicer()
@@ -81,8 +92,9 @@ class Server:
 
         Raises OSError or RuntimeError where the address cannot be bound.
         """
-        names: Sequence[str] = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        if self._reflects:
+            names: Sequence[str] = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
         await self.set_serving(False)
         if self._tls is None:
             port = self._server.add_insecure_port(address)

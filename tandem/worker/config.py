@@ -15,6 +15,7 @@ from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
 from tandem.wire import tls
+from tandem.wire.grpc import REFLECTION_HELP
 
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
 _HOST_AND_PORT = re.compile(r".+:[0-9]+")
@@ -118,6 +119,7 @@ class WorkerConfig:
         1000.0,
         "Time that one call of a logits processor may take, ms; a longer one fails its request.",
     )
+    grpc_reflection: bool = setting(False, REFLECTION_HELP)
     drain_seconds: float = setting(
         300.0,
         "After SIGTERM, time that open sequences have to finish; then they end with an error.",

@@ -18,6 +18,7 @@ from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker import task_checks
 from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
 
@@ -94,6 +95,7 @@ class Intake:
         if task.model != self._model:
             raise UnknownModelError("this worker serves another model", param="model")
         sampling.check(task.sampling, vocabulary=self._limits.vocabulary)
+        task_checks.check(task, self._limits)
 
     def _check_command(self, command: worker_pb2.StartLeg) -> None:
         if command.room == 0:

@@ -95,7 +95,7 @@ class Worker:
         self._parts = load(config, self._tokenizer)
         self._counters = WorkerCounters()
         self._engine = self._make_engine()
-        self._server = Server(self._tls, caller="router")
+        self._server = Server(self._tls, caller="router", reflects=config.grpc_reflection)
         self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
         self._drained = metrics.DrainMetrics("worker", phase=phase)
         self._admin = AsyncExitStack()

@@ -23,11 +23,12 @@ from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.discovery.static import StaticDiscovery
 from router.generate import Answers, submit
 from router.links import MESSAGE_BYTES, FrontendLink, Patience, WorkerLink
+from router.permissions import Permissions
 from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
 from tandem.config import load
-from tandem.errors import ConfigError, InvalidRequestError, SlowClientError
+from tandem.errors import ConfigError, InvalidRequestError, RequestError, SlowClientError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -345,13 +346,18 @@ def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:
 # --- what workers say of themselves ----------------------------------------------------------
 
 
+LIMITS = worker_pb2.Limits(max_sequences=1, context_length=1, vocabulary=1)
+
+
 def test_fields_of_a_newer_fingerprint_count_too() -> None:
     known = common_pb2.Fingerprint(model="m", page_size=16, protocol_version=1)
     newer = common_pb2.Fingerprint.FromString(known.SerializeToString() + b"\xfa\x01\x02no")
     other = common_pb2.Fingerprint.FromString(known.SerializeToString() + b"\xfa\x01\x02yo")
     prints = [
         translate.profile(
-            worker_pb2.WorkerDescription(phase=common_pb2.PHASE_DECODE, fingerprint=each)
+            worker_pb2.WorkerDescription(
+                phase=common_pb2.PHASE_DECODE, fingerprint=each, limits=LIMITS
+            )
         ).fingerprint
         for each in (known, newer, newer, other)
     ]
@@ -370,7 +376,12 @@ def _generate(**fields: Any) -> events.Submit:
     task = common_pb2.Task(**{"model": "m", "prompt_text": "p", "sampling": sampling, **fields})
     request = router_pb2.GenerateRequest(task=task, n=n, timeout_ms=timeout_ms)
     return submit(
-        request, frontend=1, max_n=8, default_timeout_seconds=60.0, max_timeout_seconds=100.0
+        request,
+        frontend=1,
+        permissions=Permissions(),
+        max_n=8,
+        default_timeout_seconds=60.0,
+        max_timeout_seconds=100.0,
     )
 
 
@@ -571,3 +582,24 @@ def test_the_bounds_of_the_core_are_those_of_the_settings() -> None:
     assert core.state.bounds == Bounds(
         max_queue=3, max_retries=0, settle_seconds=1.5, pair_wait_seconds=10.0
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"want_report": True}, "tandem.report"),
+        ({"want_external_scores": True}, "tandem.external_scores"),
+        (
+            {"logits": common_pb2.LogitsSpec(processors=[{"name": "forced_sequence"}])},
+            "logits_processors[0].name",
+        ),
+        (
+            {"regeneration": common_pb2.Regeneration(spent_tokens=2**32 - 1)},
+            "task.regeneration",
+        ),
+    ],
+)
+def test_generate_asks_for_nothing_that_is_not_allowed(fields: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        _generate(**fields)
+    assert caught.value.param == param

@@ -21,6 +21,10 @@ from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worke
 from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server, open_channel
 
+TASK = common_pb2.Task(prompt_text="hello").SerializeToString()
+NEWER_TASK = TASK + b"\xc2\x3e\x03new"
+"""With a text in field 1000."""
+
 
 class FakeWorker(worker_pb2_grpc.WorkerServicer):
     """Says what the test tells it to say, and hands on what the router commands."""
@@ -112,7 +116,7 @@ class Frontend:
         self.call = stub.Connect()
 
     async def submit(self, first: int = 1, **fields: Any) -> None:
-        fields = {"n": 1, "model": "tiny", "timeout_ms": 30_000, "task": b"task", **fields}
+        fields = {"n": 1, "model": "tiny", "timeout_ms": 30_000, "task": TASK, **fields}
         submit = router_pb2.Submit(first_sequence=first, **fields)
         await self.call.write(router_pb2.FrontendMessage(submit=[submit]))
 
@@ -215,12 +219,12 @@ async def test_a_sequence_runs_as_two_legs_joined_by_a_room() -> None:
     async with stack() as s:
         frontend = s.frontend()
         await frontend.ready()
-        await frontend.submit(41, task=b"\xffnot a task", timeout_ms=5_000)
+        await frontend.submit(41, task=NEWER_TASK, timeout_ms=5_000)
         prefill, decode = await s.legs()
         assert prefill.room == decode.room != 0
         assert prefill.leg != decode.leg
         assert prefill.sequence == decode.sequence == 41
-        assert prefill.task == decode.task == b"\xffnot a task"
+        assert prefill.task == decode.task == NEWER_TASK
         assert decode.kv_peer == "10.0.0.1:9000"
         assert 4_000 < decode.timeout_ms <= 5_000
         assert not decode.hold_output

@@ -1,4 +1,4 @@
-"""Every server answers health checks and reflection."""
+"""Every server answers health checks, and reflection where it is asked for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tandem.wire import grpc as wire
 SERVICE = "tandem.v1.Router"
 
 
-async def _serve() -> tuple[wire.Server, grpc.aio.Channel]:
-    server = wire.Server()
+async def _serve(*, reflects: bool = False) -> tuple[wire.Server, grpc.aio.Channel]:
+    server = wire.Server(reflects=reflects)
     servicer = router_pb2_grpc.RouterServicer()
     server.add(lambda s: router_pb2_grpc.add_RouterServicer_to_server(servicer, s), SERVICE)
     port = await server.start("127.0.0.1:0")
@@ -34,8 +34,20 @@ async def test_health_follows_what_the_component_says(name: str) -> None:
     await server.stop(0)
 
 
-async def test_reflection_lists_the_service() -> None:
+async def test_reflection_is_off_unless_it_is_asked_for() -> None:
     server, channel = await _serve()
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    call = stub.ServerReflectionInfo(iter([request]), timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    await channel.close()
+    await server.stop(0)
+
+
+async def test_reflection_lists_the_service() -> None:
+    server, channel = await _serve(reflects=True)
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     call = stub.ServerReflectionInfo(iter([request]), timeout=5)

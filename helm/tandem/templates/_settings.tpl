@@ -49,7 +49,9 @@
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
 {{- end }}
-{{- merge $settings .Values.router.config | toYaml }}
+{{- /* What the frontends let clients ask for must pass the router. */}}
+{{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}
+{{- merge $settings .Values.router.config $permissions | toYaml }}
 {{- end }}
 
 {{- define "tandem.settings.prefill" -}}

@@ -82,7 +82,9 @@ class RouterProcess:
         self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))
         self._watch_relay()
         self.discovery = ScriptedDiscovery(dice)
-        config = RouterConfig(prefill=("x:1",), decode=("y:1",))
+        config = RouterConfig(
+            prefill=("x:1",), decode=("y:1",), allow_reports=True, allow_external_scores=True
+        )
         self.workers = Workers(
             self.discovery,
             self.relay,

@@ -196,6 +196,8 @@ class RouterRules:
         books = self.books
         if books.draining:
             return DrainingError.code
+        if submit.fault is not None:
+            return submit.fault.code
         size = len(submit.task)
         if size > MAX_TASK_BYTES or size * submit.n > self.bounds.max_fanout_bytes:
             return TooLargeError.code

@@ -52,6 +52,107 @@ def test_arguments_that_are_nested_too_deep_are_refused(tokenizer: Tokenizer) ->
     _failed_alone(bench, first, "invalid_request", retryable=False)
 
 
+NAN, INFINITE = float("nan"), float("inf")
+TOO_MUCH: list[tuple[str, dict[str, Any]]] = [
+    ("regeneration.spent_tokens", {"regeneration": {"count": 1, "spent_tokens": 2**32 - 1}}),
+    ("regeneration.spent_tokens", {"regeneration": {"count": 0, "spent_tokens": 1}}),
+    ("regeneration.spent_tokens", {"regeneration": {"count": 1000, "spent_tokens": 2**31}}),
+    ("regeneration.count", {"regeneration": {"count": 2**32 - 1}}),
+    ("temperature", {"regeneration": {"temperature": NAN}}),
+    ("temperature", {"regeneration": {"temperature": INFINITE}}),
+    ("top_p", {"regeneration": {"top_p": 7.0}}),
+    ("top_k", {"regeneration": {"top_k": -(2**31)}}),
+    ("min_p", {"regeneration": {"min_p": -NAN}}),
+    ("metadata", {"metadata": {str(key): "" for key in range(65)}}),
+    ("metadata", {"metadata": {"key": "v" * 65_536}}),
+    ("logits_processors", {"logits": {"processors": [{"name": "x"}] * 65}}),
+    ("trace_id", {"trace_id": "\n" * 32}),
+    ("model", {"model": "another"}),
+    ("prompt", {"prompt_token_ids": [2**32 - 1]}),
+    ("prompt", {"prompt_token_ids": [], "prompt_text": ""}),
+]
+TOO_MUCH_SAMPLING: list[tuple[str, dict[str, Any]]] = [
+    ("stop", {"stop": ["s"] * 65}),
+    ("stop", {"stop": ["s" * 65_537]}),
+    ("stop", {"stop": [""]}),
+    ("stop_token_ids", {"stop_token_ids": [1] * 1025}),
+    ("stop_token_ids", {"stop_token_ids": [2**32 - 1]}),
+    ("logprobs", {"logprobs": 21}),
+    ("logprobs", {"logprobs": 2**32 - 1}),
+    ("logit_bias", {"logit_bias": {1: NAN}}),
+    ("logit_bias", {"logit_bias": {2**32 - 1: 1.0}}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 2**32 - 1}),
+    ("temperature", {"temperature": NAN}),
+    ("top_p", {"top_p": -INFINITE}),
+    ("top_k", {"top_k": 0}),
+    ("frequency_penalty", {"frequency_penalty": INFINITE}),
+]
+
+
+@pytest.mark.parametrize(("param", "task"), TOO_MUCH)
+def test_a_task_with_what_cannot_be_is_refused_alone(
+    tokenizer: Tokenizer, param: str, task: dict[str, Any]
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    assert bench.start(2, task=task) == 0
+    assert bench.take().closed(2).error.param == param
+    _others_go_on(bench, first)
+
+
+@pytest.mark.parametrize(("param", "sampling"), TOO_MUCH_SAMPLING)
+def test_sampling_that_cannot_be_is_refused_alone(
+    tokenizer: Tokenizer, param: str, sampling: dict[str, Any]
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    assert bench.start(2, **sampling) == 0
+    assert bench.take().closed(2).error.param == param
+    _others_go_on(bench, first)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"sequence": 2**64 - 1},
+        {"destination": 2**32 - 1},
+        {"destination": 0},
+        {"output_index": 2**32 - 1},
+        {"room": 2**64 - 1},
+        {"timeout_ms": 2**32 - 1},
+        {"parent_span": 2**64 - 1},
+        {"leg": 2**64 - 1},
+    ],
+)
+def test_the_largest_numbers_of_a_leg_disturb_nobody(
+    tokenizer: Tokenizer, command: dict[str, Any]
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    odd = bench.command(2, seed=2**64 - 1)
+    for name, value in command.items():
+        setattr(odd, name, value)
+    bench.shell.command(bench.link, worker_pb2.WorkerCommand(start=[odd]))
+    second = bench.engine.submitted[-1].request_id
+    bench.step(delta(second, [20], Ending.LENGTH))
+    assert len(bench.shell) == 1
+    _others_go_on(bench, first)
+
+
+@pytest.mark.parametrize("value", [("room", 0), ("timeout_ms", 0), ("kv_peer", "")])
+def test_a_leg_without_what_it_needs_is_refused_alone(
+    tokenizer: Tokenizer, value: tuple[str, Any]
+) -> None:
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    odd = bench.command(2)
+    setattr(odd, *value)
+    bench.shell.command(bench.link, worker_pb2.WorkerCommand(start=[odd]))
+    assert bench.take().closed(2).error.param == value[0]
+    _others_go_on(bench, first)
+
+
 def test_a_task_that_cannot_be_read_is_refused_whatever_it_raises(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +236,10 @@ def test_output_that_cannot_be_worked_with_fails_its_leg(tokenizer: Tokenizer, h
 def test_a_finish_that_cannot_be_said_fails_its_leg(tokenizer: Tokenizer, hook: bool) -> None:
     bench = Bench(tokenizer, hook=hook)
     first = bench.start(1)
-    spent = common_pb2.Regeneration(count=1, spent_tokens=2**32 - 1)
-    second = bench.start(2, task={"regeneration": spent})
+    second = bench.start(2)
+    leg = bench.leg(second)
+    assert leg is not None
+    leg.spent_tokens = 2**32 - 1
     bench.step(delta(second, [20], Ending.LENGTH))
     assert bench.said.finishes(102) == []
     _failed_alone(bench, first, "internal_error", retryable=False)

@@ -1,0 +1,65 @@
+"""What a Submit must be before the core sees it: a request that is not is refused alone."""
+
+from __future__ import annotations
+
+from router import translate
+from router.core import events
+from router.permissions import Permissions
+from tandem import ids
+from tandem.errors import InvalidRequestError, RequestError
+from tandem.v1 import router_pb2
+
+MOST_AT_ONCE = 65_536
+"""Submits or cancels in one message; more are no frontend's."""
+MAX_NAME_CHARACTERS = 512
+"""The longest name of a model."""
+
+
+def read_submit(
+    frontend: int,
+    message: router_pb2.Submit,
+    *,
+    permissions: Permissions,
+    max_timeout_seconds: float,
+    tracing: bool,
+) -> events.Submit:
+    """A request as the core takes it: with the error that it is to be refused with, where it is at
+    fault. What is at fault itself is left out.
+    """
+    fault: RequestError | None = None
+    try:
+        check_names(message.trace_id, message.model)
+        if not message.timeout_ms:
+            raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
+        permissions.check(message.task)
+    except RequestError as error:
+        fault = error
+        message.trace_id = message.trace_id if ids.TRACE_ID.fullmatch(message.trace_id) else ""
+        message.model = message.model[:MAX_NAME_CHARACTERS]
+    return translate.submit(
+        frontend,
+        message,
+        max_timeout_seconds=max_timeout_seconds,
+        tracing=tracing,
+        fault=fault,
+    )
+
+
+def check_names(trace_id: str, model: str, *, where: str = "") -> None:
+    """Raises InvalidRequestError, naming the field after `where`, for a trace id or a model's name
+    that cannot be.
+    """
+    if trace_id and not ids.TRACE_ID.fullmatch(trace_id):
+        raise InvalidRequestError(
+            "a trace_id is 32 lower-case hex digits", param=f"{where}trace_id"
+        )
+    if len(model) > MAX_NAME_CHARACTERS:
+        raise InvalidRequestError(
+            f"a model's name has at most {MAX_NAME_CHARACTERS} characters", param=f"{where}model"
+        )
+
+
+def check_message(message: router_pb2.FrontendMessage) -> None:
+    """Raises InvalidRequestError where it holds more than a frontend says at once."""
+    if max(len(message.submit), len(message.cancel)) > MOST_AT_ONCE:
+        raise InvalidRequestError(f"more than {MOST_AT_ONCE} submits or cancels at once")

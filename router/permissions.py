@@ -1,0 +1,45 @@
+"""What a request may ask for beside text. Frontends hold the same rules; here they hold for whoever
+else reaches the router's port, and for the Generate call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from tandem.errors import InvalidRequestError, UnsupportedError
+from tandem.v1 import common_pb2
+
+FORMS = frozenset({"json_schema", "regex", "choice", "ebnf"})
+"""Processors behind `response_format` and `guided_...`: all clients may use them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """As the settings of the same names say."""
+
+    client_logits_processors: tuple[str, ...] = ()
+    allow_reports: bool = False
+    allow_external_scores: bool = False
+
+    def check(self, task: bytes) -> None:
+        """Raises UnsupportedError for what is not offered, and InvalidRequestError for bytes that
+        are no tandem.v1.Task. Neither the prompt nor arguments are read.
+        """
+        try:
+            asked = common_pb2.TaskRequests.FromString(task)
+        except DecodeError as error:
+            raise InvalidRequestError("the task is no tandem.v1.Task") from error
+        if asked.want_report and not self.allow_reports:
+            raise UnsupportedError("this router lets no reports pass", param="tandem.report")
+        if asked.want_external_scores and not self.allow_external_scores:
+            raise UnsupportedError(
+                "this router lets no external scores pass", param="tandem.external_scores"
+            )
+        for place, processor in enumerate(asked.logits.processors):
+            if processor.name not in FORMS and processor.name not in self.client_logits_processors:
+                raise UnsupportedError(
+                    f"this router lets no logits processor {processor.name[:64]!r} pass",
+                    param=f"logits_processors[{place}].name",
+                )

@@ -1,0 +1,44 @@
+"""How much a task may ask for beside its prompt, and what numbers it may hold.
+
+The frontend's API has the same bounds or narrower ones; a worker trusts no check but its own.
+"""
+
+from __future__ import annotations
+
+from tandem.errors import InvalidRequestError
+from tandem.v1 import common_pb2, worker_pb2
+
+MOST_STOPS = 64
+MOST_STOP_CHARACTERS = 64 * 1024
+MOST_STOP_TOKEN_IDS = 1024
+MOST_LOGPROBS = 20
+MOST_PROCESSORS = 64
+MOST_METADATA = 64
+MOST_METADATA_CHARACTERS = 64 * 1024
+MOST_RUNS = 1000
+"""Runs of one sequence that classifiers blocked."""
+MOST_TOKENS = 2**31 - 1
+
+
+def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
+    """Raises InvalidRequestError, naming the field."""
+    sampling = task.sampling
+    _at_most(MOST_STOPS, len(sampling.stop), "stop")
+    _at_most(MOST_STOP_CHARACTERS, sum(map(len, sampling.stop)), "stop")
+    _at_most(MOST_STOP_TOKEN_IDS, len(sampling.stop_token_ids), "stop_token_ids")
+    _at_most(limits.vocabulary, len(sampling.logit_bias), "logit_bias")
+    _at_most(MOST_LOGPROBS, sampling.logprobs, "logprobs")
+    _at_most(MOST_PROCESSORS, len(task.logits.processors), "logits_processors")
+    _at_most(MOST_METADATA, len(task.metadata), "metadata")
+    characters = sum(len(key) + len(value) for key, value in task.metadata.items())
+    _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
+    again = task.regeneration
+    _at_most(MOST_RUNS, again.count, "regeneration.count")
+    # Each run generates no more than a context holds.
+    spent = min(again.count * limits.context_length, MOST_TOKENS - limits.context_length)
+    _at_most(spent, again.spent_tokens, "regeneration.spent_tokens")
+
+
+def _at_most(most: int, given: int, param: str) -> None:
+    if given > most:
+        raise InvalidRequestError(f"{param}: {given} is more than {most}", param=param)
