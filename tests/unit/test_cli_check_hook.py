@@ -56,6 +56,14 @@ class HoldsTooMuch(Good):
     def __call__(self, chunk):
         return emit("", hold_tokens=5)
 
+class AddsTooMuch(Good):
+    def __call__(self, chunk):
+        return emit(chunk.text_diff + "x" * 2_000_000)
+
+class SaysTooMuch(Good):
+    def __call__(self, chunk):
+        return terminate("r" * 2_000)
+
 class Hangs(Good):
     def __call__(self, chunk):
         while True:
@@ -229,6 +237,8 @@ def test_a_hook_that_keeps_to_the_contract_passes(
         ("BreaksInClose", "raised OSError: closed already (hooks_under_test.py:37) in close()"),
         ("AsyncClose", "close() is async, and is not awaited"),
         ("HoldsTooMuch", "it holds more tokens than there are"),
+        ("AddsTooMuch", "it added more than 1048576 characters (max_added_chars)"),
+        ("SaysTooMuch", "terminate's reason is longer than 1000 characters"),
         ("Hangs", "took longer than 1 s on prefill's final chunk"),
         ("HangsAsync", "took longer than 1 s on prefill's final chunk"),
     ],

@@ -239,6 +239,33 @@ async def test_a_stream_that_ends_frees_its_legs_and_leaves_the_others(
         assert load.open_legs == 0
 
 
+async def test_output_that_comes_at_once_flows_in_pieces_and_a_neighbours_goes_between(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a link may have as its backlog, as what was held for a hook can be."""
+    monkeypatch.setattr(machine, "MAX_BACKLOG_BYTES", 1_000_000)
+    async with serving() as served:
+        router = served.connect()
+        await router.start(1)
+        await served.submitted(1)
+        await router.start(2)
+        large, small = await served.submitted(2)
+        served.engine.give(Delta(large, [20] * 300_000, Ending.LENGTH))
+        served.engine.give(Delta(small, [20], Ending.LENGTH))
+        said = await router.until(lambda said: said.of(2, "closed"))
+        assert not said.of(1, "closed"), "it waited for all of its neighbour's"
+        said = await router.until(lambda said: said.of(1, "closed"))
+        tokens = sum(
+            count
+            for columns in said.columns
+            for sequence, count in zip(columns.sequence, columns.token_count, strict=True)
+            if sequence == 101
+        )
+        assert tokens == 300_000
+        assert len(said.columns) > 5
+        assert said.order[-1] == "closed"
+
+
 async def test_a_router_that_does_not_read_is_given_up_alone(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
