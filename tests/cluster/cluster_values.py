@@ -32,5 +32,6 @@ BASE: dict[str, Any] = {
     "router": component(1),
     "prefill": component(2),
     "decode": component(2),
+    "tls": {"job": {"resources": SMALL}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": MONITORING}}]},
 }
