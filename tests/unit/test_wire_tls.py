@@ -73,7 +73,7 @@ class _Worker(worker_pb2_grpc.WorkerServicer):
 async def serving(
     credentials: PeerTls | None, caller: PeerRole | None = "frontend"
 ) -> AsyncIterator[str]:
-    server = wire.Server(credentials, caller=caller)
+    server = wire.Server(credentials, caller=caller, reflects=True)
     server.add(
         lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(_Worker(), into),
         "tandem.v1.Worker",
