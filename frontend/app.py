@@ -9,7 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from frontend.http import errors as http_errors
-from frontend.http.errors import MethodNotAllowedError, NotFoundError
+from frontend.http.browsers import Browsers
+from frontend.http.capacity import Capacity
+from frontend.http.complaints import Complaints
+from frontend.http.errors import HostNotAllowedError, MethodNotAllowedError, NotFoundError
 from frontend.http.messages import Call, Receive, Scope, Send
 from frontend.http.spans import CallSpans
 from frontend.metrics import Endpoint, Metrics
@@ -50,11 +53,20 @@ class App:
         endpoints: Endpoints,
         generation: Generation,
         metrics: Metrics,
+        *,
+        browsers: Browsers,
+        capacity: Capacity,
+        complaints: Complaints,
         spans: CallSpans | None = None,
+        trust_traceparent: bool = False,
     ) -> None:
         """`spans`: of the requests that are counted; None: nothing is traced."""
         self._metrics = metrics
+        self._browsers = browsers
+        self._capacity = capacity
+        self._complaints = complaints
         self._spans = spans
+        self._trust_traceparent = trust_traceparent
         self._keys = [key.encode() for key in api_keys]
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
@@ -77,33 +89,44 @@ class App:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send)
+        call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
+        call.headers = self._browsers.headers(call)
+        error: TandemError | None
         try:
-            await self._serve(call)
-        except TandemError as error:
+            error = await self._serve(call)
+        except TandemError as failure:
+            error = failure
             await _answer_error(call, error)
         except Exception:
             if not call.started:
                 await _answer_error(call, InternalError("The frontend failed; see its log"))
             raise  # uvicorn logs it
+        if error is not None:
+            self._complain(call, error)
 
-    async def _serve(self, call: Call) -> None:
-        route = self._route(call)
+    async def _serve(self, call: Call) -> TandemError | None:
+        """A failure after the first byte, of which the client knows already.
+
+        Raises the failure where nothing has been sent yet.
+        """
+        self._browsers.check(call)
+        route = self._route(call.path)
+        if preflight := self._browsers.preflight(call, route.method):
+            await call.respond_empty(preflight)
+            return None
+        if call.method != route.method:
+            raise MethodNotAllowedError(call.path[:200], given=call.method, allowed=route.method)
         if route.counted is None:
             self._authenticate(call, route)
-            await route.handler(call)
-        else:
-            await self._count(call, route, route.counted)
+            return await route.handler(call)
+        return await self._count(call, route, route.counted)
 
-    def _route(self, call: Call) -> Route:
-        path = call.path
+    def _route(self, path: str) -> Route:
         route = self._routes.get(path)
         if route is None:
             if not path.startswith(MODELS):
                 raise NotFoundError(f"There is no {path[:200]}")
             route = self._model
-        if call.method != route.method:
-            raise MethodNotAllowedError(path[:200], given=call.method, allowed=route.method)
         return route
 
     def _authenticate(self, call: Call, route: Route) -> None:
@@ -118,16 +141,22 @@ class App:
         if not any(matches):
             raise AuthenticationError("The API key is wrong")
 
-    async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> None:
+    async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
         """Serve a request and count it by how it ended."""
         if self._spans is not None:
             call.span = self._spans.begin(
-                call.trace_id, call.parent, method=route.method, route=call.path
+                call.trace_id,
+                call.parent,
+                link=None if call.parent else call.client_span,
+                method=route.method,
+                route=call.path,
             )
         error: TandemError | None = InternalError("a fault of ours")
         try:
             self._authenticate(call, route)
-            error = await route.handler(call)
+            with self._capacity.request() as call.share:
+                error = await route.handler(call)
+            return error
         except TandemError as failure:
             error = failure
             raise
@@ -136,6 +165,18 @@ class App:
             if call.span is not None:
                 call.span.end(error, streamed=call.started)
             _log(call, error)
+
+    def _complain(self, call: Call, error: TandemError) -> None:
+        """Of what an operator should see: faults of ours, and strangers at the door."""
+        if error.http_status >= 500 or isinstance(error, AuthenticationError | HostNotAllowedError):
+            self._complaints.warn(
+                "request failed",
+                error.code,
+                trace_id=call.trace_id,
+                client_request_id=call.client_request_id or None,
+                peer=call.connection.peer,
+                reason=error.message,
+            )
 
 
 async def _answer_error(call: Call, error: TandemError) -> None:
@@ -156,11 +197,11 @@ async def _answer_error(call: Call, error: TandemError) -> None:
 
 
 def _log(call: Call, error: TandemError | None) -> None:
-    if error is None:
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("request served", extra={"trace_id": call.trace_id})
-        return
-    level = logging.WARNING if error.http_status >= 500 else logging.DEBUG
-    if log.isEnabledFor(level):
-        extra = {"trace_id": call.trace_id, "code": error.code, "reason": error.message}
-        log.log(level, "request failed", extra=extra)
+    """The end of a request; its message may quote the client's own words, and is left out."""
+    if log.isEnabledFor(logging.DEBUG):
+        extra = {
+            "trace_id": call.trace_id,
+            "client_request_id": call.client_request_id or None,
+            "code": error.code if error else None,
+        }
+        log.debug("request ended early" if error else "request served", extra=extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.wire import tls
 
+_ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
 _POSITIVE = (
     "request_timeout_seconds",
     "receive_timeout_seconds",
@@ -21,6 +23,8 @@ _POSITIVE = (
     "max_body_bytes",
     "max_header_bytes",
     "max_open_requests",
+    "max_body_memory_bytes",
+    "max_connections",
     "max_n",
     "max_choices",
     "max_request_bytes",
@@ -56,7 +60,26 @@ class FrontendConfig:
         "", "The `model` that requests name; empty: the name of the model's folder."
     )
     api_keys: tuple[str, ...] = setting(
-        (), "Keys that clients may use (`Authorization: Bearer`); empty: no key asked.", secret=True
+        (),
+        "Keys that clients may use (`Authorization: Bearer`). Not given: no key is asked for. Given"
+        " and without a key in it, such as an empty Secret: the process does not start.",
+        secret=True,
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Further host names that a server without api_keys on a loopback address answers to, such"
+        " as those of a forwarded port, or `*`; it keeps pages of other sites out. Other servers"
+        " answer to any name.",
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        "Origins whose pages may call the API from a browser, such as https://app.example; empty:"
+        " none.",
+    )
+    trust_traceparent: bool = setting(
+        False,
+        "Let a client's traceparent header decide the trace id of its request, and whether it is"
+        " traced. Only behind a gateway that makes the header itself; else a trace is only linked.",
     )
     request_timeout_seconds: float = setting(
         600.0, "Deadline of a request that names none, and the longest one that it may name."
@@ -73,7 +96,19 @@ class FrontendConfig:
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
     max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")
     max_open_requests: int = setting(
-        4096, "Requests at the router at once; one more is refused with queue_full (429)."
+        4096,
+        "Requests at once, from before their body is read to the end of their answer; one more is"
+        " refused with queue_full (429).",
+    )
+    max_body_memory_bytes: int = setting(
+        512 * 1024 * 1024,
+        "What the bodies of all open requests may take together; a body that would take more is"
+        " refused with queue_full (429).",
+    )
+    max_connections: int = setting(
+        8192,
+        "Connections of clients at once; one more is answered too_many_connections (503) and"
+        " closed. Fewer are taken where the process may not open so many files.",
     )
     router_wait_seconds: float = setting(
         10.0,
@@ -130,6 +165,11 @@ class FrontendConfig:
         for name in ("drain_seconds", "router_wait_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.api_keys and not any(key.strip() for key in self.api_keys):
+            raise ConfigError("api_keys holds no key: give one, or leave the setting out")
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")
         if bool(self.https_cert) != bool(self.https_key):
             raise ConfigError("https_cert and https_key are needed together, or neither")
         tls.check(self)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from frontend.app import App
 from frontend.config import FrontendConfig
+from frontend.http.browsers import Browsers, is_loopback
+from frontend.http.capacity import Capacity
+from frontend.http.complaints import Complaints
 from frontend.http.connection import Connection, ConnectionBounds
 from frontend.http.draining import Draining
 from frontend.http.server import HttpServer, listen
@@ -24,9 +27,10 @@ from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.router_link import RouterLink
+from tandem import sockets
 from tandem.admin import Admin, from_loop
 from tandem.certificates import CertificateFiles, ExpiryCollector
-from tandem.errors import DrainingError
+from tandem.errors import DrainingError, TandemError
 from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -34,6 +38,9 @@ from tandem.wire import tls
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
+
+_OTHER_FILES = 512
+"""Beside those of connections that are taken: of ones that are refused, and the process's own."""
 
 
 async def serve(
@@ -54,14 +61,22 @@ async def serve(
     )
     link = RouterLink(config.router, metrics.upstream, tls=PeerTls.of(config))
     draining = Draining()
-    app, endpoints, demultiplexer = _build(config, metrics, draining, tracer)
+    complaints = Complaints(log)
+    app, endpoints, demultiplexer = _build(config, metrics, draining, complaints, tracer)
+
+    def refused(error: TandemError, peer: str) -> None:
+        metrics.count_refused(error)
+        complaints.warn("connection refused", error.code, peer=peer, reason=error.message)
+
     server = HttpServer(
         app,  # type: ignore[arg-type]  # its types are plain dicts
         bounds=_bounds(config),
         draining=draining,
+        on_refused=refused,
         keep_alive_seconds=config.keep_alive_seconds,
         https=_https(config),
     )
+    metrics.watch_connections(lambda: len(server.connections))
     admin = Admin(metrics.registry, ready=lambda: endpoints.serving)
     drained = DrainMetrics("frontend")
     metrics.registry.register(drained)
@@ -87,10 +102,15 @@ async def serve(
             server.should_exit = True
             await serving
             dialing.cancel()
+            complaints.close()
 
 
 def _build(
-    config: FrontendConfig, metrics: Metrics, draining: Draining, tracer: Tracer | None
+    config: FrontendConfig,
+    metrics: Metrics,
+    draining: Draining,
+    complaints: Complaints,
+    tracer: Tracer | None,
 ) -> tuple[App, Endpoints, Demultiplexer]:
     model_path = Path(config.model_path)
     tokenizer = Tokenizer(model_path)
@@ -109,14 +129,28 @@ def _build(
     preprocessor = Preprocessor(config, tokenizer, template)
     endpoints = Endpoints(config.model_name, tokenizer, preprocessor, demultiplexer, draining)
     generation = Generation(preprocessor, demultiplexer, tokenizer, metrics)
+    capacity = Capacity(
+        max_requests=config.max_open_requests, max_body_bytes=config.max_body_memory_bytes
+    )
     loop = asyncio.get_running_loop()
     metrics.watch(
         open_requests=lambda: demultiplexer.open_requests,
         backlog_bytes=from_loop(loop, lambda: demultiplexer.backlog_bytes),
+        body_bytes=lambda: capacity.body_bytes,
         ready=lambda: endpoints.serving,
         draining=lambda: draining.began,
     )
-    app = App(config.api_keys, endpoints, generation, metrics, _spans(config, tracer))
+    app = App(
+        config.api_keys,
+        endpoints,
+        generation,
+        metrics,
+        browsers=_browsers(config),
+        capacity=capacity,
+        complaints=complaints,
+        spans=_spans(config, tracer),
+        trust_traceparent=config.trust_traceparent,
+    )
     return app, endpoints, demultiplexer
 
 
@@ -124,6 +158,25 @@ def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:
     if tracer is None:
         return None
     return CallSpans(tracer, sample_ratio=config.trace_sample_ratio)
+
+
+def _browsers(config: FrontendConfig) -> Browsers:
+    host = config.listen.rpartition(":")[0].strip("[]")
+    local = is_loopback(host.lower()) and not config.api_keys and "*" not in config.allowed_hosts
+    return Browsers(
+        origins=config.cors_origins, local_names=config.allowed_hosts if local else None
+    )
+
+
+def _max_connections(config: FrontendConfig) -> int:
+    """As many as were asked for, or as files may be open."""
+    wanted = config.max_connections + _OTHER_FILES
+    missing = wanted - sockets.allow_files(wanted)
+    if not missing:
+        return config.max_connections
+    most = max(1, config.max_connections - missing)
+    log.warning("the process may not open enough files for max_connections", extra={"count": most})
+    return most
 
 
 def _https(config: FrontendConfig) -> CertificateFiles | None:
@@ -138,6 +191,7 @@ def _bounds(config: FrontendConfig) -> ConnectionBounds:
         max_body_bytes=config.max_body_bytes,
         receive_timeout_seconds=config.receive_timeout_seconds,
         client_stall_seconds=config.client_stall_seconds,
+        max_connections=_max_connections(config),
     )
 
 

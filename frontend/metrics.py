@@ -17,6 +17,12 @@ Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
 ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
+_BELOW_REQUESTS = (
+    errors.InvalidRequestError,
+    http_errors.HeadTooLargeError,
+    http_errors.ReceiveTimeoutError,
+    http_errors.TooManyConnectionsError,
+)
 
 
 class Metrics:
@@ -45,6 +51,14 @@ class Metrics:
             for endpoint in ENDPOINTS
             for outcome, fault in _FAULTS.items()
         }
+        refused = Counter(
+            "tandem_frontend_refused_connections",
+            "Connections that were answered without a request, and closed: too many, not in time,"
+            " or no HTTP.",
+            ["code"],
+            registry=registry,
+        )
+        self._refused = {each.code: refused.labels(each.code) for each in _BELOW_REQUESTS}
         self.request_seconds = Histogram(
             "tandem_frontend_request_seconds",
             "Time from a generating request's arrival to its end.",
@@ -72,11 +86,21 @@ class Metrics:
         elif isinstance(error, errors.CancelledError):
             self.disconnects.inc()
 
+    def count_refused(self, error: errors.TandemError) -> None:
+        """What was answered before it was a request, or too many connections."""
+        self._refused[error.code].inc()
+
+    def watch_connections(self, connections: Callable[[], float]) -> None:
+        """A gauge that is read when it is asked for."""
+        name, text = "tandem_frontend_connections", "Connections of clients that are open now."
+        Gauge(name, text, registry=self.registry).set_function(connections)
+
     def watch(
         self,
         *,
         open_requests: Callable[[], float],
         backlog_bytes: Callable[[], float],
+        body_bytes: Callable[[], float],
         ready: Callable[[], float],
         draining: Callable[[], float],
     ) -> None:
@@ -84,6 +108,7 @@ class Metrics:
         for name, text, value in (
             ("open_requests", "Requests at the router now.", open_requests),
             ("backlog_bytes", "Output that waits for clients to read.", backlog_bytes),
+            ("body_bytes", "What the bodies of open requests take.", body_bytes),
             ("ready", "1 while a request would be served.", ready),
             ("draining", "1 while this process shuts down.", draining),
         ):

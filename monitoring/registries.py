@@ -54,8 +54,13 @@ def _frontend() -> Iterator[Metric]:
     frontend = FrontendMetrics(model="any", slo=Slo(ttft=1, itl=1))
     frontend.upstream.watch_waiting(lambda: 0)
     frontend.watch(
-        open_requests=lambda: 0, backlog_bytes=lambda: 0, ready=lambda: 0, draining=lambda: 0
+        open_requests=lambda: 0,
+        backlog_bytes=lambda: 0,
+        body_bytes=lambda: 0,
+        ready=lambda: 0,
+        draining=lambda: 0,
     )
+    frontend.watch_connections(lambda: 0)
     yield from frontend.registry.collect()
 
 

@@ -39,7 +39,8 @@ REQUIRED: Any = dataclasses.MISSING
 
 def setting(default: Any, help: str, *, secret: bool = False) -> Any:
     """A field of a settings class. `help` says the effect, the unit and the reason; a secret is
-    never printed.
+    never printed, and one that is given must not be empty: its file was, or its variable, and the
+    process would be open where it was to be closed.
 
     The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags
     and variables.
@@ -195,6 +196,9 @@ def _merge(
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     for name, field in fields.items():
+        secret = field.metadata["secret"]
+        if secret and name in content and content[name] is None:
+            raise _empty_secret(name)
         candidates: tuple[tuple[Source, Any], ...] = (
             ("flag", options.get(name)),
             ("environment", environ.get(variable_name(name))),
@@ -203,10 +207,16 @@ def _merge(
         for source, raw in candidates:
             if raw is not None:
                 values[name], sources[name] = _convert(raw, hints[name], name), source
+                if secret and not values[name]:
+                    raise _empty_secret(name)
                 break
         else:
             values[name], sources[name] = _default(field), "default"
     return LoadedSettings(values, sources)
+
+
+def _empty_secret(name: str) -> ConfigError:
+    return ConfigError(f"{name} is given and holds nothing: give a value, or leave it out")
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

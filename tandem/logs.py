@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Literal
@@ -18,6 +19,7 @@ FIELDS = (
     "worker",
     "phase",
     "trace_id",
+    "client_request_id",
     "request_id",
     "leg",
     "peer",
@@ -32,6 +34,7 @@ FIELDS = (
     "sizes",
     "address",
 )
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 Format = Literal["console", "json"]
 
 
@@ -51,7 +54,7 @@ class _JsonFormatter(logging.Formatter):
 
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        fields = " ".join(f"{name}={_line(value)}" for name, value in _fields(record).items())
         line = f"{_timestamp(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -76,6 +79,11 @@ def configure(component: str, *, format: Format = "console", level: str = "info"
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+
+
+def _line(value: object) -> str:
+    """On one line, whatever stands in it."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
 def _timestamp(record: logging.LogRecord) -> str:

@@ -1,7 +1,8 @@
-"""Sockets that listen on an address of the configuration."""
+"""Sockets that listen on an address of the configuration, and how many a process may have."""
 
 from __future__ import annotations
 
+import resource
 import socket
 
 from tandem.errors import ConfigError
@@ -26,3 +27,15 @@ def listen(address: str, *, setting: str, backlog: int = 128) -> socket.socket:
         )
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {address!r} ({setting}): {error}") from error
+
+
+def allow_files(wanted: int) -> int:
+    """Let this process have so many files and sockets open. Returns how many it may have: fewer
+    where its hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)

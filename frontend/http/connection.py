@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from frontend.http import errors
 from frontend.http.closing import LingeringClose
 from frontend.http.draining import Draining
-from frontend.http.errors import ReceiveTimeoutError
+from frontend.http.errors import ReceiveTimeoutError, TooManyConnectionsError
 from frontend.http.parsing import RequestParser
 from tandem.errors import RefusedError, TandemError
 
@@ -32,6 +32,8 @@ _TURN_BYTES = 64 * 1024
 """How much of one connection is read in a turn of the event loop."""
 _PIECE_COST = 1024
 """What a piece counts for in that, however small it is."""
+_REFUSED_AT_ONCE = 256
+"""Connections beyond the most that are taken, which are told so; further ones are just closed."""
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
 
@@ -45,6 +47,8 @@ class ConnectionBounds:
     """For a head, and again for a body."""
     client_stall_seconds: float
     """How long a client may leave its full socket unread."""
+    max_connections: int
+    """Of all clients."""
 
 
 class _UvicornsTransport:
@@ -79,12 +83,19 @@ class Connection(HttpToolsProtocol):
     """One client connection; serves one request after another."""
 
     def __init__(
-        self, *, bounds: ConnectionBounds, draining: Draining, **uvicorn_arguments: Any
+        self,
+        *,
+        bounds: ConnectionBounds,
+        draining: Draining,
+        on_refused: Callable[[TandemError, str], object] = lambda error, peer: None,
+        **uvicorn_arguments: Any,
     ) -> None:
+        """`on_refused` is told what was answered below HTTP's request level, and to which host."""
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
         self.parser = RequestParser(self, max_header_bytes=bounds.max_header_bytes)
         self._draining = draining
+        self._on_refused = on_refused
         self.opened_at = self._used_at = self.loop.time()
         self._socket: asyncio.Transport
         """The transport itself, while `transport` is what uvicorn writes to."""
@@ -142,6 +153,11 @@ class Connection(HttpToolsProtocol):
         if not self._socket.is_closing():
             self._socket.write(b"%x\r\n%b\r\n" % (len(body), body))
 
+    @property
+    def peer(self) -> str:
+        """The host that the client connects from."""
+        return self.client[0] if self.client else "unknown"
+
     def abort(self) -> None:
         """Close without sending what is still buffered."""
         if self.cycle is not None:
@@ -173,7 +189,14 @@ class Connection(HttpToolsProtocol):
         self._socket = transport
         super().connection_made(_UvicornsTransport(transport, self._close))  # type: ignore[arg-type]
         transport.set_write_buffer_limits(high=_BUFFER_BYTES)
-        self._expect_head()
+        over = len(self.connections) - self.bounds.max_connections
+        if over <= 0:
+            self._expect_head()
+        elif over <= _REFUSED_AT_ONCE:
+            self._refuse(TooManyConnectionsError("Too many connections; try again later"))
+        else:
+            self._on_refused(TooManyConnectionsError("Too many connections"), self.peer)
+            self._socket.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._closing is not None:
@@ -288,6 +311,7 @@ class Connection(HttpToolsProtocol):
             b"connection: close\r\n\r\n%b" % (error.http_status, len(body), again, body)
         )
         self._refused = True
+        self._on_refused(error, self.peer)
         self.transport.close()
         if self._answering:
             self.cycle.disconnected = True

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tandem.errors import RequestError, TandemError
+from tandem.errors import RefusedError, RequestError, TandemError
 
 
 class NotFoundError(RequestError):
@@ -42,6 +42,26 @@ class HeadTooLargeError(RequestError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"Request line and headers must not exceed {limit} bytes")
+
+
+class HostNotAllowedError(RequestError):
+    """A local server without keys was called by a name that is not of its machine."""
+
+    code = "host_not_allowed"
+    http_status = 403
+
+
+class MediaTypeError(RequestError):
+    """A body was not said to be JSON, where any page could have sent it."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class TooManyConnectionsError(RefusedError):
+    """The frontend has as many connections as it takes."""
+
+    code = "too_many_connections"
 
 
 def body(error: TandemError) -> bytes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from frontend.http.capacity import Share
 from frontend.http.connection import EXTENSION, Connection
 from frontend.http.errors import ReceiveTimeoutError
 from frontend.http.spans import CallSpan
@@ -20,6 +22,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
+_UNCLEAN = re.compile(rb"[^!-~]+")
+_LONGEST_REQUEST_ID = 128
 _STREAM: Headers = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -30,15 +34,29 @@ _STREAM: Headers = (
 class Call:
     """A request, from its head to the end of its answer."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, trust_traceparent: bool = False
+    ) -> None:
+        """`trust_traceparent`: the client's trace goes on here."""
         self._scope, self._receive, self._send = scope, receive, send
         self.connection: Connection = scope["extensions"][EXTENSION]
+        self.share: Share
+        """What it holds of the process's capacity; set before its body is read."""
         self.started = False
         """The status line has been sent."""
+        self.headers: Headers = ()
+        """What every answer to it has."""
+        self.id = ids.new_trace_id()
+        """Of the answer; never a client's."""
         traceparent = self.header(b"traceparent")
-        self.parent = ids.traceparent_from(traceparent.decode("latin-1")) if traceparent else None
-        """The client's own span, where it says."""
-        self.trace_id = self.parent.trace_id if self.parent else ids.new_trace_id()
+        self.client_span = (
+            ids.traceparent_from(traceparent.decode("latin-1")) if traceparent else None
+        )
+        """What the client says of its own span."""
+        self.parent = self.client_span if trust_traceparent else None
+        self.trace_id = self.parent.trace_id if self.parent else self.id
+        self.client_request_id = _cleaned(self.header(b"x-request-id"))
+        """What the client calls the request: for its eyes and the log. Empty: nothing."""
         self.span: CallSpan | None = None
         """None: it is not traced."""
 
@@ -61,7 +79,8 @@ class Call:
         """All of the body.
 
         Raises TooLargeError before reading a body that says it is too large, and as soon as one has
-        grown so; ReceiveTimeoutError, and CancelledError where the client goes away first.
+        grown so; QueueFullError where all bodies together would be too large; ReceiveTimeoutError,
+        and CancelledError where the client goes away first.
         """
         bounds = self.connection.bounds
         declared = self.header(b"content-length") or b""
@@ -83,6 +102,7 @@ class Call:
             size += len(message["body"])
             if size > limit:
                 raise _too_large(limit)
+            self.share.take(len(message["body"]))
             if not message["more_body"]:
                 return b"".join(parts)
 
@@ -92,6 +112,13 @@ class Call:
         headers = (*headers, (b"content-length", b"%d" % len(body)))
         await self._send(self._head(status, content_type, headers))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def respond_empty(self, headers: Headers) -> None:
+        """Status 204."""
+        self.started = True
+        headers = [*headers, *self.headers]
+        await self._send({"type": "http.response.start", "status": 204, "headers": headers})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def begin_stream(self, events: bytes) -> None:
         """The first part of a stream of server-sent events, which leaves together with the head;
@@ -111,13 +138,19 @@ class Call:
         trace_id = self.trace_id.encode()
         headers = [
             (b"content-type", content_type),
-            (b"x-request-id", trace_id),
+            (b"x-request-id", self.client_request_id.encode() or trace_id),
             (b"x-tandem-trace-id", trace_id),
+            *self.headers,
             *more,
         ]
         if self.connection.answers_last:
             headers.append((b"connection", b"close"))
         return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _cleaned(request_id: bytes | None) -> str:
+    """Only what can do no harm in a header or a log, and not too much of it."""
+    return _UNCLEAN.sub(b"", request_id or b"")[:_LONGEST_REQUEST_ID].decode()
 
 
 def _too_large(limit: int) -> TooLargeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import uvicorn
@@ -15,6 +15,7 @@ from frontend.http.connection import Connection, ConnectionBounds
 from frontend.http.draining import Draining
 from tandem import sockets
 from tandem.certificates import CertificateFiles
+from tandem.errors import TandemError
 
 _BACKLOG = 2048
 _LAST_WORDS_SECONDS = 2
@@ -30,14 +31,17 @@ class HttpServer(uvicorn.Server):
         *,
         bounds: ConnectionBounds,
         draining: Draining,
+        on_refused: Callable[[TandemError, str], object],
         keep_alive_seconds: int,
         https: CertificateFiles | None,
     ) -> None:
-        """`https`: None serves plain HTTP."""
+        """`on_refused`: see Connection. `https`: None serves plain HTTP."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http=functools.partial(Connection, bounds=bounds, draining=draining),  # type: ignore[arg-type]
+                http=functools.partial(  # type: ignore[arg-type]
+                    Connection, bounds=bounds, draining=draining, on_refused=on_refused
+                ),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",

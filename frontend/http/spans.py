@@ -22,25 +22,41 @@ class CallSpans:
         self._sampler = Sampler(sample_ratio)
 
     def begin(
-        self, trace_id: str, parent: Traceparent | None, *, method: str, route: str
+        self,
+        trace_id: str,
+        parent: Traceparent | None,
+        *,
+        link: Traceparent | None,
+        method: str,
+        route: str,
     ) -> CallSpan | None:
-        """None where the request is not traced. `parent`: the client's own span."""
+        """None where the request is not traced. `parent`: the client's own span, where its trace
+        goes on here; `link`: the same, where it does not.
+        """
         if not self._sampler.samples(trace_id, parent):
             return None
         parent_id = 0 if parent is None else parent.span_id
-        return CallSpan(self._tracer, trace_id, parent_id, method=method, route=route)
+        return CallSpan(self._tracer, trace_id, parent_id, link=link, method=method, route=route)
 
 
 class CallSpan:
     """The span of one request; filled while it is served."""
 
     def __init__(
-        self, tracer: Tracer, trace_id: str, parent_id: int, *, method: str, route: str
+        self,
+        tracer: Tracer,
+        trace_id: str,
+        parent_id: int,
+        *,
+        link: Traceparent | None,
+        method: str,
+        route: str,
     ) -> None:
         self.span_id = ids.new_span_id()
         self._tracer = tracer
         self._trace_id = trace_id
         self._parent_id = parent_id
+        self._link = link
         self._began = time.monotonic()
         self._events: list[Event] = []
         self._attributes: dict[str, Value] = {"http.request.method": method, "http.route": route}
@@ -68,5 +84,6 @@ class CallSpan:
                 attributes=attributes,
                 events=self._events,
                 error=error,
+                link=self._link,
             )
         )

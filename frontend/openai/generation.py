@@ -48,7 +48,9 @@ class Generation:
         call.connection.check_opened_in_time()
         request = dialect.decode(await call.body())
         served = await self._demultiplexer.served_model(call.connection, request.timeout)
-        submission = await self._preprocessor.submission(request, served, call.trace_id)
+        submission = await self._preprocessor.submission(
+            request, served, id=call.id, trace_id=call.trace_id
+        )
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
         with self._demultiplexer.submit(

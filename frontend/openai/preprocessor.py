@@ -61,8 +61,11 @@ class Preprocessor:
         self,
         request: ChatRequest | CompletionRequest,
         served: router_pb2.ServedModel,
+        *,
+        id: str,
         trace_id: str,
     ) -> Submission:
+        """`id`: of the answer."""
         limits = Limits(self._tokenizer, served)
         self._check_common(request)
         if isinstance(request, ChatRequest):
@@ -71,7 +74,7 @@ class Preprocessor:
         else:
             prompts = await self._completion_prompts(request, limits)
             logprobs = request.logprobs
-        return self._submission(request, limits, trace_id, prompts, logprobs)
+        return self._submission(request, limits, prompts, logprobs, id=id, trace_id=trace_id)
 
     async def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
         if request.top_logprobs is not None and not request.logprobs:
@@ -136,13 +139,16 @@ class Preprocessor:
         self,
         request: GenerationFields,
         limits: Limits,
-        trace_id: str,
         prompts: Sequence[Prompt],
         logprobs: int | None,
+        *,
+        id: str,
+        trace_id: str,
     ) -> Submission:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         form = form_of(request)
         return Submission(
+            id=id,
             trace_id=trace_id,
             model=self._config.model_name,
             prompts=prompts,

@@ -70,7 +70,7 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     detokenize: bool | None = None
-    timeout: Annotated[float, Meta(gt=0)] | None = None
+    timeout: Annotated[float, Meta(ge=0.001)] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None
     tandem: TandemOptions | None = None

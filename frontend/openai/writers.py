@@ -51,7 +51,7 @@ class EventWriter:
     ) -> None:
         head = _encode(
             {
-                "id": dialect.id_prefix + submission.trace_id,
+                "id": dialect.id_prefix + submission.id,
                 "object": dialect.chunk_object,
                 "created": int(time.time()),
                 "model": submission.model,
@@ -155,7 +155,7 @@ class BodyWriter:
     def body(self, usage: Usage, report: Report | None) -> bytes:
         return _encode(
             self._dialect.body(
-                id=self._dialect.id_prefix + self._submission.trace_id,
+                id=self._dialect.id_prefix + self._submission.id,
                 created=int(time.time()),
                 model=self._submission.model,
                 choices=[self._choice(choice) for choice in range(len(self._texts))],

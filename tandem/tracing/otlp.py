@@ -100,6 +100,7 @@ class OtlpTracer:
             kind=trace.SpanKind.INTERNAL if span.inside else trace.SpanKind.SERVER,
             attributes=span.attributes,
             start_time=_nanoseconds(span.began + ahead),
+            links=_links(span),
         )
         for event in span.events:
             made.add_event(event.name, event.attributes, _nanoseconds(event.at + ahead))
@@ -210,6 +211,22 @@ def _context(span: Span) -> Context:
         trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
     )
     return trace.set_span_in_context(trace.NonRecordingSpan(parent))
+
+
+def _links(span: Span) -> list[trace.Link]:
+    if span.link is None:
+        return []
+    flags = trace.TraceFlags.SAMPLED if span.link.sampled else trace.TraceFlags.DEFAULT
+    return [
+        trace.Link(
+            trace.SpanContext(
+                trace_id=int(span.link.trace_id, 16),
+                span_id=span.link.span_id,
+                is_remote=True,
+                trace_flags=trace.TraceFlags(flags),
+            )
+        )
+    ]
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -42,6 +42,8 @@ class Span:
     going away, is only noted, as OpenTelemetry's rules for HTTP servers want."""
     inside: bool = False
     """Its parent is a span of this process."""
+    link: Traceparent | None = None
+    """A span of another trace, which asked for this one and is not trusted to go on here."""
 
 
 class Tracer(Protocol):

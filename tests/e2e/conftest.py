@@ -21,9 +21,11 @@ def hook_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where switch hooks of every stack of this run write; also makes them importable there."""
     log = tmp_path_factory.mktemp("hooks") / "calls.jsonl"
     log.touch()
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "SWITCH_HOOK_LOG")}
+    names = ("PYTHONPATH", "SWITCH_HOOK_LOG", "TANDEM_TRUST_TRACEPARENT")
+    before = {name: os.environ.get(name) for name in names}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), before["PYTHONPATH"])))
     os.environ["SWITCH_HOOK_LOG"] = str(log)
+    os.environ["TANDEM_TRUST_TRACEPARENT"] = "true"  # tests know requests by their trace ids
     yield log
     for name, value in before.items():
         if value is None:

@@ -40,6 +40,8 @@ class Received:
     """When each event happened."""
     status: int
     message: str
+    links: list[tuple[str, int]]
+    """Trace id and span id of each."""
 
     @property
     def service(self) -> str:
@@ -136,6 +138,9 @@ def _received(request: ExportTraceServiceRequest) -> Iterator[Received]:
                     moments=[event.time_unix_nano for event in span.events],
                     status=span.status.code,
                     message=span.status.message,
+                    links=[
+                        (link.trace_id.hex(), int.from_bytes(link.span_id)) for link in span.links
+                    ],
                 )
 
 

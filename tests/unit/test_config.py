@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from frontend.config import FrontendConfig
 from tandem.config import REQUIRED, load, setting
 from tandem.errors import ConfigError
 
@@ -111,3 +113,41 @@ def test_print_config_shows_every_value_with_its_source_and_no_secret(
     assert "seconds: 1.5  # default" in out
     assert "keys: '********'  # environment" in out
     assert "hush" not in out
+
+
+EMPTY = ["", ",", "\n", " , ,\n", " "]
+
+
+@pytest.mark.parametrize("given", EMPTY)
+@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+def test_a_secret_that_is_given_and_empty_stops_the_start(
+    tmp_path: Path, given: str, source: str
+) -> None:
+    """Its file was empty: nobody asked for a process without it."""
+    file = tmp_path / "c.yaml"
+    file.write_text(json.dumps({"keys": given}))
+    argv = {"flag": [f"--keys={given}"], "file": ["--config", str(file)]}.get(source, [])
+    environ = {"TANDEM_KEYS": given} if source == "environment" else {}
+    with pytest.raises(ConfigError, match="keys is given and holds nothing"):
+        _load(argv, environ)
+
+
+@pytest.mark.parametrize("written", ["keys:\n", "keys: []\n", "keys: null\n"])
+def test_a_secret_that_a_file_names_without_a_value_stops_the_start(
+    tmp_path: Path, written: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(written)
+    with pytest.raises(ConfigError, match="keys is given and holds nothing"):
+        _load(["--config", str(file)])
+
+
+def test_a_secret_that_is_not_given_is_its_default_and_one_that_is_is_used() -> None:
+    assert _load().keys == ()
+    assert _load([], {"TANDEM_KEYS": "a,,\nb\n"}).keys == ("a", "b")
+
+
+@pytest.mark.parametrize("keys", [("",), (" ",), ("", "\n")])
+def test_keys_without_one_that_can_be_used_stop_the_start(keys: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="api_keys"):
+        FrontendConfig(model_path="x", api_keys=keys)

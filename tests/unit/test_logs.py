@@ -49,6 +49,18 @@ def test_a_console_line_reads_the_same(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("root_logger")
+def test_a_console_line_is_one_line_whatever_stands_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("router")
+    reason = "one\ntwo\r\x1b[31mthree\u2028four\x9bfive"
+    logging.getLogger("t").warning("bad", extra={"reason": reason})
+    err = capsys.readouterr().err
+    assert err.endswith("reason=one\\ntwo\\r\\x1b[31mthree\\u2028four\\x9bfive\n")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("worker", format="json")
     try:

@@ -74,6 +74,16 @@ def test_a_span_without_a_parent_is_the_first_and_one_inside_is_internal() -> No
     assert kinds == {"first": (0, SERVER, TRACE), "inner": (7, INTERNAL, TRACE)}
 
 
+def test_a_span_of_a_stranger_is_linked_and_nothing_more() -> None:
+    stranger = Traceparent("ab" * 16, 5, True)
+    with collecting() as collector:
+        with exporting(collector.url) as tracer:
+            assert tracer is not None
+            tracer.record(span(parent_id=0, link=stranger))
+        (got,) = collector.spans
+    assert (got.trace_id, got.parent_id, got.links) == (TRACE, 0, [("ab" * 16, 5)])
+
+
 def test_a_fault_of_ours_is_an_error_and_a_client_s_mistake_is_noted() -> None:
     with collecting() as collector:
         with exporting(collector.url) as tracer:

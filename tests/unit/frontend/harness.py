@@ -128,6 +128,7 @@ async def serving(
                 "router": router.address,
                 "model_path": str(model_path),
                 "drain_seconds": 0.2,
+                "allowed_hosts": ("*",),
             }
             | dict(settings)
         )

@@ -390,17 +390,65 @@ async def test_a_long_prompt_is_encoded_as_a_short_one_is(start: Start) -> None:
     assert back.json()["prompt"] == text
 
 
-async def test_the_trace_id_is_the_clients_or_new_and_is_told(start: Start) -> None:
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_ids_of_a_request_are_ours_whatever_its_client_sends(
+    start: Start, stream: bool
+) -> None:
     frontend = await start(say_hello)
-    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
-    headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
-    response = await frontend.http.post("/v1/chat/completions", json=CHAT, headers=headers)
-    assert response.headers["x-tandem-trace-id"] == response.headers["x-request-id"] == trace_id
-    assert response.json()["id"] == f"chatcmpl-{trace_id}"
-    (reply,) = frontend.router.replies.values()
-    assert reply.submit.trace_id == reply.task.trace_id == trace_id
+    seen = set()
+    for headers in (TRACEPARENT, TRACEPARENT, TRACEPARENT | {"x-request-id": TRACE}, {}):
+        response = await frontend.http.post(
+            "/v1/chat/completions", json=CHAT | {"stream": stream}, headers=headers
+        )
+        answer = events(response.text)[0] if stream else response.json()
+        trace_id = response.headers["x-tandem-trace-id"]
+        assert answer["id"] == f"chatcmpl-{trace_id}"
+        seen.add(trace_id)
+    asked = {reply.submit.trace_id for reply in frontend.router.replies.values()}
+    assert {reply.task.trace_id for reply in frontend.router.replies.values()} == asked == seen
+    assert len(seen) == 4
+    assert TRACE not in seen
+
+
+async def test_a_gateway_that_is_trusted_gives_the_trace_and_not_the_answers_id(
+    start: Start,
+) -> None:
+    """One trace may hold several requests."""
+    frontend = await start(say_hello, trust_traceparent=True)
+    completions = set()
+    for _ in range(2):
+        response = await frontend.http.post("/v1/chat/completions", json=CHAT, headers=TRACEPARENT)
+        assert response.headers["x-tandem-trace-id"] == TRACE
+        completions.add(response.json()["id"])
+    assert len(completions) == 2
+    assert f"chatcmpl-{TRACE}" not in completions
+    assert {reply.submit.trace_id for reply in frontend.router.replies.values()} == {TRACE}
     fresh = await frontend.chat()
-    assert fresh.headers["x-tandem-trace-id"] != trace_id
+    assert fresh.headers["x-tandem-trace-id"] != TRACE
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"abc-123", "abc-123"),
+        (b"x" * 1000, "x" * 128),
+        (b'a b\tc"<>;=\xff\xfe', 'abc"<>;='),
+        (b"\x80\x81", None),
+        (b"", None),
+    ],
+)
+async def test_the_clients_own_name_for_its_request_comes_back_clean_and_short(
+    start: Start, sent: bytes, told: str | None
+) -> None:
+    frontend = await start(say_hello)
+    for path in ("/v1/models", "/nothing"):
+        response = await frontend.http.get(path, headers=[(b"x-request-id", sent)])
+        assert response.headers["x-request-id"] == told or told is None
+        assert response.headers["x-request-id"] == (told or response.headers["x-tandem-trace-id"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -64,6 +64,8 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 1}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"timeout": 0}, "timeout"),
+    ({"timeout": 1e-300}, "timeout"),
+    ({"timeout": 0.0009}, "timeout"),
     ({"timeout": 601}, "timeout"),
     ({"priority": 101}, "priority"),
     ({"invented": 1}, "invented"),

@@ -209,7 +209,7 @@ async def test_half_a_request_ahead_does_not_hide_that_the_client_has_gone(start
     _, writer = await frontend.connect()
     writer.write(request_bytes(BODY, path="/v1/completions") + b"GET /ver")
     await frontend.router.until(lambda router: len(router.replies) == 1)
-    writer.transport.abort()
+    writer.close()
     await frontend.until_metric("tandem_frontend_open_requests", 0)
 
 

@@ -19,8 +19,8 @@ STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}]
 END = b"0\r\n\r\n"
 
 
-def traced(trace_id: bytes) -> bytes:
-    return b"traceparent: 00-%b-0123456789abcdef-01\r\n" % trace_id
+def named(request_id: bytes) -> bytes:
+    return b"x-request-id: %b\r\n" % request_id
 
 
 async def test_the_head_of_a_stream_leaves_with_its_first_event(
@@ -70,9 +70,9 @@ async def test_streams_asked_for_ahead_are_answered_in_order_each_with_its_own_h
     reader, writer = await frontend.connect()
     first, second, third = (digit * 32 for digit in (b"1", b"2", b"3"))
     writer.write(
-        request_bytes(STREAM, head=traced(first))
-        + request_bytes(STREAM, head=traced(second))
-        + request_bytes(STREAM, head=traced(third) + b"connection: close\r\n")
+        request_bytes(STREAM, head=named(first))
+        + request_bytes(STREAM, head=named(second))
+        + request_bytes(STREAM, head=named(third) + b"connection: close\r\n")
     )
     answers = (await asyncio.wait_for(reader.read(), PATIENCE)).split(b"HTTP/1.1 200 OK\r\n")[1:]
     writer.close()

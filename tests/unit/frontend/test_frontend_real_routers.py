@@ -89,7 +89,7 @@ async def deployment(model_path: Path) -> AsyncIterator[Deployment]:
 async def test_requests_outlive_every_router_and_none_runs_twice(
     start: Start, deployment: Deployment, overlap: bool
 ) -> None:
-    frontend = await start(say_hello, router=deployment.switch.address)
+    frontend = await start(say_hello, router=deployment.switch.address, trust_traceparent=True)
     over = asyncio.Event()
     asked: list[str] = []
     served = 0

@@ -1,0 +1,183 @@
+"""How much all clients together may put into a frontend: connections, requests that are still being
+read, and the bytes of their bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import resource
+
+import pytest
+from fake_router import Reply
+from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_bytes, say_hello
+
+from frontend.http import connection
+from frontend.http.capacity import Capacity
+from frontend.http.complaints import Complaints
+from tandem import sockets
+from tandem.errors import QueueFullError
+
+Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+
+
+async def begun(frontend: Harness, size: int, sent: bytes) -> Opened:
+    """A request whose body does not come whole."""
+    reader, writer = await frontend.connect()
+    writer.write(HEAD % size + sent)
+    return reader, writer
+
+
+async def test_a_connection_too_many_is_told_so_and_closed(start: Start) -> None:
+    frontend = await start(say_hello, max_connections=4)
+    await frontend.until_metric("tandem_frontend_connections", 1)  # its own
+    held = [await frontend.connect() for _ in range(3)]
+    answer = await frontend.raw(b"", until_closed=True)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nretry-after: 1\r\n" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+    name = "tandem_frontend_refused_connections_total"
+    assert await frontend.metric(name, code="too_many_connections") == 1
+    for _, writer in held:
+        writer.close()
+    await frontend.until_metric("tandem_frontend_connections", 1)
+    served = await frontend.raw(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert served.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_beyond_those_that_are_told_connections_are_just_closed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_REFUSED_AT_ONCE", 0)
+    frontend = await start(say_hello, max_connections=1)
+    reader, writer = await frontend.connect()
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+    writer.close()
+    name = "tandem_frontend_refused_connections_total"
+    assert await frontend.metric(name, code="too_many_connections") == 1
+
+
+async def test_requests_that_are_being_read_count_as_open(start: Start) -> None:
+    frontend = await start(say_hello, max_open_requests=2)
+    held = [await begun(frontend, 100, b"{") for _ in range(2)]
+    await frontend.until_metric("tandem_frontend_body_bytes", 2)
+    for path in ("/v1/completions", "/tokenize"):
+        response = await frontend.http.post(path, json=COMPLETION)
+        assert error_of(response) == (429, "queue_full", None)
+        assert response.headers["retry-after"] == "1"
+    held.pop()[1].close()
+    await frontend.until_metric("tandem_frontend_body_bytes", 1)
+    assert (await frontend.complete()).status_code == 200
+    held.pop()[1].close()
+
+
+async def test_bodies_have_one_bound_together(start: Start) -> None:
+    frontend = await start(say_hello, max_body_memory_bytes=3000)
+    _, writer = await begun(frontend, 5000, b" " * 2500)
+    await frontend.until_metric("tandem_frontend_body_bytes", 2500)
+    response = await frontend.complete(prompt="x" * 1000)
+    assert error_of(response) == (429, "queue_full", None)
+    assert (await frontend.complete(prompt="x")).status_code == 200
+    writer.close()
+    await frontend.until_metric("tandem_frontend_body_bytes", 0)
+    assert (await frontend.complete(prompt="x" * 1000)).status_code == 200
+
+
+async def test_a_body_is_counted_until_its_answer_is_complete(start: Start) -> None:
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await go_on.wait()
+        await say_hello(reply)
+
+    frontend = await start(script)
+    body = json.dumps(COMPLETION).encode()
+    reader, writer = await frontend.connect()
+    writer.write(request_bytes(body, path="/v1/completions"))
+    await frontend.until_metric("tandem_frontend_body_bytes", len(body))
+    go_on.set()
+    await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
+    await frontend.until_metric("tandem_frontend_body_bytes", 0)
+    writer.close()
+
+
+def test_what_a_request_held_is_free_however_it_ends() -> None:
+    capacity = Capacity(max_requests=1, max_body_bytes=10)
+    with capacity.request() as share:
+        share.take(6)
+        with pytest.raises(QueueFullError):
+            share.take(5)
+        assert (capacity.requests, capacity.body_bytes) == (1, 6)
+    assert (capacity.requests, capacity.body_bytes) == (0, 0)
+    with capacity.request() as share:
+        share.take(10)
+        with pytest.raises(QueueFullError), capacity.request():
+            pass
+    assert (capacity.requests, capacity.body_bytes) == (0, 0)
+
+
+def test_a_process_may_open_as_many_files_as_it_asks_for_or_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    for limits, wanted, may, asked in (
+        ((1024, 4096), 2000, 2000, [(2000, 4096)]),
+        ((1024, 4096), 9000, 4096, [(4096, 4096)]),
+        ((8192, 8192), 9000, 8192, []),
+        ((8192, 8192), 100, 100, []),
+        ((1024, resource.RLIM_INFINITY), 9000, 9000, [(9000, resource.RLIM_INFINITY)]),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 9000, 9000, []),
+    ):
+        given.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        assert sockets.allow_files(wanted) == may
+        assert given == asked
+
+
+async def test_complaints_are_few_and_what_is_left_out_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    complaints = Complaints(logging.getLogger("here"), lines=2, seconds=0.1)
+    for _ in range(5):
+        complaints.warn("bad", "one")
+    complaints.warn("bad", "two")
+    assert [record.__dict__["code"] for record in caplog.records] == ["one", "one", "two"]
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.2, over.set)
+    await over.wait()
+    last = caplog.records[-1].__dict__
+    assert (last["msg"], last["code"], last["count"]) == ("bad: so many more", "one", 3)
+    assert len(caplog.records) == 4
+    for _ in range(3):
+        complaints.warn("bad", "one")
+    complaints.close()
+    assert caplog.records[-1].__dict__["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "message", "code"),
+    [
+        (b"GET / HTTP/9.9\r\n\r\n", "connection refused", "invalid_request"),
+        (b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", "request failed", "invalid_api_key"),
+    ],
+    ids=["no HTTP", "no key"],
+)
+async def test_a_flood_at_the_door_is_logged_in_a_few_lines(
+    start: Start, caplog: pytest.LogCaptureFixture, sent: bytes, message: str, code: str
+) -> None:
+    frontend = await start(say_hello, api_keys=("key",))
+    for _ in range(30):
+        assert b" 40" in (await frontend.raw(sent))[:20]
+    lines = [each for each in caplog.records if each.__dict__.get("code") == code]
+    assert len(lines) == 5
+    assert lines[0].getMessage() == message
+    assert lines[0].__dict__["peer"] == "127.0.0.1"
+    frontend.stop.set()
+    await asyncio.wait_for(asyncio.shield(frontend.served), PATIENCE)
+    (rest,) = (each for each in caplog.records if each.getMessage() == f"{message}: so many more")
+    assert rest.__dict__["count"] == 25
