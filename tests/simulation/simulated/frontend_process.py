@@ -172,6 +172,7 @@ def submission(request: Request) -> Submission:
             for run in range(RUNS)
         ]
     return Submission(
+        id=f"answer-{request.number}",
         trace_id=f"{request.number:032x}",
         model=request.model,
         prompts=[

@@ -12,6 +12,7 @@ from tandem.v1 import common_pb2
 def submission(**changes: Any) -> Submission:
     """A request with one prompt of three tokens."""
     fields: dict[str, Any] = {
+        "id": "answer-1",
         "trace_id": "0" * 32,
         "model": "tandem-tiny",
         "prompts": [Prompt(token_ids=[1, 2, 3], max_tokens=16)],
