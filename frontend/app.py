@@ -167,7 +167,7 @@ class App:
             _log(call, error)
 
     def _complain(self, call: Call, error: TandemError) -> None:
-        """Of what an operator should see: faults of ours, and strangers at the door."""
+        """Log what an operator should see: faults of ours, and strangers at the door."""
         if error.http_status >= 500 or isinstance(error, AuthenticationError | HostNotAllowedError):
             self._complaints.warn(
                 "request failed",

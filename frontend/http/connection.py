@@ -48,7 +48,7 @@ class ConnectionBounds:
     client_stall_seconds: float
     """How long a client may leave its full socket unread."""
     max_connections: int
-    """Of all clients."""
+    """How many all clients together may have open."""
 
 
 class _UvicornsTransport:

@@ -47,7 +47,7 @@ class Call:
         self.headers: Headers = ()
         """What every answer to it has."""
         self.id = ids.new_trace_id()
-        """Of the answer; never a client's."""
+        """What the answer is called; it is never a client's."""
         traceparent = self.header(b"traceparent")
         self.client_span = (
             ids.traceparent_from(traceparent.decode("latin-1")) if traceparent else None
@@ -114,7 +114,7 @@ class Call:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def respond_empty(self, headers: Headers) -> None:
-        """Status 204."""
+        """Answer with status 204 and no body."""
         self.started = True
         headers = [*headers, *self.headers]
         await self._send({"type": "http.response.start", "status": 204, "headers": headers})

@@ -65,7 +65,7 @@ class Preprocessor:
         id: str,
         trace_id: str,
     ) -> Submission:
-        """`id`: of the answer."""
+        """`id` is what the answer will be called."""
         limits = Limits(self._tokenizer, served)
         self._check_common(request)
         if isinstance(request, ChatRequest):

@@ -28,7 +28,7 @@ class Prompt:
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Submission:
     id: str
-    """Of the answer: ours, and never used twice."""
+    """What the answer is called; it is ours, and never used twice."""
     trace_id: str
     model: str
     prompts: Sequence[Prompt]

@@ -35,7 +35,7 @@ MIN_MEMORY_MB = 128
 """What a process needs that does nothing, with room for a simple hook."""
 MAX_TIMEOUT_MS = 3_600_000
 MAX_TEXT_CHARS = 8 * 1024 * 1024
-"""Of one verdict, whatever came: as UTF-8 it is half of what a process of the pool may say."""
+"""The most text of one verdict: as UTF-8 it is half of what a process of the pool may say."""
 Name = Annotated[str, Meta(min_length=1)]
 
 

@@ -13,7 +13,7 @@ from tandem.hooks.settings import MAX_TEXT_CHARS
 from tandem.usercode.call import Failed, name_of
 
 MAX_REASON_CHARS = 1000
-"""Of a terminate. It travels with every output of the request."""
+"""The longest reason of a terminate: it travels with every output of the request."""
 
 
 class InvalidVerdictError(Exception):

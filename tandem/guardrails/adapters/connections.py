@@ -67,7 +67,7 @@ class Connections:
                     connection.close()
 
     def close(self) -> None:
-        """Break all off."""
+        """Close every connection, also one that is in use."""
         for connection in (*self._open, *(connection for connection, _ in self._idle)):
             connection.close()
         self._idle.clear()

@@ -216,7 +216,7 @@ class Leg:
         return self.parcel
 
     def hold(self) -> None:
-        """Show nothing before `release`."""
+        """Let nothing be shown before `release`."""
         self.held, self.parcel = True, self._empty_parcel()
 
     def release(self) -> None:

@@ -84,7 +84,7 @@ class Parcel:
         self._shows_ids = shows_ids
         self.rows: deque[WaitingRow] = deque()
         self.size = 0
-        """Of its rows, in bytes, roughly."""
+        """What its rows come to, in bytes, roughly."""
         self.report: common_pb2.PhaseReport | None = None
         self.finish: common_pb2.Finish | None = None
         self.event: worker_pb2.LegEvent | None = None

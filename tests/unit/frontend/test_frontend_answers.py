@@ -181,7 +181,8 @@ async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(
         assert stream_text(chunks, 1) == "kept"
     else:
         found = dict(enumerate(response.json()["choices"]))
-        assert response.json()["usage"]["completion_tokens"] == 3
+        # How far the sibling had come is chance: its tokens do not count.
+        assert response.json()["usage"]["completion_tokens"] == 2
         assert found[1]["message"]["content"] == "kept"
     assert [found[i]["finish_reason"] for i in (0, 1)] == ["stop", "stop"]
     assert [found[i]["stop_reason"] for i in (0, 1)] == ["forbidden", "forbidden"]

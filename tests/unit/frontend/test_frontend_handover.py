@@ -482,6 +482,7 @@ async def unmet(model_path: Path) -> AsyncIterator[Unmet]:
             model_path=str(model_path),
             drain_seconds=0.2,
             max_open_requests=1,
+            allowed_hosts=("*",),
         )
         served = asyncio.create_task(
             lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))

@@ -35,8 +35,8 @@ from tandem.hooks.runner.processes.wire import (
 )
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""Of earlier steps, beyond what the socket takes: more than the longest chunk. One that hangs is
-found out by its silence long before."""
+"""How much of earlier steps may wait beyond what the socket takes: more than the longest chunk. A
+process that hangs is found out by its silence long before."""
 READ_SECONDS: Final = 0.2
 """For what a process has written to be read, also by an event loop that was held up."""
 
