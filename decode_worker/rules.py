@@ -45,10 +45,14 @@ class DecodeRules:
         return started
 
     def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
+        """A terminate ends the whole request, so the router must know, however this output ends:
+        classifiers may still fail, or the router cancel.
+        """
+        if end.terminated:
+            return worker_pb2.LegVerdict(terminate=True, reason=end.stop_reason)
         return None
 
     def closing(self, end: Finish) -> Closing:
-        """A terminate ends the whole request, so the router must know."""
         if end.terminated:
             return Closing(Outcome.TERMINATED, reason=end.stop_reason)
         return Closing(Outcome.FINISHED)

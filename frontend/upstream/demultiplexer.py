@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -165,6 +165,11 @@ class Demultiplexer:
         self._touched.clear()
         if message.HasField("fleet"):
             self._fleet(stream, message.fleet)
+
+    def unsent(self, firsts: Sequence[int]) -> None:
+        """Prompts that have not left for a router which takes nothing new: they go elsewhere."""
+        for first in firsts:
+            self._dispatcher.submit_again(self._routes[first], (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
         """Submit again what its router has certainly not begun. The rest fails: hooks may have seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 import grpc
@@ -43,6 +43,10 @@ class Receiver(Protocol):
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
         """Raises ValueError or DecodeError where it breaks the protocol: the stream ends."""
+        ...
+
+    def unsent(self, firsts: Sequence[int]) -> None:
+        """First sequences of what had not left when its router began to drain."""
         ...
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
@@ -141,7 +145,7 @@ class RouterLink:
         receiver.receive(stream, greeting)
         async for message in messages:
             if message.draining:  # before the first refusal that the message may hold
-                stream.drain()
+                receiver.unsent(stream.drain())
             receiver.receive(stream, message)
         return _ENDED
 

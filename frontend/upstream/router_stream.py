@@ -63,10 +63,17 @@ class RouterStream:
         """Whether a submit is certain not to have reached the router."""
         return first_sequence in self._submits
 
-    def drain(self) -> None:
-        """The router takes nothing new. What is open goes on."""
+    def drain(self) -> list[int]:
+        """The router takes nothing new. What has left goes on; returns the first sequences of what
+        has not, which is open here no longer.
+        """
         self.draining = True
         self.over.set()
+        unsent = list(self._submits)
+        self._submits.clear()
+        self._submit_bytes = 0
+        self.open.difference_update(unsent)
+        return unsent
 
     def when_empty(self, call: Callable[[], object]) -> None:
         """Call it once, as soon as nothing is open."""

@@ -84,11 +84,17 @@ class Lifecycle:
 
     def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035), and lets
-        decode's output go otherwise.
+        decode's output go otherwise. Decode's terminate ends the request, whatever has become of
+        the sequence meanwhile: the worker shows nothing more of any output (S0-029).
         """
         sequence = leg.sequence
         running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
-        if leg.phase is not Phase.PREFILL or sequence.judged or not running:
+        if leg.phase is Phase.DECODE:
+            if terminate:
+                spared = sequence if running else None  # its own end comes with its last row
+                self.end_request(sequence.request, stop_reason=reason, spared=spared)
+            return
+        if sequence.judged or not running:
             return
         sequence.judged = True
         if terminate and leg.worker.profile.propagate_terminate:
@@ -100,7 +106,7 @@ class Lifecycle:
         """The leg's one terminal event, or the loss of its worker."""
         sequence = leg.sequence
         self._forget(leg, closed.outcome)
-        if leg.phase is Phase.PREFILL and closed.outcome is Outcome.TERMINATED:
+        if closed.outcome is Outcome.TERMINATED:
             self.judge(leg, terminate=True, reason=closed.reason)
         if sequence.stage is Stage.RETRYING:
             self._retry_when_settled(sequence)
@@ -112,10 +118,16 @@ class Lifecycle:
             self._decode_closed(sequence, leg, closed)
 
     def end_request(
-        self, request: Request, *, error: TandemError | None = None, stop_reason: str = ""
+        self,
+        request: Request,
+        *,
+        error: TandemError | None = None,
+        stop_reason: str = "",
+        spared: Sequence | None = None,
     ) -> None:
+        """End all of its sequences but one."""
         for sequence in request.sequences:
-            if sequence.stage is not Stage.ENDED:
+            if sequence.stage is not Stage.ENDED and sequence is not spared:
                 self.end(sequence, error=error, stop_reason=stop_reason)
 
     def end(
@@ -175,8 +187,6 @@ class Lifecycle:
             self._fail(sequence, error, retryable=False)
         else:
             self._ended(sequence, closed.outcome.value)
-            if closed.outcome is Outcome.TERMINATED:
-                self.end_request(sequence.request, stop_reason=closed.reason)
 
     def _fail(
         self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True

@@ -435,7 +435,9 @@ Global___LegStarted: _TypeAlias = LegStarted  # noqa: Y015
 
 @_typing.final
 class LegVerdict(_message.Message):
-    """Prefill: its hook has judged the first token."""
+    """Prefill: its hook has judged the first token. Decode: its hook stopped the request, whose other outputs show nothing
+    more (S0-029); this leg's own end follows.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -445,8 +445,53 @@ def test_a_terminated_decode_ends_its_siblings_with_the_reason_of_the_hook() -> 
     starts = bench.of(actions.StartLeg)
     bench.close(starts[1], Outcome.TERMINATED, reason="guard")
     assert bench.ends() == [(2, "guard")]
-    assert bench.cancelled() == [starts[0].leg, starts[2].leg, starts[3].leg]
+    assert bench.cancelled() == [starts[2].leg, starts[3].leg, starts[0].leg]
     assert bench.core.state.counts.requests == {"terminated": 1}
+
+
+@pytest.mark.promise("S0-029")
+def test_siblings_end_with_the_verdict_of_decode_and_the_sequence_with_its_leg() -> None:
+    """Whatever that end is: a classifier may fail on what the hook let through."""
+    bench = Bench()
+    bench.submit(n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.feed(events.LegVerdict("decode-0", starts[1].leg, True, "guard"))
+    assert bench.ends() == [(2, "guard")]
+    assert bench.cancelled() == [starts[2].leg, starts[3].leg]
+    bench.close(starts[1], Outcome.FAILED, error=HookError("a classifier failed"))
+    assert bench.ends() == [(1, "hook_failed")]
+
+
+@pytest.mark.promise("S0-029")
+@pytest.mark.parametrize("told_by", ["verdict", "close"])
+def test_a_terminate_of_an_attempt_that_was_given_up_ends_all_of_its_request(told_by: str) -> None:
+    """The worker shows nothing more of the siblings, so nobody may wait for them."""
+    bench = Bench(prefill=2, decode=2)
+    bench.submit(n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.close(starts[0], Outcome.FAILED, error=EngineError("gone"), retryable=True)
+    assert bench.cancelled() == [starts[1].leg]
+    worker = starts[1].worker
+    if told_by == "verdict":
+        bench.feed(events.LegVerdict(worker, starts[1].leg, True, "guard"))
+    else:
+        bench.feed(events.LegClosed(worker, starts[1].leg, Outcome.TERMINATED, "guard"))
+    assert sorted(bench.ends()) == [(1, "guard"), (2, "guard")]
+    for start in starts[1:]:
+        bench.feed(events.LegClosed(start.worker, start.leg, Outcome.CANCELLED))
+        assert bench.of(actions.StartLeg) == []
+    assert bench.at_rest()
+
+
+@pytest.mark.promise("S0-029")
+def test_a_terminate_of_a_sequence_that_has_ended_ends_its_siblings() -> None:
+    bench = Bench()
+    bench.submit(n=2)
+    starts = bench.of(actions.StartLeg)
+    bench.close(starts[0], Outcome.FAILED, error=HookError("prefill's hook raised"))
+    assert bench.ends() == [(1, "hook_failed")]
+    bench.close(starts[1], Outcome.TERMINATED, reason="guard")
+    assert bench.ends() == [(2, "guard")]
 
 
 @pytest.mark.promise("S0-036")

@@ -343,7 +343,7 @@ class Core:
 
     def _silence_siblings(self, leg: Leg) -> None:
         """The other outputs of a terminated request show nothing more. The router, told of the
-        terminate, ends their sequences and cancels their legs.
+        terminate by the verdict, ends their sequences and cancels their legs.
         """
         for sibling in self._groups[leg.group]:
             if sibling is not leg and Stage.SILENCED in NEXT[sibling.stage]:

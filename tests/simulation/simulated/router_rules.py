@@ -330,7 +330,14 @@ class RouterRules:
 
     def _verdict(self, leg: LegBook, terminate: bool, reason: str) -> None:
         sequence = leg.sequence
-        if leg.phase is not Phase.PREFILL or sequence.judged or sequence.stage != "running":
+        running = sequence.stage == "running"
+        if leg.phase is Phase.DECODE:
+            if terminate:
+                self._end_request(
+                    sequence.request, _END, reason, spared=sequence if running else None
+                )
+            return
+        if sequence.judged or not running:
             return
         sequence.judged = True
         if terminate and leg.worker.profile.propagate_terminate:
@@ -371,6 +378,10 @@ class RouterRules:
             sequence.decode = None
         if not sequence.legs:
             self.shares.settled(sequence, self.now - sequence.begun_at)
+        if closed.outcome is Outcome.TERMINATED:
+            self._verdict(leg, True, closed.reason)
+            if sequence.key in self._due:
+                return
         if sequence.stage == "retrying":
             self._when_settled(sequence)
         elif sequence.stage == "running":
@@ -382,10 +393,6 @@ class RouterRules:
     def _prefill_closed(
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
     ) -> None:
-        if closed.outcome is Outcome.TERMINATED:
-            self._verdict(leg, True, closed.reason)
-            if sequence.key in self._due:
-                return
         held = sequence.decode is not None and sequence.decode.held
         held = held and sequence.decode.number not in self._release
         if closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
@@ -420,8 +427,6 @@ class RouterRules:
             self._end(sequence, InternalError.code)
         else:
             self._ended(sequence)
-            if closed.outcome is Outcome.TERMINATED:
-                self._end_request(sequence.request, _END, closed.reason)
 
     def _failed(self, sequence: SequenceBook, closed: events.LegClosed) -> None:
         error = closed.error or WorkerError("no reason")
@@ -477,9 +482,16 @@ class RouterRules:
 
     # --- how sequences end -----------------------------------------------------------------------
 
-    def _end_request(self, request: RequestBook, code: str, reason: str = "") -> None:
+    def _end_request(
+        self,
+        request: RequestBook,
+        code: str,
+        reason: str = "",
+        *,
+        spared: SequenceBook | None = None,
+    ) -> None:
         for sequence in request.open:
-            if sequence.key not in self._due:
+            if sequence.key not in self._due and sequence is not spared:
                 self._end(sequence, code, reason)
 
     def _end(self, sequence: SequenceBook, code: str, reason: str = "") -> None:

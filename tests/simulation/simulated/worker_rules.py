@@ -310,8 +310,10 @@ class WorkerRules:
                 self._fault(f"leg {event.leg} starts twice")
             self._started.add(key)
         elif kind == "verdict":
-            if key in self._judged or not self._prefill:
+            if key in self._judged:
                 self._fault(f"leg {event.leg} is judged twice")
+            if not self._prefill and not event.verdict.terminate:
+                self._fault(f"leg {event.leg} lets pass what nobody waits for")
             self._judged.add(key)
         else:
             self._closed.add(key)
@@ -322,6 +324,9 @@ class WorkerRules:
         by_itself = (closed.OUTCOME_FINISHED, closed.OUTCOME_TERMINATED, closed.OUTCOME_REGENERATE)
         if closed.outcome in by_itself and key not in said and not self._forgetful:
             self._fault(f"leg {key[1]} ends well and has said nothing before")
+        terminated = not self._prefill and closed.outcome == closed.OUTCOME_TERMINATED
+        if terminated and key not in self._judged:
+            self._fault(f"leg {key[1]} was terminated, and the router had no verdict")
         if closed.retryable and closed.outcome != closed.OUTCOME_FAILED:
             self._fault(f"leg {key[1]} is retryable and has not failed")
         if closed.retryable and key in self._started:

@@ -163,6 +163,23 @@ def test_what_a_hook_terminated_is_judged_before_it_ends(tokenizer: Tokenizer) -
     assert bench.take().closed(1).outcome == worker_pb2.LegClosed.OUTCOME_TERMINATED
 
 
+@pytest.mark.promise("S0-029")
+def test_the_router_learns_of_a_terminate_also_where_its_output_ends_otherwise(
+    tokenizer: Tokenizer,
+) -> None:
+    """The siblings are silent from then on, and only the router can end them."""
+    bench, _ = bench_of(tokenizer)
+    bench.hook.judge = terminate_at(1, request_id=1)
+    request, sibling = bench.start(1), bench.start(2, output_index=1)
+    ids = ids_of(tokenizer, "one")
+    bench.step(delta(request, ids), delta(sibling, ids))
+    said = bench.settle()
+    (told,) = said.of(1, "verdict")
+    assert (told.terminate, told.reason) == (True, "guard")
+    bench.cancel(1, "prefill failed")
+    assert bench.settle().closed(1).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+
+
 def test_rulings_on_several_steps_that_come_together_are_judged_as_one_whole(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +231,7 @@ def test_a_blocked_output_is_made_again_as_often_as_the_settings_say(
     tokenizer: Tokenizer, judgement: Judgement, made_before: int, again: bool
 ) -> None:
     bench, _ = bench_of(tokenizer, hold_back="all", regenerate=AGAIN)
-    spent = common_pb2.Regeneration(count=made_before, spent_tokens=10)
+    spent = common_pb2.Regeneration(count=made_before, spent_tokens=10 * made_before)
     request = bench.start(task={"regeneration": spent})
     ids = ids_of(tokenizer, "bad words")
     bench.step(delta(request, ids, Ending.LENGTH))
@@ -226,7 +243,10 @@ def test_a_blocked_output_is_made_again_as_often_as_the_settings_say(
     if again:
         assert said.rows(101) == []
         overlay = common_pb2.Task.FromString(closed.overlay).regeneration
-        assert (overlay.count, overlay.spent_tokens) == (made_before + 1, 10 + len(ids))
+        assert (overlay.count, overlay.spent_tokens) == (
+            made_before + 1,
+            10 * made_before + len(ids),
+        )
         assert overlay.temperature == 0.5
         assert not overlay.HasField("top_p")
 

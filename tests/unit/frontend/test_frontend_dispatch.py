@@ -100,6 +100,21 @@ async def test_what_a_drained_router_never_began_goes_to_the_next(
     assert isinstance(state.error, RouterLostError) == shown
 
 
+async def test_what_has_not_left_goes_to_the_next_router_as_soon_as_its_own_drains(
+    bench: Bench,
+) -> None:
+    """A router that reads nothing would refuse it only when it reads again."""
+    drained = bench.router()
+    left = bench.ask()
+    assert sent(drained) == [left.base]
+    state = bench.ask()
+    bench.demultiplexer.unsent(drained.drain())
+    assert drained.open == {left.base}
+    assert sent(drained) == []
+    assert sent(bench.router()) == [state.base]
+    assert (left.error, state.error) == (None, None)
+
+
 async def test_a_router_is_used_once_its_model_has_a_pair(bench: Bench) -> None:
     router = bench.router(pairs=0)
     state = bench.ask()

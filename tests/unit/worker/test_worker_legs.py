@@ -272,6 +272,7 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     bench.step(*(delta(request, ids) for request in requests))
     assert (said.text(101), said.text(102), said.text(103)) == ("x", "x", "xx")
     assert said.closed(terminating + 1).outcome == TERMINATED
+    assert [each.terminate for each in said.of(terminating + 1, "verdict")] == [True]
     assert said.finishes(101 + sibling) == []
     assert said.of(sibling + 1, "closed") == []
     bench.cancel(sibling + 1, "terminated")
