@@ -281,6 +281,21 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     assert len(bench.shell) == 1
 
 
+def test_a_terminated_output_counts_up_to_the_chunk_that_it_was_ended_at(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far the engine is ahead of its hooks is chance, and no part of the answer."""
+    monkeypatch.setattr(Bench, "hooks_run", "later")
+    bench = Bench(tokenizer, judge=terminate_at(2))
+    request = bench.start()
+    for _ in range(5):
+        bench.shell.on_step(bench.engine.note([delta(request, ids_of(tokenizer, "x"))]))
+    assert bench.later is not None
+    bench.shell.on_rulings(bench.later.rulings())
+    (finish,) = bench.settle().finishes(101)
+    assert finish.completion_tokens == 2
+
+
 # --- ends from outside ----------------------------------------------------------------------------
 
 
