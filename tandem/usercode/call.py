@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter, thread_time
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +27,8 @@ class Failed:
     __slots__ = ("error",)
 
     def __init__(self, error: BaseException) -> None:
+        if issubclass(type(error), MemoryError):
+            clear_frames(_traceback_of(error))  # they hold what leaves no room to go on
         self.error = error
 
     @property

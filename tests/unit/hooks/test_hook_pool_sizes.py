@@ -139,7 +139,11 @@ async def test_a_flood_of_memory_that_ends_with_its_call_costs_its_own_request(h
     async with _pool("Flooding", memory_mb=192, timeout_ms=20_000) as (pool, rulings):
         rulings.open(1, 2)
         flooded, fine = await rulings.ask([work(1, how), work(2, "a")])
-        assert str(flooded.error) == "the output hook failed: MemoryError"
+        # Which allocation fails is chance: one of the hook's, or one of ours right behind it.
+        assert str(flooded.error) in (
+            "the output hook failed: MemoryError",
+            "the output hooks broke",
+        )
         assert fine.piece == work(2, "a").piece
         (later,) = await rulings.ask([work(2, "b")])
         assert later.piece == work(2, "b").piece
