@@ -107,7 +107,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
             phase=_PHASES[phase],
             fingerprint=common_pb2.Fingerprint(model="tiny"),
             kv_endpoint="10.0.0.1:9000",
-            limits=worker_pb2.Limits(max_sequences=slots, context_length=100),
+            limits=worker_pb2.Limits(max_sequences=slots, context_length=100, vocabulary=50),
         )
         self._server = Server()
 
