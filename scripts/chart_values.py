@@ -32,7 +32,10 @@ _WORKER = (
     " logits_processors deployment_revision ready_when_paired nodes node_rank leader"
 )
 _FRONTEND = "model_path served_model_name router api_keys https_cert https_key"
-_ROUTER = "discovery namespace prefill decode prefill_service decode_service"
+_ROUTER = (
+    "discovery namespace prefill decode prefill_service decode_service"
+    " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
+)
 OWNED: dict[str, frozenset[str]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
     "router": frozenset(f"{_ALL} {_ROUTER}".split()),
