@@ -134,6 +134,7 @@ def _write_down(
                 trace_id=guarded.task.trace_id,
                 request_id=guarded.request.request_id,
                 output_index=guarded.output_index,
+                tenant=guarded.task.tenant,
                 hook=name,
                 decision="emit" if decision == "pass" else decision,
                 text_before=question.text,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from frontend.http import errors as http_errors
@@ -19,11 +20,13 @@ from frontend.metrics import Endpoint, Metrics
 from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.endpoints import MODELS, Endpoints
 from frontend.openai.generation import Generation
+from frontend.tenants import Tenant, Tenants
 from tandem.errors import (
     AuthenticationError,
     CancelledError,
     DrainingError,
     InternalError,
+    RateLimitError,
     RefusedError,
     SlowClientError,
     TandemError,
@@ -49,7 +52,7 @@ class App:
 
     def __init__(
         self,
-        api_keys: Sequence[str],
+        tenants: Tenants,
         endpoints: Endpoints,
         generation: Generation,
         metrics: Metrics,
@@ -67,7 +70,8 @@ class App:
         self._complaints = complaints
         self._spans = spans
         self._trust_traceparent = trust_traceparent
-        self._keys = [key.encode() for key in api_keys]
+        self._tenants = tenants
+        self._model_name = endpoints.model_name
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
@@ -129,17 +133,28 @@ class App:
             route = self._model
         return route
 
-    def _authenticate(self, call: Call, route: Route) -> None:
-        """All keys are compared, each in constant time, so that time tells nothing of them."""
-        if not (self._keys and route.secured):
-            return
+    def _authenticate(self, call: Call, route: Route) -> Tenant | None:
+        """Whose key it is; None: none is asked."""
+        if not (self._tenants.asked and route.secured):
+            return None
         scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
         given = given.strip()
         if scheme.lower() != b"bearer" or not given:
             raise AuthenticationError("An API key is needed: `Authorization: Bearer KEY`")
-        matches = [hmac.compare_digest(given, key) for key in self._keys]
-        if not any(matches):
+        tenant = self._tenants.find(given)
+        if tenant is None:
             raise AuthenticationError("The API key is wrong")
+        return tenant
+
+    def _enter(self, call: Call, tenant: Tenant) -> None:
+        """Let a request in that came with a key, within the key's limits."""
+        tenant.check_model(self._model_name)
+        now = time.monotonic()
+        try:
+            self._tenants.enter(tenant, now)
+            call.tenant = tenant
+        finally:
+            call.headers = (*call.headers, *tenant.headers(now))
 
     async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
         """Serve a request and count it by how it ended."""
@@ -153,7 +168,9 @@ class App:
             )
         error: TandemError | None = InternalError("a fault of ours")
         try:
-            self._authenticate(call, route)
+            tenant = self._authenticate(call, route)
+            if tenant is not None:
+                self._enter(call, tenant)
             with self._capacity.request() as call.share:
                 error = await route.handler(call)
             return error
@@ -162,6 +179,8 @@ class App:
             raise
         finally:
             self._metrics.count_request(endpoint, error)
+            if call.tenant is not None:
+                self._tenants.leave(call.tenant, error)
             if call.span is not None:
                 call.span.end(error, streamed=call.started)
             _log(call, error)
@@ -191,6 +210,8 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"allow", error.allowed.encode()))
     if isinstance(error, RefusedError):
         headers.append((b"retry-after", b"1"))
+    if isinstance(error, RateLimitError):
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
     await call.respond(error.http_status, http_errors.body(error), headers=headers)

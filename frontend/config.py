@@ -27,6 +27,7 @@ _POSITIVE = (
     "max_connections",
     "max_n",
     "max_choices",
+    "key_limit_shares",
     "max_request_bytes",
     "max_backlog_bytes",
     "slo_ttft_seconds",
@@ -80,6 +81,22 @@ class FrontendConfig:
         False,
         "Let a client's traceparent header decide the trace id of its request, and whether it is"
         " traced. Only behind a gateway that makes the header itself; else a trace is only linked.",
+    )
+    api_keys_file: str = setting(
+        "",
+        "File of keys with names and limits, a line each, as `tandem keys new NAME` makes them; it"
+        " is read again when it changes. Beside `api_keys`; empty: none.",
+    )
+    key_limit_shares: int = setting(
+        1, "Frontends that share the limits of keys: each lets this part of them through."
+    )
+    key_series: int = setting(
+        100, "Keys that have metrics of their own; those of the rest are counted as `_other`."
+    )
+    share_prefix_cache: bool = setting(
+        False,
+        "Let requests of one key use prefixes that another's have cached, whose prompts times to"
+        " first token then tell of; answers no longer say how many tokens were cached.",
     )
     request_timeout_seconds: float = setting(
         600.0, "Deadline of a request that names none, and the longest one that it may name."
@@ -162,7 +179,7 @@ class FrontendConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("drain_seconds", "router_wait_seconds"):
+        for name in ("drain_seconds", "router_wait_seconds", "key_series"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.api_keys and not any(key.strip() for key in self.api_keys):

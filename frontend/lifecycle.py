@@ -25,12 +25,14 @@ from frontend.openai.generation import Generation
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
+from frontend.tenants import Tenants
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.router_link import RouterLink
 from tandem import sockets
 from tandem.admin import Admin, from_loop
 from tandem.certificates import CertificateFiles, ExpiryCollector
 from tandem.errors import DrainingError, TandemError
+from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -58,11 +60,19 @@ async def serve(
     metrics = Metrics(
         model=config.model_name,
         slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
+        key_series=config.key_series,
+    )
+    tenants = Tenants(
+        config.api_keys,
+        KeyFile(config.api_keys_file) if config.api_keys_file else None,
+        metrics.keys,
+        frontends=config.key_limit_shares,
+        max_open=config.max_open_requests,
     )
     link = RouterLink(config.router, metrics.upstream, tls=PeerTls.of(config))
     draining = Draining()
     complaints = Complaints(log)
-    app, endpoints, demultiplexer = _build(config, metrics, draining, complaints, tracer)
+    app, endpoints, demultiplexer = _build(config, metrics, tenants, draining, complaints, tracer)
 
     def refused(error: TandemError, peer: str) -> None:
         metrics.count_refused(error)
@@ -87,6 +97,7 @@ async def serve(
     with listen(config.listen) as listener:
         async with admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
             dialing = group.create_task(link.run(demultiplexer))
+            following = group.create_task(tenants.follow())
             serving = group.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
             log.info("serving", extra={"address": f"port {port}"})
@@ -103,11 +114,13 @@ async def serve(
             await serving
             dialing.cancel()
             complaints.close()
+            following.cancel()
 
 
 def _build(
     config: FrontendConfig,
     metrics: Metrics,
+    tenants: Tenants,
     draining: Draining,
     complaints: Complaints,
     tracer: Tracer | None,
@@ -141,7 +154,7 @@ def _build(
         draining=lambda: draining.began,
     )
     app = App(
-        config.api_keys,
+        tenants,
         endpoints,
         generation,
         metrics,
@@ -162,7 +175,8 @@ def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:
 
 def _browsers(config: FrontendConfig) -> Browsers:
     host = config.listen.rpartition(":")[0].strip("[]")
-    local = is_loopback(host.lower()) and not config.api_keys and "*" not in config.allowed_hosts
+    asks = config.api_keys or config.api_keys_file
+    local = is_loopback(host.lower()) and not asks and "*" not in config.allowed_hosts
     return Browsers(
         origins=config.cors_origins, local_names=config.allowed_hosts if local else None
     )

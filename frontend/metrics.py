@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frontend.http import errors as http_errors
 from frontend.slo import Slo, SloCounts
+from frontend.tenants import KeyMetrics
 from frontend.upstream.metrics import UpstreamMetrics
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry
@@ -28,7 +29,8 @@ _BELOW_REQUESTS = (
 class Metrics:
     """All series of one frontend process."""
 
-    def __init__(self, *, model: str, slo: Slo) -> None:
+    def __init__(self, *, model: str, slo: Slo, key_series: int = 100) -> None:
+        """`key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
         served = Gauge(
             "tandem_frontend_served_model_info",
@@ -39,10 +41,11 @@ class Metrics:
         served.labels(model).set(1)
         self.slo = SloCounts(slo, registry)
         self.upstream = UpstreamMetrics(registry)
+        self.keys = KeyMetrics(registry, most=key_series)
         requests = Counter(
             "tandem_frontend_requests",
             "Requests that ended, by how: success, or the code of their error; and by whose fault:"
-            " nobody's, the client's, or the server's (status 5xx, and 429).",
+            " nobody's, the client's, or the server's (status 5xx, and queue_full).",
             ["endpoint", "outcome", "fault"],
             registry=registry,
         )
@@ -121,7 +124,7 @@ def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
 
 def _fault(error: type[errors.TandemError]) -> Fault:
     """A full queue is ours: more workers would have taken the request."""
-    ours = error.http_status >= 500 or error.http_status == errors.QueueFullError.http_status
+    ours = error.http_status >= 500 or issubclass(error, errors.QueueFullError)
     return "server" if ours else "client"
 
 

@@ -31,7 +31,10 @@ _WORKER = (
     "model_path served_model_name advertise_host name engine engine_options hook hooks classifiers"
     " logits_processors deployment_revision ready_when_paired nodes node_rank leader"
 )
-_FRONTEND = "model_path served_model_name router api_keys https_cert https_key"
+_FRONTEND = (
+    "model_path served_model_name router api_keys api_keys_file key_limit_shares https_cert"
+    " https_key"
+)
 _ROUTER = (
     "discovery namespace prefill decode prefill_service decode_service"
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own

@@ -7,6 +7,8 @@
     │   ├── ContextLengthError      prompt and max_tokens exceed the context
     │   ├── UnknownModelError       no such model
     │   ├── AuthenticationError     no key, or a wrong one
+    │   ├── NotAllowedError         the key is not allowed what is asked for
+    │   ├── RateLimitError          the key's limits are reached
     │   └── TooLargeError           the body exceeds its limit
     ├── RefusedError            not admitted, through no fault of the request; nothing ran
     │   ├── QueueFullError          the router's queue is at its bound
@@ -125,6 +127,26 @@ class AuthenticationError(RequestError):
     http_status = 401
     grpc_status = grpc.StatusCode.UNAUTHENTICATED
     kind = "authentication_error"
+
+
+class NotAllowedError(RequestError):
+    """The client's key is not allowed the model, the processor or the priority that it names."""
+
+    code = "not_allowed"
+    http_status = 403
+    grpc_status = grpc.StatusCode.PERMISSION_DENIED
+    kind = "permission_error"
+
+
+class RateLimitError(RequestError):
+    """The client's key has used up what it may at a time, or in a minute."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    kind = "rate_limit_error"
+    retry_after_seconds = 1.0
+    """When a request may be let in again; nobody knows when one of those that are open will end."""
 
 
 class TooLargeError(RequestError):

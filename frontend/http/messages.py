@@ -11,6 +11,7 @@ from frontend.http.capacity import Share
 from frontend.http.connection import EXTENSION, Connection
 from frontend.http.errors import ReceiveTimeoutError
 from frontend.http.spans import CallSpan
+from frontend.tenants import Tenant
 from tandem import ids
 from tandem.errors import CancelledError, TooLargeError
 
@@ -59,6 +60,8 @@ class Call:
         """What the client calls the request: for its eyes and the log. Empty: nothing."""
         self.span: CallSpan | None = None
         """None: it is not traced."""
+        self.tenant: Tenant | None = None
+        """The holder of its key, once it was let in; None: no key was asked."""
 
     @property
     def method(self) -> str:

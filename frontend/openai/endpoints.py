@@ -34,6 +34,7 @@ class Endpoints:
         demultiplexer: Demultiplexer,
         draining: Draining,
     ) -> None:
+        self.model_name = model
         self._tokenizer = tokenizer
         self._preprocessor = preprocessor
         self._demultiplexer = demultiplexer

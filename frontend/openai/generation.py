@@ -49,7 +49,7 @@ class Generation:
         request = dialect.decode(await call.body())
         served = await self._demultiplexer.served_model(call.connection, request.timeout)
         submission = await self._preprocessor.submission(
-            request, served, id=call.id, trace_id=call.trace_id
+            request, served, id=call.id, trace_id=call.trace_id, tenant=call.tenant
         )
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
@@ -57,6 +57,8 @@ class Generation:
             submission, call.connection, parent_span=0 if call.span is None else call.span.span_id
         ) as state:
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
+            if call.tenant is not None:
+                call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
                 if request.stream:
                     options = request.stream_options
@@ -79,6 +81,8 @@ class Generation:
         if state.first_at:
             self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
         now = time.monotonic()
+        if call.tenant is not None:
+            call.tenant.spend(now, completion=state.completion_tokens)
         self._metrics.request_seconds.observe(now - arrived, exemplar)
         if state.error is None and not state.open_choices:
             self._metrics.slo.count(
@@ -185,12 +189,16 @@ def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
 
 
 def _usage(state: RequestState) -> Usage:
-    prompt, completion = state.submission.prompt_tokens, state.completion_tokens
+    """Cached tokens would tell of the prompts of others, where others share the cache."""
+    submission = state.submission
+    prompt, completion = submission.prompt_tokens, state.completion_tokens
+    shared = bool(submission.tenant) and not submission.cache_salt
+    cached = 0 if shared else sum(state.cached_tokens)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(state.cached_tokens)),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
     )
 
 

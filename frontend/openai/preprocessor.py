@@ -19,6 +19,7 @@ from frontend.openai.requests import (
     LogitsProcessorChoice,
 )
 from frontend.openai.tokenizer import Tokenizer
+from frontend.tenants import Tenant
 from frontend.upstream.submission import Prompt, Submission
 from tandem.errors import (
     InvalidRequestError,
@@ -64,17 +65,24 @@ class Preprocessor:
         *,
         id: str,
         trace_id: str,
+        tenant: Tenant | None = None,
     ) -> Submission:
-        """`id` is what the answer will be called."""
+        """`id` is what the answer will be called. `tenant` is whose key it came with; None: no key
+        was asked.
+        """
         limits = Limits(self._tokenizer, served)
         self._check_common(request)
+        if tenant is not None:
+            _check_allowed(request, tenant)
         if isinstance(request, ChatRequest):
             prompts = [await self._chat_prompt(request, limits)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
         else:
             prompts = await self._completion_prompts(request, limits)
             logprobs = request.logprobs
-        return self._submission(request, limits, prompts, logprobs, id=id, trace_id=trace_id)
+        return self._submission(
+            request, limits, prompts, logprobs, id=id, trace_id=trace_id, tenant=tenant
+        )
 
     async def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
         if request.top_logprobs is not None and not request.logprobs:
@@ -144,6 +152,7 @@ class Preprocessor:
         *,
         id: str,
         trace_id: str,
+        tenant: Tenant | None,
     ) -> Submission:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         form = form_of(request)
@@ -164,6 +173,9 @@ class Preprocessor:
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             priority=request.priority or 0,
+            tenant="" if tenant is None else tenant.name,
+            weight=1 if tenant is None else tenant.grant.weight,
+            cache_salt=("" if tenant is None or self._config.share_prefix_cache else tenant.salt),
         )
 
     def _logits(
@@ -186,6 +198,14 @@ class Preprocessor:
                     f"The logits processor `{choice.name}` is not offered",
                     param=f"logits_processors[{position}].name",
                 )
+
+
+def _check_allowed(request: GenerationFields, tenant: Tenant) -> None:
+    tenant.check(
+        n=request.n or 1,
+        priority=request.priority or 0,
+        processors=[choice.name for choice in request.logits_processors or ()],
+    )
 
 
 def _check_form(form: Form, request: GenerationFields, limits: Limits) -> None:

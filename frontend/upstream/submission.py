@@ -54,6 +54,8 @@ class Submission:
     """The name of the client's key; empty: no key was asked."""
     weight: int = 1
     """How much that key gets beside others."""
+    cache_salt: str = ""
+    """Prefix caches are shared with requests that have the same one."""
 
     @property
     def choices(self) -> int:
@@ -103,6 +105,8 @@ class Submission:
             want_report=self.want_report,
             want_external_scores=self.want_external_scores,
             metadata=self.metadata,
+            tenant=self.tenant,
+            cache_salt=self.cache_salt,
         ).SerializeToString()
 
     def to_submit(

@@ -59,7 +59,7 @@ def _errors(name: str, severity: Literal["critical", "warning"], share: float, a
         after=after,
         summary="Requests fail in {{ $labels.namespace }}/{{ $labels.job }}.",
         description="{{ $value | humanizePercentage }} of the requests of the last five minutes"
-        " ended with status 5xx or 429.",
+        " ended with status 5xx or queue_full.",
         expression=f"{burn('errors', '5m')} > {share}\n{_ENOUGH}",
     )
 

@@ -83,7 +83,7 @@ _BUDGET = Row(
         "Requests that failed",
         *_burns("errors"),
         unit="percentunit",
-        note="Share of requests with status 5xx or 429, as recorded for the alerts.",
+        note="Share of requests with status 5xx or queue_full, as recorded for the alerts.",
     ),
 )
 _CLIENTS = Row(

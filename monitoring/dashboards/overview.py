@@ -32,7 +32,7 @@ _HEALTH = Row(
         ERROR_RATIO,
         unit="percentunit",
         thresholds=[(0.01, "orange"), (0.05, "red")],
-        note="Share of requests that failed with status 5xx or 429.",
+        note="Share of requests that failed with status 5xx or queue_full.",
     ),
     stat("TTFT p99", quantile(0.99, TTFT), unit="s"),
     stat("ITL p99", quantile(0.99, ITL), unit="s"),

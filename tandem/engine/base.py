@@ -69,6 +69,8 @@ class EngineRequest:
     timeout_seconds: float = 300.0
     """What is left of the deadline: the engine gives up on a hand-over by then."""
     trace_id: str = ""
+    cache_salt: str = ""
+    """Cached prefixes are those of requests that have the same one."""
 
 
 class Ending(enum.Enum):

@@ -34,6 +34,8 @@ class SequenceInfo:
     output_index: int
     streaming: bool
     trace_id: str
+    tenant: str = ""
+    """The name of the client's key; empty: no key was asked."""
 
 
 class Work(Struct):

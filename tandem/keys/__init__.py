@@ -1,4 +1,9 @@
-"""Clients' keys, as other components know them."""
+"""Clients' keys: what each is called and allowed, the file that holds their hashes, and minutes.
+
+A key is shown once, when it is made; what is kept of it is its SHA-256. Nobody can guess a key that
+was made here (256 random bits), so that a plain hash of it tells nothing. What a limit means for a
+request is the frontend's to say.
+"""
 
 MAX_NAME = 64
 """Characters of a key's name, by which other components know its requests."""

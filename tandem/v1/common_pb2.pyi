@@ -259,6 +259,8 @@ class Task(_message.Message):
     WANT_EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     REGENERATION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -274,6 +276,10 @@ class Task(_message.Message):
     """each phase adds a PhaseReport for the sequence"""
     want_external_scores: _builtins.bool
     """Finish.external_scores"""
+    tenant: _builtins.str
+    """Submit.tenant, for audit logs"""
+    cache_salt: _builtins.str
+    """prefix caches are shared only by tasks with the same one"""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -304,10 +310,12 @@ class Task(_message.Message):
         want_external_scores: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         regeneration: Global___Regeneration | None = ...,
+        tenant: _builtins.str = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "regeneration", b"regeneration", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "streaming", b"streaming", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

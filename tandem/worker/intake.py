@@ -85,6 +85,7 @@ class Intake:
             kv_peer=command.kv_peer,
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
+            cache_salt=task.cache_salt,
         )
         output = self._output(task)
         return Start(link=link, command=command, task=task, request=request, output=output)

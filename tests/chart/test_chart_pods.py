@@ -22,7 +22,7 @@ RESTRICTED = [
 SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
 EXTERNAL = {
     # Set -> what the operator says is there already.
-    "existing-secrets": {"Secret/pairs", "Secret/edge", "Secret/keys"},
+    "existing-secrets": {"Secret/pairs", "Secret/edge", "Secret/keys", "Secret/tenants"},
     "gpu-rdma": {"PersistentVolumeClaim/models"},
     "hf-model": {"Secret/hub-token"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},

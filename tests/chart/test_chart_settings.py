@@ -192,3 +192,9 @@ def _revision(values: dict[str, Any]) -> str:
 def _ports(name: str, component: str) -> list[dict[str, Any]]:
     ports: list[dict[str, Any]] = pods.of_set(name)[component].main["ports"]
     return ports
+
+
+def test_each_frontend_lets_its_part_of_a_key_s_limits_through(tmp_path: Path) -> None:
+    made = settings("existing-secrets", "frontend", tmp_path)
+    assert made.api_keys_file == "/etc/tandem-keys/keys.jsonl"
+    assert made.key_limit_shares == 2

@@ -33,6 +33,14 @@
   "https_cert" "/etc/tandem-https/tls.crt"
   "https_key" "/etc/tandem-https/tls.key") }}
 {{- end }}
+{{- with .Values.frontend.apiKeysFile }}
+{{- if .existingSecret }}
+{{- $frontend := $.Values.frontend }}
+{{- $pods := ternary $frontend.replicas $frontend.autoscaling.minReplicas (eq $frontend.autoscaling.type "none") }}
+{{- $settings = merge $settings (dict "api_keys_file" (printf "/etc/tandem-keys/%s" .key)
+  "key_limit_shares" (max 1 (int $pods))) }}
+{{- end }}
+{{- end }}
 {{- merge $settings .Values.frontend.config | toYaml }}
 {{- end }}
 

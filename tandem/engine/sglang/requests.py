@@ -46,6 +46,7 @@ def fields(
         "sampling_params": sampling_params(sampling),
         "stream": True,
         "log_metrics": True,
+        "cache_salt": request.cache_salt or None,
     }
     if sampling.HasField("logprobs"):
         arguments |= {

@@ -26,6 +26,8 @@ class Decided(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     trace_id: str
     request_id: int
     output_index: int
+    tenant: str = ""
+    """The name of the client's key; empty: no key was asked."""
     hook: str
     decision: str
     """emit (unchanged), rewrite, suppress, terminate, block, annotate, error, timeout, or one of
@@ -66,6 +68,7 @@ class Renderer:
                 "trace_id": decided.trace_id,
                 "request_id": decided.request_id,
                 "output_index": decided.output_index,
+                "tenant": decided.tenant or None,
                 "hook": decided.hook,
                 "decision": decided.decision,
                 "reason": _whole_characters(decided.reason[:MAX_REASON]),

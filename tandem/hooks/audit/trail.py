@@ -60,6 +60,7 @@ class Trail:
                 trace_id=info.trace_id,
                 request_id=info.request_id,
                 output_index=info.output_index,
+                tenant=info.tenant,
                 hook=self._hook,
                 decision=decision,
                 reason=reason,

@@ -166,6 +166,7 @@ class Core:
             output_index=leg.output_index,
             streaming=task.streaming,
             trace_id=leg.trace_id,
+            tenant=task.tenant,
         )
         self._actions.append(actions.Begin(request, task, command, info))
 

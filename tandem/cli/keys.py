@@ -1,0 +1,54 @@
+"""`tandem keys new NAME`: makes a key, and the line that lets it in."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import msgspec
+
+from tandem.cli.console import Console
+from tandem.keys.file import parse
+from tandem.keys.ring import digest_of, new_key
+
+_LIMITS = ("requests_per_minute", "tokens_per_minute", "open_requests", "max_n")
+_LISTS = ("models", "logits_processors")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    new = actions.add_parser(
+        "new", help="Print a new key, which is shown only now, and its line for the key file."
+    )
+    new.add_argument("name", help="What metrics, audit logs and other components call it.")
+    for name in _LIMITS:
+        new.add_argument(_flag(name), type=int, metavar="N", help="[no limit]")
+    new.add_argument("--max-priority", type=int, default=0, metavar="N", help="[%(default)s]")
+    new.add_argument("--weight", type=int, default=1, metavar="N", help="[%(default)s]")
+    for name in _LISTS:
+        new.add_argument(_flag(name), nargs="*", metavar="NAME", help="That it may use. [all]")
+
+
+def keys(arguments: argparse.Namespace, console: Console) -> int:
+    """The key goes to stderr and the line to stdout, so that `>>` appends it to the file."""
+    key = new_key()
+    given = {
+        name: getattr(arguments, name)
+        for name in (*_LIMITS, *_LISTS, "max_priority", "weight")
+        if getattr(arguments, name) is not None
+    }
+    grant = {"name": arguments.name, "sha256": digest_of(key.encode()), **given}
+    defaults = {"max_priority": 0, "weight": 1}
+    line = msgspec.json.encode(
+        {name: value for name, value in grant.items() if defaults.get(name) != value}
+    )
+    parse(line, f"the key {arguments.name!r}")
+    sys.stderr.write(f"The key, which is shown only now:\n{key}\n")
+    sys.stderr.write("Its line for the key file (the setting api_keys_file):\n")
+    sys.stderr.flush()
+    sys.stdout.write(line.decode() + "\n")
+    return 0
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,48 @@
+"""What one key is called and allowed: a line of the key file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tandem.keys import MAX_NAME, MAX_WEIGHT
+
+PLAIN_PREFIX = "api-key-"
+"""Names of keys that have none begin so: those of the setting `api_keys`."""
+MOST_PRIORITY = 100
+_COUNT = Meta(ge=1, le=2**31 - 1)
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=MAX_NAME)]
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key's name, its hashes and its limits; a limit that is left out is none.
+
+    The limits are those of the whole deployment: each frontend holds its share of them.
+    """
+
+    name: Name
+    """Other components, metrics and audit logs know its requests by it."""
+    sha256: Digest | Annotated[tuple[Digest, ...], Meta(min_length=1, max_length=8)]
+    """The key's, in lower-case hex; several while one is replaced by another."""
+    requests_per_minute: Annotated[int, _COUNT] | None = None
+    tokens_per_minute: Annotated[int, _COUNT] | None = None
+    """Prompts and answers are counted together."""
+    open_requests: Annotated[int, _COUNT] | None = None
+    """At once."""
+    max_n: Annotated[int, _COUNT] | None = None
+    """Largest `n` of a request."""
+    max_priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
+    """Highest `priority` of a request."""
+    models: tuple[str, ...] | None = None
+    """That requests may name; none: all."""
+    logits_processors: tuple[str, ...] | None = None
+    """That requests may name, of those that the deployment offers; none: all of them."""
+    weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] = 1
+    """Its share beside other keys while requests wait."""
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return (self.sha256,) if isinstance(self.sha256, str) else self.sha256

@@ -1,0 +1,361 @@
+"""Clients' keys at the HTTP API: who is let in, within which limits, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fake_router
+import httpx
+import pytest
+from harness import MODEL, Harness, Start, error_of, say_hello
+from prometheus_client import CollectorRegistry
+
+from frontend import lifecycle, tenants
+from frontend.config import FrontendConfig
+from frontend.tenants import OTHER, KeyMetrics, Tenants
+from tandem.errors import ConfigError, NotAllowedError, QueueFullError, RateLimitError
+from tandem.keys.file import KeyFile
+from tandem.keys.ring import digest_of
+
+
+def line(name: str, **limits: Any) -> str:
+    """Of a key that is called as its holder."""
+    return json.dumps({"name": name, "sha256": digest_of(name.encode()), **limits}) + "\n"
+
+
+def write(path: Path, content: str) -> Path:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    os.replace(fresh, path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.jsonl"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def ask(frontend: Harness, key: str, **fields: Any) -> httpx.Response:
+    body = {"model": MODEL, "prompt": "Hello", **fields}
+    return await frontend.http.post("/v1/completions", json=body, headers=bearer(key))
+
+
+def made(
+    file: KeyFile | None = None,
+    *,
+    plain: tuple[str, ...] = (),
+    most: int = 10,
+    frontends: int = 1,
+    max_open: int = 1000,
+) -> Tenants:
+    metrics = KeyMetrics(CollectorRegistry(), most=most)
+    return Tenants(plain, file, metrics, frontends=frontends, max_open=max_open)
+
+
+def of(content: str, path: Path, **how: Any) -> Tenants:
+    return made(KeyFile(str(write(path, content))), **how)
+
+
+# --- over HTTP ---
+
+
+async def test_a_key_of_the_file_opens_and_others_do_not(start: Start, path: Path) -> None:
+    frontend = await start(
+        say_hello, api_keys=("plain",), api_keys_file=str(write(path, line("acme") + line("b")))
+    )
+    for key in ("acme", "b", "plain"):
+        assert (await ask(frontend, key)).status_code == 200
+    for key in ("Acme", digest_of(b"acme"), "api-key-1", "acme x"):
+        assert error_of(await ask(frontend, key))[:2] == (401, "invalid_api_key")
+
+
+async def test_a_file_without_keys_opens_nothing(path: Path) -> None:
+    for content in ("", "\n", "# later\n"):
+        file = str(write(path, content))
+        config = FrontendConfig(model_path="m", listen="127.0.0.1:0", api_keys_file=file)
+        with pytest.raises(ConfigError, match="holds no key"):
+            await lifecycle.serve(config, asyncio.Event())
+
+
+async def test_keys_come_and_go_without_a_restart(
+    start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants, "LOOK_SECONDS", 0.01)
+    frontend = await start(say_hello, api_keys_file=str(write(path, line("old"))))
+    assert (await ask(frontend, "old")).status_code == 200
+    write(path, line("new"))
+    await until(lambda: ask(frontend, "new"), 200)
+    assert (await ask(frontend, "old")).status_code == 401
+    write(path, "{")
+    await frontend.until_metric("tandem_frontend_key_file_stale", 1)
+    assert await frontend.metric("tandem_frontend_key_file_failures_total") == 1
+    assert (await ask(frontend, "new")).status_code == 200
+    write(path, "")
+    await until(lambda: ask(frontend, "new"), 401)
+    assert await frontend.metric("tandem_frontend_keys") == 0
+    assert await frontend.metric("tandem_frontend_key_file_stale") == 0
+
+
+async def until(answer: Callable[[], Any], status: int) -> None:
+    """Ask over HTTP, which has no events to wait for."""
+    async with asyncio.timeout(10):
+        while True:
+            if (await answer()).status_code == status:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: Path) -> None:
+    limits = line("acme", requests_per_minute=2, tokens_per_minute=1000)
+    frontend = await start(say_hello, api_keys_file=str(write(path, limits + line("free"))))
+    first, second, third = [await ask(frontend, "acme") for _ in range(3)]
+    told = "x-ratelimit-{}-{}"
+    assert first.headers[told.format("limit", "requests")] == "2"
+    assert first.headers[told.format("remaining", "requests")] == "1"
+    assert first.headers[told.format("remaining", "tokens")] == "1000"
+    assert second.headers[told.format("remaining", "requests")] == "0"
+    spent = first.json()["usage"]["total_tokens"]
+    assert second.headers[told.format("remaining", "tokens")] == str(1000 - spent)
+    assert error_of(third) == (429, "rate_limit_exceeded", None)
+    assert 58 <= int(third.headers["retry-after"]) <= 61
+    assert third.headers[told.format("remaining", "requests")] == "0"
+    free = await ask(frontend, "free")
+    assert free.status_code == 200
+    assert not [name for name in free.headers if name.startswith("x-ratelimit")]
+    count = "tandem_frontend_key_requests_total"
+    assert await frontend.metric(count, key="acme", outcome="success") == 2
+    assert await frontend.metric(count, key="acme", outcome="refused") == 1
+    assert await frontend.metric("tandem_frontend_key_tokens_total", key="free", kind="prompt") > 0
+    codes = await frontend.metric(
+        "tandem_frontend_requests_total", outcome="rate_limit_exceeded", fault="client"
+    )
+    assert codes == 1
+
+
+async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Path) -> None:
+    frontend = await start(
+        say_hello, api_keys_file=str(write(path, line("acme", tokens_per_minute=1)))
+    )
+    assert (await ask(frontend, "acme")).status_code == 200
+    refused = await ask(frontend, "acme")
+    assert error_of(refused)[:2] == (429, "rate_limit_exceeded")
+    assert "1 tokens a minute" in refused.json()["error"]["message"]
+
+
+async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) -> None:
+    go = asyncio.Event()
+
+    async def wait(reply: fake_router.Reply) -> None:
+        await go.wait()
+        await say_hello(reply)
+
+    frontend = await start(
+        wait, api_keys_file=str(write(path, line("acme", open_requests=2) + line("b")))
+    )
+    async with asyncio.TaskGroup() as group:
+        held = [group.create_task(ask(frontend, "acme")) for _ in range(2)]
+        await frontend.until_metric("tandem_frontend_key_open_requests", 2, key="acme")
+        refused = await ask(frontend, "acme")
+        assert error_of(refused)[:2] == (429, "rate_limit_exceeded")
+        assert refused.headers["retry-after"] == "1"
+        other = group.create_task(ask(frontend, "b"))
+        await frontend.until_metric("tandem_frontend_open_requests", 3)
+        go.set()
+    assert [each.result().status_code for each in (*held, other)] == [200] * 3
+    assert (await ask(frontend, "acme")).status_code == 200
+
+
+async def test_a_client_that_goes_away_gives_its_place_back(start: Start, path: Path) -> None:
+    async def never(reply: fake_router.Reply) -> None:
+        await reply.cancelled.wait()
+
+    frontend = await start(never, api_keys_file=str(write(path, line("acme", open_requests=1))))
+    asked = asyncio.create_task(ask(frontend, "acme"))
+    await frontend.until_metric("tandem_frontend_open_requests", 1)
+    asked.cancel()
+    await frontend.until_metric("tandem_frontend_key_open_requests", 0, key="acme")
+    assert (
+        await frontend.metric("tandem_frontend_key_requests_total", key="acme", outcome="failed")
+        == 1
+    )
+
+
+NOT_ALLOWED = {
+    "n": ({"n": 3}, (400, "invalid_request", "n")),
+    "priority": ({"priority": 6}, (403, "not_allowed", "priority")),
+    "processor": (
+        {"logits_processors": [{"name": "other"}, {"name": "forced_sequence"}]},
+        (403, "not_allowed", "logits_processors[1].name"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ALLOWED)
+async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, name: str) -> None:
+    fields, expected = NOT_ALLOWED[name]
+    limits = line("acme", max_n=2, max_priority=5, logits_processors=["other"])
+    frontend = await start(
+        say_hello,
+        api_keys_file=str(write(path, limits)),
+        client_logits_processors=("forced_sequence", "other"),
+    )
+    assert error_of(await ask(frontend, "acme", **fields)) == expected
+    allowed = {"n": 2, "priority": 5, "logits_processors": [{"name": "other"}]}
+    assert (await ask(frontend, "acme", **allowed)).status_code == 200
+
+
+async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> None:
+    keys = line("other", models=["m2"]) + line("none", models=[]) + line("mine", models=[MODEL])
+    frontend = await start(say_hello, api_keys_file=str(write(path, keys)))
+    for key in ("other", "none"):
+        assert error_of(await ask(frontend, key)) == (403, "not_allowed", "model")
+        tokens = await frontend.http.post("/tokenize", json={"prompt": "x"}, headers=bearer(key))
+        assert tokens.status_code == 403
+    assert (await ask(frontend, "mine")).status_code == 200
+
+
+async def cached(reply: fake_router.Reply) -> None:
+    reply.text("Hello")
+    reply.finish(completion_tokens=1, cached_tokens=3)
+    await reply.flush()
+
+
+def cached_tokens(response: httpx.Response) -> int:
+    return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) -> None:
+    frontend = await start(
+        cached, api_keys=("plain", "second"), api_keys_file=str(write(path, line("acme", weight=4)))
+    )
+    for key in ("acme", "plain", "second"):
+        assert cached_tokens(await ask(frontend, key)) == 3
+    replies = list(frontend.router.replies.values())
+    salts = [reply.task.cache_salt for reply in replies]
+    assert len({*salts, ""}) == 4
+    assert [reply.submit.tenant for reply in replies] == ["acme", "api-key-1", "api-key-2"]
+    assert [reply.task.tenant for reply in replies] == ["acme", "api-key-1", "api-key-2"]
+    assert [reply.submit.weight for reply in replies] == [4, 1, 1]
+
+
+async def test_a_cache_that_keys_share_is_told_nothing_of(start: Start, path: Path) -> None:
+    frontend = await start(
+        cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=True
+    )
+    assert cached_tokens(await ask(frontend, "acme")) == 0
+    (reply,) = frontend.router.replies.values()
+    assert reply.task.cache_salt == ""
+
+
+async def test_without_keys_there_is_one_cache_and_it_is_told_of(start: Start) -> None:
+    frontend = await start(cached)
+    assert cached_tokens(await ask(frontend, "any")) == 3
+    (reply,) = frontend.router.replies.values()
+    assert (reply.task.cache_salt, reply.submit.tenant) == ("", "")
+
+
+async def test_no_key_is_in_any_log_or_metric(
+    start: Start, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    keys = json.dumps({"name": "acme", "sha256": digest_of(b"tandem-SECRET")})
+    frontend = await start(
+        say_hello, api_keys=("plain-SECRET",), api_keys_file=str(write(path, keys))
+    )
+    for key in ("tandem-SECRET", "plain-SECRET", "wrong-SECRET"):
+        await ask(frontend, key)
+        await ask(frontend, key, n=0)
+    url = f"http://127.0.0.1:{frontend.metrics_port}/metrics"
+    assert "SECRET" not in (await frontend.http.get(url)).text
+    assert "SECRET" not in caplog.text
+
+
+# --- shares of limits ---
+
+
+@pytest.mark.parametrize(("limit", "frontends", "share"), [(10, 1, 10), (10, 4, 3), (1, 8, 1)])
+def test_a_frontend_lets_its_share_through_rounded_up(
+    path: Path, limit: int, frontends: int, share: int
+) -> None:
+    found = of(line("a", requests_per_minute=limit), path, frontends=frontends)
+    tenant = found.find(b"a")
+    assert tenant is not None
+    for _ in range(share):
+        found.enter(tenant, 1.0)
+    with pytest.raises(RateLimitError, match=f"{limit} requests a minute") as caught:
+        found.enter(tenant, 2.0)
+    assert caught.value.retry_after_seconds == 60.0
+    found.enter(tenant, 63.0)
+
+
+def test_what_was_used_stays_used_when_limits_change(path: Path) -> None:
+    file = KeyFile(str(write(path, line("a", requests_per_minute=2))))
+    found = made(file)
+    tenant = found.find(b"a")
+    assert tenant is not None
+    found.enter(tenant, 1.0)
+    write(path, line("a", requests_per_minute=1))
+    assert file.look() | file.look()
+    found.take()
+    assert found.find(b"a") is tenant
+    with pytest.raises(RateLimitError):
+        found.enter(tenant, 2.0)
+    found.leave(tenant, None)
+    assert tenant.open == 0
+
+
+def test_no_key_takes_more_of_a_frontend_than_it_leaves() -> None:
+    found = made(plain=("hog", "other"), max_open=8)
+    hog, other = found.find(b"hog"), found.find(b"other")
+    assert hog is not None
+    assert other is not None
+    for _ in range(4):
+        found.enter(hog, 1.0)
+    with pytest.raises(QueueFullError):
+        found.enter(hog, 1.0)
+    found.enter(other, 1.0)
+    found.enter(other, 1.0)
+    found.leave(hog, None)
+    found.enter(other, 1.0)
+
+
+def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
+    registry = CollectorRegistry()
+    file = KeyFile(str(write(path, "".join(line(f"k{number}") for number in range(5)))))
+    found = Tenants((), file, KeyMetrics(registry, most=2), max_open=10)
+    for number in range(5):
+        tenant = found.find(f"k{number}".encode())
+        assert tenant is not None
+        tenant.spend(1.0, prompt=1)
+    write(path, "".join(line(f"n{number}") for number in range(50)))
+    assert file.look() | file.look()
+    found.take()
+    (family,) = [each for each in registry.collect() if each.name.endswith("key_tokens")]
+    counts = {each.labels["key"]: each.value for each in family.samples if each.value}
+    assert counts == {"k0": 1, "k1": 1, OTHER: 3}
+    assert {each.labels["key"] for each in family.samples} == {"k0", "k1", OTHER}
+
+
+def test_a_plain_key_has_no_limits() -> None:
+    tenant = made(plain=("key",)).find(b"key")
+    assert tenant is not None
+    tenant.check(n=10**6, priority=100, processors=["any"])
+    tenant.check_model("any")
+    assert tenant.headers(1.0) == ()
+
+
+def test_a_key_of_the_file_is_allowed_no_priority_unless_it_says_so(path: Path) -> None:
+    tenant = of(line("a"), path).find(b"a")
+    assert tenant is not None
+    tenant.check(n=1, priority=0, processors=())
+    with pytest.raises(NotAllowedError):
+        tenant.check(n=1, priority=1, processors=())
