@@ -87,7 +87,7 @@ class Connection:
             self.busy = False
 
 
-def request(address: str, model: str, tokens: int, words: int, seed: int) -> bytes:
+def request(address: str, model: str, tokens: int, words: int, seed: int, key: str = "") -> bytes:
     """One POST of a chat completion with `words` random words."""
     prompt = " ".join(random.Random(seed).choices(WORDS, k=words))
     body = json.dumps(
@@ -100,15 +100,23 @@ def request(address: str, model: str, tokens: int, words: int, seed: int) -> byt
             "temperature": 0,
         }
     ).encode()
+    login = f"Authorization: Bearer {key}\r\n" if key else ""
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n{login}"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
 def run(
-    address: str, *, model: str, streams: int, requests: int, tokens: int, words: int = 48
+    address: str,
+    *,
+    model: str,
+    streams: int,
+    requests: int,
+    tokens: int,
+    words: int = 48,
+    key: str = "",
 ) -> Result:
     """`requests` completions of `tokens` tokens each, `streams` at a time."""
     host, _, port = address.rpartition(":")
@@ -118,7 +126,7 @@ def run(
     poll = select.epoll()
     for fd in by_fd:
         poll.register(fd, select.EPOLLIN)
-    pending = iter([request(address, model, tokens, words, seed) for seed in range(requests)])
+    pending = iter([request(address, model, tokens, words, seed, key) for seed in range(requests)])
     started = time.perf_counter()
     for connection in connections:
         connection.send(next(pending))
@@ -161,6 +169,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--words", type=int, default=48, help="of a prompt: about as many tokens")
+    parser.add_argument("--key", default="", help="of the client (default: none)")
     options = parser.parse_args()
     result = run(
         options.address,
@@ -169,6 +178,7 @@ def main() -> None:
         requests=options.requests,
         tokens=options.tokens,
         words=options.words,
+        key=options.key,
     )
     print(json.dumps(vars(result)))
 

@@ -111,13 +111,17 @@ def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Usage
     return Usage(parts, sum(engine.values()))
 
 
-def generate(stack: Stack, *, streams: int, requests: int, tokens: int) -> Mapping[str, Any]:
+def generate(
+    stack: Stack, *, streams: int, requests: int, tokens: int, key: str = ""
+) -> Mapping[str, Any]:
     """Run the load generator as a process of its own."""
     command = [
         sys.executable,
         str(ROOT / "benchmarks" / "load.py"),
         "--address",
         stack.url.removeprefix("http://"),
+        "--key",
+        key,
     ]
     for name, value in (("streams", streams), ("requests", requests), ("tokens", tokens)):
         command += [f"--{name}", str(value)]
@@ -129,17 +133,17 @@ def generate(stack: Stack, *, streams: int, requests: int, tokens: int) -> Mappi
 
 
 def measure(
-    stack: Stack, *, streams: int, requests: int, tokens: int
+    stack: Stack, *, streams: int, requests: int, tokens: int, key: str = ""
 ) -> tuple[Usage, Mapping[str, Any]]:
     before = snapshot(stack)
-    result = generate(stack, streams=streams, requests=requests, tokens=tokens)
+    result = generate(stack, streams=streams, requests=requests, tokens=tokens, key=key)
     return difference(before, snapshot(stack)), result
 
 
-def token_cost(stack: Stack, streams: int) -> dict[str, Any]:
+def token_cost(stack: Stack, streams: int, *, key: str = "") -> dict[str, Any]:
     """A row of the table: microseconds of CPU for each streamed token, in sum and by part."""
     requests = max(4, 4 * streams if streams < 512 else 2 * streams)
-    usage, result = measure(stack, streams=streams, requests=requests, tokens=TOKENS)
+    usage, result = measure(stack, streams=streams, requests=requests, tokens=TOKENS, key=key)
     per_token = 1e6 / result["tokens"]
     return {
         "streams": streams,
@@ -153,9 +157,9 @@ def token_cost(stack: Stack, streams: int) -> dict[str, Any]:
     }
 
 
-def request_cost(stack: Stack) -> dict[str, Any]:
+def request_cost(stack: Stack, *, key: str = "") -> dict[str, Any]:
     """CPU milliseconds of a whole request of two tokens, 16 at a time."""
-    usage, result = measure(stack, streams=16, requests=1600, tokens=2)
+    usage, result = measure(stack, streams=16, requests=1600, tokens=2, key=key)
     per_request = 1e3 / result["requests"]
     return {
         "ms_per_request": round(usage.total * per_request, 3),

@@ -148,13 +148,13 @@ class App:
 
     def _enter(self, call: Call, tenant: Tenant) -> None:
         """Let a request in that came with a key, within the key's limits."""
-        tenant.check_model(self._model_name)
         now = time.monotonic()
         try:
             self._tenants.enter(tenant, now)
             call.tenant = tenant
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
+        tenant.check_model(self._model_name)
 
     async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
         """Serve a request and count it by how it ended."""

@@ -8,8 +8,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frontend.http import errors as http_errors
+from frontend.key_metrics import KeyMetrics
 from frontend.slo import Slo, SloCounts
-from frontend.tenants import KeyMetrics
 from frontend.upstream.metrics import UpstreamMetrics
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry

@@ -1,15 +1,14 @@
-"""Who asks: the holders of clients' keys, what is left of their limits in this frontend, and what
-is counted of them. Without keys there are none, and nobody asks this module anything.
+"""Who asks: the holders of clients' keys, and what is left of their limits in this frontend.
+Without keys there are none, and nobody asks this module anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
+from frontend.key_metrics import KeyMetrics, KeySeries
 from tandem.errors import (
     InvalidRequestError,
     NotAllowedError,
@@ -24,71 +23,7 @@ from tandem.keys.ring import KeyRing, digest_of
 
 LOOK_SECONDS = 1.0
 """Between looks at the key file."""
-OTHER = "_other"
-"""The series of the keys that have none of their own; no key can be called so."""
 Headers = tuple[tuple[bytes, bytes], ...]
-
-
-class KeyMetrics:
-    """What is counted by key, for no more than so many keys; the rest are counted together."""
-
-    def __init__(self, registry: CollectorRegistry, *, most: int) -> None:
-        self._most = most
-        self._named: set[str] = set()
-        self.requests = Counter(
-            "tandem_frontend_key_requests",
-            "Requests with a key that ended, by how: success, failed, or refused by its limits.",
-            ["key", "outcome"],
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "tandem_frontend_key_tokens",
-            "Tokens of requests with a key: of their prompts, or generated for them.",
-            ["key", "kind"],
-            registry=registry,
-        )
-        self.open = Gauge(
-            "tandem_frontend_key_open_requests",
-            "Requests with a key that are open now.",
-            ["key"],
-            registry=registry,
-        )
-        self._good = Gauge("tandem_frontend_keys", "Keys that are good now.", registry=registry)
-        self._stale = Gauge(
-            "tandem_frontend_key_file_stale",
-            "1 while the key file cannot be used: the keys are those of before.",
-            registry=registry,
-        )
-        self.failures = Counter(
-            "tandem_frontend_key_file_failures",
-            "Times that the key file had changed and could not be used.",
-            registry=registry,
-        )
-
-    def watch(self, *, good: Callable[[], float], stale: Callable[[], float]) -> None:
-        """Gauges that are read when they are asked for."""
-        self._good.set_function(good)
-        self._stale.set_function(stale)
-
-    def series(self, key: str) -> KeySeries:
-        """A key's own as long as there are any, and from then on."""
-        if key not in self._named and len(self._named) >= self._most:
-            key = OTHER
-        else:
-            self._named.add(key)
-        return KeySeries(self, key)
-
-
-class KeySeries:
-    """The series of one key."""
-
-    def __init__(self, metrics: KeyMetrics, key: str) -> None:
-        self.served = metrics.requests.labels(key, "success")
-        self.failed = metrics.requests.labels(key, "failed")
-        self.refused = metrics.requests.labels(key, "refused")
-        self.prompt_tokens = metrics.tokens.labels(key, "prompt")
-        self.completion_tokens = metrics.tokens.labels(key, "completion")
-        self.open = metrics.open.labels(key)
 
 
 class Tenant:
@@ -197,25 +132,29 @@ class Tenants:
         self._frontends = frontends
         self._max_open = max_open
         self._open = 0
-        self._plain = {
-            f"{PLAIN_PREFIX}{number}": digest_of(key.encode())
+        self._plain = tuple(
+            Grant(
+                name=f"{PLAIN_PREFIX}{number}",
+                sha256=digest_of(key.encode()),
+                max_priority=MOST_PRIORITY,
+            )
             for number, key in enumerate(plain, 1)
-        }
+        )
         self._tenants: dict[str, Tenant] = {}
-        self._ring: KeyRing[Tenant] = KeyRing(())
-        self.take()
+        self._ring = KeyRing(())
+        self._take(self._new_ring())
         metrics.watch(good=lambda: len(self._tenants), stale=lambda: bool(file and file.stale))
 
     def find(self, key: bytes) -> Tenant | None:
         """The holder of a key; None: it is not good."""
-        return self._ring.find(key)
+        return self._tenants.get(self._ring.find(key))
 
     def enter(self, tenant: Tenant, now: float) -> None:
-        """A request comes; it must leave. Raises RateLimitError, and QueueFullError where one key
-        would take more of the frontend than it leaves to others.
+        """A request comes; it must leave. Raises RateLimitError, and QueueFullError where one of
+        several keys would take more of the frontend than it leaves to others.
         """
         try:
-            if tenant.open >= self._max_open - self._open:
+            if len(self._tenants) > 1 and tenant.open >= self._max_open - self._open:
                 raise QueueFullError("Too many open requests with this key; try again later")
             tenant.enter(now)
         except TandemError:
@@ -232,29 +171,47 @@ class Tenants:
         """Take the keys of the file as it changes, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(LOOK_SECONDS)
-            failures = self._file.failures
-            if await asyncio.to_thread(self._file.look):
-                self.take()
-            self._metrics.failures.inc(self._file.failures - failures)
+            await self.look()
 
-    def take(self) -> None:
+    async def look(self) -> None:
+        """Take the keys of the file where they have changed."""
+        file = self._file
+        if file is None:
+            return
+        failures = file.failures
+        if await asyncio.to_thread(file.look):
+            self._take(await asyncio.to_thread(self._new_ring))
+        self._metrics.failures.inc(file.failures - failures)
+
+    def _grants(self) -> tuple[Grant, ...]:
+        return self._plain if self._file is None else (*self._plain, *self._file.grants)
+
+    def _new_ring(self) -> KeyRing:
+        """Made of the keys that the file holds now; thousands take too long for the loop."""
+        return KeyRing((digest, grant.name) for grant in self._grants() for digest in grant.digests)
+
+    def _take(self, ring: KeyRing) -> None:
         """Use the keys that the file holds now. What a key has used stays used."""
-        held: list[tuple[str, Tenant]] = []
-        tenants: dict[str, Tenant] = {}
-        for name, digest in self._plain.items():
-            grant = Grant(name=name, sha256=digest, max_priority=MOST_PRIORITY)
-            salt = digest_of(b"prefix cache of " + digest.encode())
-            tenants[name] = self._tenant(grant, salt)
-            held.append((digest, tenants[name]))
-        for grant in () if self._file is None else self._file.grants:
-            tenants[grant.name] = self._tenant(grant, grant.name)
-            held += ((digest, tenants[grant.name]) for digest in grant.digests)
-        self._tenants, self._ring = tenants, KeyRing(held)
+        self._tenants = {grant.name: self._tenant(grant) for grant in self._grants()}
+        self._ring = ring
 
-    def _tenant(self, grant: Grant, salt: str) -> Tenant:
+    def _tenant(self, grant: Grant) -> Tenant:
         known = self._tenants.get(grant.name)
         if known is not None:
             known.grant = grant
             return known
-        series = self._metrics.series(grant.name)
-        return Tenant(grant, salt=salt, frontends=self._frontends, series=series)
+        return Tenant(
+            grant,
+            salt=_salt(grant),
+            frontends=self._frontends,
+            series=self._metrics.series(grant.name),
+        )
+
+
+def _salt(grant: Grant) -> str:
+    """The same in every frontend. A plain key's name is its place in a list, which may be another
+    client's tomorrow.
+    """
+    if grant.name.startswith(PLAIN_PREFIX):
+        return digest_of(f"prefix cache of {grant.sha256}".encode())
+    return grant.name

@@ -161,6 +161,14 @@ _CHANGE = (
         " secures can be made.",
         expression=f"tandem_tls_certificate_expiry_seconds - time() < {EXPIRY_DAYS} * 86400",
     ),
+    Alert(
+        name="TandemKeyFileStale",
+        severity="warning",
+        after="5m",
+        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its key file.",
+        description="The keys of before go on: new ones do not open it, and revoked ones still do.",
+        expression="tandem_frontend_key_file_stale > 0",
+    ),
 )
 GROUPS = (
     Group("tandem.ready.alerts", _AVAILABLE),

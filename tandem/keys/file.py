@@ -31,10 +31,14 @@ class KeyFile:
         self.grants = self._read()
         self.failures = 0
         """Times that the file was found changed and of no use."""
-        self.stale = False
-        """The file cannot be used now: the keys are those of before."""
+        self._failed = False
         if not self.grants:
             raise ConfigError(f"{path} holds no key: `tandem keys new NAME` makes one")
+
+    @property
+    def stale(self) -> bool:
+        """The keys are not those of the file as it is: it is of no use, or has just changed."""
+        return self._failed or self._seen != self._used
 
     def look(self) -> bool:
         """Read the file again once it has changed, and then stayed as it is from one look to the
@@ -51,10 +55,10 @@ class KeyFile:
             grants = self._read()
         except ConfigError as error:
             self.failures += 1
-            self.stale = True
+            self._failed = True
             log.error("keys not read again", extra={"reason": str(error)})
             return False
-        self.stale = False
+        self._failed = False
         changed, self.grants = grants != self.grants, grants
         if changed:
             log.info("keys read again", extra={"count": len(grants)})
@@ -68,6 +72,8 @@ class KeyFile:
         return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
     def _read(self) -> tuple[Grant, ...]:
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigError(f"{self._path} is no file")  # a pipe would be waited for
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)

@@ -6,9 +6,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from typing import Generic, TypeVar
-
-Holder = TypeVar("Holder")
 
 _PREFIX = "tandem-"
 _BYTES = 32
@@ -24,18 +21,20 @@ def digest_of(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-class KeyRing(Generic[Holder]):
-    """From keys to their holders. Takes as long whatever is given, and however many keys there are:
-    places in it are chosen by a secret of this process, so that none can be aimed at.
+class KeyRing:
+    """From keys to the names of their holders. Takes as long whatever is given, and however many
+    keys there are: places in it are chosen by a secret of this process, so that none can be aimed
+    at.
     """
 
-    def __init__(self, holders: Iterable[tuple[str, Holder]]) -> None:
-        """`holders`: each with the digest of a key of its own."""
+    def __init__(self, holders: Iterable[tuple[str, str]]) -> None:
+        """`holders`: digests of keys, each with its holder's name."""
         self._secret = secrets.token_bytes(_BYTES)
-        self._holders = {self._place(digest): holder for digest, holder in holders}
+        self._names = {self._place(digest): name for digest, name in holders}
 
-    def find(self, key: bytes) -> Holder | None:
-        return self._holders.get(self._place(digest_of(key)))
+    def find(self, key: bytes) -> str:
+        """Empty: the key is nobody's."""
+        return self._names.get(self._place(digest_of(key)), "")
 
     def _place(self, digest: str) -> bytes:
         return hmac.digest(self._secret, digest.encode(), "sha256")

@@ -6,6 +6,7 @@ The frontend's API has the same bounds or narrower ones; a worker trusts no chec
 from __future__ import annotations
 
 from tandem.errors import InvalidRequestError
+from tandem.keys import MAX_NAME
 from tandem.v1 import common_pb2, worker_pb2
 
 MOST_STOPS = 64
@@ -15,6 +16,7 @@ MOST_LOGPROBS = 20
 MOST_PROCESSORS = 64
 MOST_METADATA = 64
 MOST_METADATA_CHARACTERS = 64 * 1024
+MOST_SALT_CHARACTERS = 256
 MOST_RUNS = 1000
 """Runs of one sequence that classifiers blocked."""
 MOST_TOKENS = 2**31 - 1
@@ -32,6 +34,8 @@ def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
     _at_most(MOST_METADATA, len(task.metadata), "metadata")
     characters = sum(len(key) + len(value) for key, value in task.metadata.items())
     _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
+    _at_most(MAX_NAME, len(task.tenant), "tenant")
+    _at_most(MOST_SALT_CHARACTERS, len(task.cache_salt), "cache_salt")
     again = task.regeneration
     _at_most(MOST_RUNS, again.count, "regeneration.count")
     # Each run generates no more than a context holds.

@@ -35,6 +35,7 @@ def request(number: int, asked: dict[str, Any]) -> EngineRequest:
             max_tokens=asked["max_tokens"], top_p=1, top_k=-1, repetition_penalty=1
         ),
         logits=LogitsProcessorSpec(entries) if entries else None,
+        cache_salt=asked.get("cache_salt", ""),
     )
 
 

@@ -22,6 +22,7 @@ from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
 pytestmark = pytest.mark.timeout(500)
 HERE = Path(__file__).parent
 TOGETHER = 4
+SALTS = ("acme", "other")
 FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
 LONG = tuple(5 + number % 200 for number in range(700))
 ENGINES: dict[str, dict[str, Any]] = {
@@ -51,6 +52,7 @@ def requests() -> dict[str, dict[str, Any]]:
     named |= {f"case-{case.name}": asked(list(case.given)) for case in CASES}
     named |= {f"long-{case.name}": asked(list(case.given), LONG) for case in CASES[:4]}
     named |= {f"again-{case.name}": asked(list(case.given), later=True) for case in CASES}
+    named |= {f"salt-{salt}": asked([], cache_salt=salt, later=True) for salt in SALTS}
     named |= {f"grammar-{each.name}": asked([each.given]) for each in GRAMMARS}
     named |= {
         f"together-{number}": asked(
@@ -142,6 +144,13 @@ def test_sglang_did_retract_requests_and_find_prompts_in_its_cache(
         assert min(again) >= len(PROMPT) - 1
     else:
         assert (answers["retractions"], max(again)) == (0, 0)
+
+
+def test_prefixes_are_found_by_requests_of_the_same_salt_only(answers: dict[str, Any]) -> None:
+    """The prompt is in the cache of those without a salt."""
+    for salt in SALTS:
+        assert answers["cached"][f"salt-{salt}"] == 0
+        assert answers[f"salt-{salt}"] == answers["free-0"]
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)

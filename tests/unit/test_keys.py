@@ -122,6 +122,16 @@ def test_without_its_file_nothing_starts(path: Path) -> None:
         KeyFile(str(path))
 
 
+def test_what_is_no_file_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="no file"):
+        KeyFile(str(path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match="no file"):
+        KeyFile(str(path))
+
+
 def test_a_file_that_changes_is_read_again_once_it_has_settled(path: Path) -> None:
     path.write_text(line("a"))
     file = KeyFile(str(path))
@@ -139,13 +149,14 @@ def test_a_file_that_is_being_written_changes_nothing_yet(path: Path) -> None:
     file = KeyFile(str(path))
     path.write_text("")
     assert not file.look()
+    assert file.stale
     path.write_text(line("a"))
     assert not file.look()
     path.write_text(line("a") + line("c"))
     assert not file.look()
-    assert names(file) == ["a", "b"]
+    assert (names(file), file.failures, file.stale) == (["a", "b"], 0, True)
     assert file.look()
-    assert names(file) == ["a", "c"]
+    assert (names(file), file.failures, file.stale) == (["a", "c"], 0, False)
 
 
 def test_an_emptied_file_revokes_all_keys(path: Path) -> None:
@@ -198,7 +209,7 @@ def test_a_ring_finds_whole_keys_only() -> None:
     ring = KeyRing([(digest_of(key.encode()), "mine"), (digest_of(b"other"), "other")])
     assert ring.find(key.encode()) == "mine"
     for given in (b"", key[:-1].encode(), key.encode() + b"x", digest_of(key.encode()).encode()):
-        assert ring.find(given) is None
+        assert ring.find(given) == ""
 
 
 # --- minutes ---

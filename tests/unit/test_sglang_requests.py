@@ -138,6 +138,13 @@ def test_an_endpoint_survives_its_way_through_the_router(host: str) -> None:
     assert requests.parse_endpoint(requests.format_endpoint(host, 8998)) == (host, 8998)
 
 
+@pytest.mark.parametrize("role", Role)
+def test_every_role_keeps_prefix_caches_apart_by_salt(role: Role) -> None:
+    """Decode has a cache too where `disaggregation_decode_enable_radix_cache` is set."""
+    assert fields_of(request(cache_salt="acme"), role)["cache_salt"] == "acme"
+    assert fields_of(request(), role)["cache_salt"] is None
+
+
 def test_every_sampling_field_reaches_sglang() -> None:
     made = fields_of(
         request(

@@ -23,6 +23,8 @@ class Mutant:
     after: str
     tests: tuple[str, ...]
     """The unit tests that belong to the file."""
+    simulated: bool = True
+    """Whether the simulation runs the file's code at all."""
     short: bool = False
     """Whether it is one of the fixed few that every run of the tests tries."""
 
@@ -36,7 +38,12 @@ class Mutant:
 def load() -> list[Mutant]:
     """All mutants, by part and file."""
     return [
-        Mutant(path=file["path"], tests=tuple(file["tests"]), **mutant)
+        Mutant(
+            path=file["path"],
+            tests=tuple(file["tests"]),
+            simulated=file.get("simulated", True),
+            **mutant,
+        )
         for part in sorted(TABLES.glob("*.toml"))
         for file in tomllib.loads(part.read_text())["file"]
         for mutant in file["mutant"]

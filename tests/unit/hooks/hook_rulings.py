@@ -60,6 +60,7 @@ class Rulings:
                     output_index=place if group is not None else 0,
                     streaming=True,
                     trace_id=f"trace {request_id}",
+                    tenant=f"key {request_id}",
                 )
             )
 

@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
 
 from tandem.errors import ConfigError, LoadError
+from tandem.hooks.audit.settings import AuditSettings
 from tandem.hooks.contract import Phase
 from tandem.hooks.counters import HOOK_VERDICTS
 from tandem.hooks.deferred import Ruling
@@ -62,6 +64,16 @@ async def test_a_pool_of_two_shows_what_the_chain_in_the_worker_shows() -> None:
         assert [ruling.final for ruling in rulings.of(2)] == [False, True]
         assert rulings.of(1)[-1].seconds > 0, "the last ruling says what the sequence cost"
         assert (pool.open_sequences, pool.outstanding) == (0, 0)
+
+
+async def test_a_pool_s_audit_lines_name_the_sequence_and_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audited = msgspec.structs.replace(settings("Upper"), audit=AuditSettings(path=str(path)))
+    async with _pool(msgspec.structs.replace(audited, workers=1)) as (_, rulings):
+        rulings.open(1)
+        await rulings.ask([work(1, "a", 1, final=True)])
+    (line,) = _diary(path)
+    assert (line["decision"], line["trace_id"], line["tenant"]) == ("rewrite", "trace 1", "key 1")
 
 
 @pytest.mark.promise("S0-031")

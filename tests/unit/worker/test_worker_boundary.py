@@ -67,6 +67,8 @@ TOO_MUCH: list[tuple[str, dict[str, Any]]] = [
     ("metadata", {"metadata": {"key": "v" * 65_536}}),
     ("logits_processors", {"logits": {"processors": [{"name": "x"}] * 65}}),
     ("trace_id", {"trace_id": "\n" * 32}),
+    ("tenant", {"tenant": "t" * 65}),
+    ("cache_salt", {"cache_salt": "s" * 257}),
     ("model", {"model": "another"}),
     ("prompt", {"prompt_token_ids": [2**32 - 1]}),
     ("prompt", {"prompt_token_ids": [], "prompt_text": ""}),

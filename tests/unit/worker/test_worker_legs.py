@@ -57,6 +57,13 @@ def test_rows_then_finish_then_closed(tokenizer: Tokenizer) -> None:
     assert bench.shell.idle.is_set()
 
 
+def test_the_engine_is_told_whose_prefixes_are_whose(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer)
+    bench.start(1, task={"cache_salt": "acme"})
+    bench.start(2)
+    assert [each.cache_salt for each in bench.engine.submitted] == ["acme", ""]
+
+
 def test_the_end_token_has_no_text_even_where_it_is_an_ordinary_word(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     word = ids_of(tokenizer, "the")

@@ -115,6 +115,7 @@ class Child:
                     output_index=opened.output_index,
                     streaming=opened.streaming,
                     trace_id=opened.trace_id,
+                    tenant=opened.tenant,
                 )
             )
         for request_id in batch.aborted:

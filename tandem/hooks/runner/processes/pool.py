@@ -174,7 +174,14 @@ class HookPool:
         info = sequence.info
         link.sequences[info.request_id] = sequence
         link.batch.opened.append(
-            Open(info.request_id, group.number, info.output_index, info.streaming, info.trace_id)
+            Open(
+                info.request_id,
+                group.number,
+                info.output_index,
+                info.streaming,
+                info.trace_id,
+                info.tenant,
+            )
         )
         return link
 

@@ -56,6 +56,7 @@ class Open(msgspec.Struct, array_like=True, frozen=True):
     output_index: int
     streaming: bool
     trace_id: str
+    tenant: str
 
 
 class Batch(msgspec.Struct, array_like=True):
