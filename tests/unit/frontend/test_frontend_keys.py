@@ -252,6 +252,16 @@ async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) 
     assert [reply.submit.weight for reply in replies] == [4, 1, 1]
 
 
+def test_a_plain_key_keeps_its_prefix_cache_when_its_place_changes() -> None:
+    salts = []
+    for plain in (("mine", "other"), ("new", "other", "mine")):
+        tenant = made(plain=plain).find(b"mine")
+        assert tenant is not None
+        salts.append(tenant.salt)
+    assert salts[0] == salts[1]
+    assert "mine" not in salts[0]
+
+
 async def test_a_cache_that_keys_share_is_told_nothing_of(start: Start, path: Path) -> None:
     frontend = await start(
         cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=True
