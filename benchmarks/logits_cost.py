@@ -5,7 +5,11 @@ Beside it stands the same work through SGLang's bare interface: a custom process
 its rows and calls the same code, without a time limit, without a check of what it left, and without
 a batched form. No model runs: a step's own time is what the figures are to be compared with.
 
+On a GPU the time is the clock's, from the call to the last kernel's end, and beside it stands how
+often a step makes the host wait for the GPU.
+
     python benchmarks/logits_cost.py                    # both tables, some minutes
+    python benchmarks/logits_cost.py --device cuda
     python benchmarks/logits_cost.py --vocabulary 32768 --kind forced_sequence
 """
 
@@ -16,6 +20,7 @@ import ctypes
 import json
 import sys
 import time
+import warnings
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,12 +103,14 @@ def _failed(_request: Any, error: Exception) -> None:
 class Batch:
     """SGLang's SamplingBatchInfo, as far as `apply_custom_logit_processor` reads it."""
 
-    def __init__(self, requests: Sequence[Request], processor: Any, active: int) -> None:
-        indices = torch.arange(active)
+    def __init__(
+        self, requests: Sequence[Request], processor: Any, active: int, device: str
+    ) -> None:
+        indices = torch.arange(active, device=device)
         entry = SimpleNamespace(rows=list(range(active)), indices=indices, processor=processor)
         self.custom_logit_processor = {0: entry}
         self.custom_params = [request.params for request in requests]
-        self.device = "cpu"
+        self.device = device
 
     def __len__(self) -> int:
         return len(self.custom_params)
@@ -133,8 +140,8 @@ class Side:
     batch: Batch
 
     @staticmethod
-    def of(name: str, args: Mapping[str, Any], active: int, vocabulary: int, bare: bool) -> Side:
-        model = Model(vocabulary=vocabulary, eos_token_ids=[1], tokenizer_path=TOKENIZER)
+    def of(name: str, args: Mapping[str, Any], active: int, logits: Any, bare: bool) -> Side:
+        model = Model(vocabulary=logits.shape[1], eos_token_ids=[1], tokenizer_path=TOKENIZER)
         registry = Registry.builtin()
         requests = requests_for(name, args)
         entry = LogitsProcessorEntry(name, args)
@@ -143,35 +150,54 @@ class Side:
             if bare
             else Tandem(RowEditor(registry, model))
         )
-        return Side(requests, Batch(requests, processor, active))
+        return Side(requests, Batch(requests, processor, active, logits.device.type))
 
     def step(self, number: int, logits: Any) -> float:
-        """CPU seconds of one step; then every sequence grows by one token."""
+        """Seconds of one step, CPU time or with a GPU the clock's; then every sequence grows by one
+        token.
+        """
         rows = logits.clone()
-        began = time.thread_time()
+        if logits.is_cuda:
+            torch.cuda.synchronize()
+        clock = time.perf_counter if logits.is_cuda else time.thread_time
+        began = clock()
         apply_custom_logit_processor(rows, self.batch)
-        took = time.thread_time() - began
+        if logits.is_cuda:
+            torch.cuda.synchronize()
+        took = clock() - began
         for request in self.requests:
             request.output_ids.append(200 + number % 50)
             request.kv.kv_committed_len += 1
         return took
 
+    def waits(self, logits: Any) -> int:
+        """How often one step makes the host wait for the GPU."""
+        rows = logits.clone()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            apply_custom_logit_processor(rows, self.batch)
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchronizing CUDA operation" in str(each.message) for each in seen)
+
 
 def microseconds(
     name: str, args: Mapping[str, Any], active: int, logits: Any
-) -> tuple[float, float, float]:
-    """What a step costs with Tandem and bare, and the ratio of the two.
+) -> tuple[list[float], list[int]]:
+    """What a step costs with Tandem, bare, and the ratio of the two; then, on a GPU, the waits of a
+    step of each.
 
     The two take turns, because the machine's own speed changes. The figures are those that nine
     steps in ten exceed, because whatever else runs on the machine can only add.
     """
-    sides = [Side.of(name, args, active, logits.shape[1], bare) for bare in (False, True)]
+    sides = [Side.of(name, args, active, logits, bare) for bare in (False, True)]
     took: list[list[float]] = [[], []]
     for number in range(WARM_UP + STEPS):
         for side, measured in zip(sides, took, strict=True):
             measured.append(side.step(number, logits) * 1e6)
     ours, bare = (quantiles(measured[WARM_UP:], n=10)[0] for measured in took)
-    return ours, bare, ours / bare
+    waits = [side.waits(logits) for side in sides] if logits.is_cuda else []
+    return [ours, bare, ours / bare], waits
 
 
 def inactive() -> float:
@@ -207,18 +233,21 @@ def keep_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def table(vocabulary: int, kinds: Sequence[str], rows: list[dict[str, Any]]) -> str:
+def table(vocabulary: int, kinds: Sequence[str], device: str, rows: list[dict[str, Any]]) -> str:
     """The figures as a Markdown table; each one is added to `rows` too."""
-    logits = torch.randn(BATCH, vocabulary)
-    head = " | ".join(f"{active} active: µs, bare, ratio" for active in ACTIVE)
+    logits = torch.randn(BATCH, vocabulary, device=device)
+    what = "µs, bare, ratio" + ("; waits, bare" if logits.is_cuda else "")
+    head = " | ".join(f"{active} active: {what}" for active in ACTIVE)
     lines = [f"| {vocabulary} tokens | {head} |", "| --- |" + " --- |" * len(ACTIVE)]
     for name in kinds:
         cells = []
         for active in ACTIVE:
-            ours, bare, ratio = microseconds(name, KINDS[name], active, logits)
-            row = {"kind": name, "vocabulary": vocabulary, "active": active}
+            (ours, bare, ratio), waits = microseconds(name, KINDS[name], active, logits)
+            row = {"kind": name, "vocabulary": vocabulary, "active": active, "waits": waits}
             rows.append({**row, "us_per_step": ours, "bare_us_per_step": bare, "ratio": ratio})
             cells.append(f"{ours:.0f}, {bare:.0f}, {ratio:.2f}")
+            if waits:
+                cells[-1] += "; {}, {}".format(*waits)
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         sys.stderr.write(lines[-1] + "\n")
     return "\n".join(lines)
@@ -228,15 +257,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vocabulary", type=int, choices=VOCABULARIES, action="append")
     parser.add_argument("--kind", choices=sorted(KINDS), action="append")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     keep_memory()
     torch.set_num_threads(1)  # as the engine on a CPU
-    print(f"Measured on {machine.describe()}, torch {torch.__version__} on one thread.\n")
+    where = torch.cuda.get_device_name() if asked.device == "cuda" else "one thread"
+    print(f"Measured on {machine.describe()}, torch {torch.__version__} on {where}.\n")
     print(f"A step without an active row: {inactive() * 1e9:.0f} ns.\n")
     for vocabulary in asked.vocabulary or VOCABULARIES:
-        print(table(vocabulary, asked.kind or list(KINDS), rows), end="\n\n")
+        print(table(vocabulary, asked.kind or list(KINDS), asked.device, rows), end="\n\n")
     if asked.json:
         asked.json.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=2))
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy
 
+_STAGED_BYTES = 1 << 18
+"""CUDA's own staging was seen to wait from 4 MiB on, and to be the slower one from 512 KiB on."""
+
 
 def is_numpy(rows: Any) -> bool:
     return type(rows).__module__ == "numpy"
@@ -16,13 +19,30 @@ def is_numpy(rows: Any) -> bool:
 def like(rows: Any, array: Any) -> Any:
     """A numpy array in the library and on the device of `rows`.
 
-    The way to a GPU does not wait for what the GPU has to do before: CUDA copies pageable memory to
-    a staging buffer before the call returns, so `array` may change afterwards.
+    The way to a GPU does not wait for what the GPU has to do before, and `array` may change
+    afterwards: CUDA copies a small one to a staging buffer before the call returns. For a large one
+    its staging buffer would have to be free, so torch's own is taken.
     """
     if is_numpy(rows):
         return array
     tensor = sys.modules["torch"].from_numpy(array)
-    return tensor if rows.is_cpu else tensor.to(rows.device, non_blocking=True)
+    if rows.is_cpu:
+        return tensor
+    if array.nbytes >= _STAGED_BYTES:
+        tensor = tensor.pin_memory()
+    return tensor.to(rows.device, non_blocking=True)
+
+
+def number(rows: Any, value: float) -> Any:
+    """`value` for arithmetic with `rows`, and to be written into places of them.
+
+    A GPU gets it as a scalar of its own: a Python float written to places is copied there and
+    waited for, and a division by one is a product with its inverse, whose last bit may differ from
+    that of a division by an array.
+    """
+    if is_numpy(rows) or rows.is_cpu:
+        return value
+    return sys.modules["torch"].full((), value, dtype=rows.dtype, device=rows.device)
 
 
 def indices(places: Sequence[int]) -> Any:

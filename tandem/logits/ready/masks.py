@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy
 
-from tandem.logits.arrays import indices, is_numpy, like
+from tandem.logits.arrays import indices, is_numpy, like, number
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import BaseLogitsProcessor, Row
 
@@ -57,9 +57,9 @@ class MaskingProcessor(BaseLogitsProcessor):
             return
         token_ids = mask.beside(logits)
         if mask.kind == "never":
-            logits[token_ids] = -math.inf
+            logits[token_ids] = number(logits, -math.inf)
             return
-        kept = 0.0 if mask.kind == "force" else logits[token_ids]
+        kept = number(logits, 0.0) if mask.kind == "force" else logits[token_ids]
         logits[:] = -math.inf
         logits[token_ids] = kept
 
@@ -88,11 +88,11 @@ def _write(kind: Kind, masks: list[tuple[int, Any]], logits: Any) -> None:
     columns = numpy.concatenate([token_ids for _, token_ids in masks])
     places = (like(logits, numpy.repeat(rows, lengths)), like(logits, columns))
     if kind == "never":
-        logits[places] = -math.inf
+        logits[places] = number(logits, -math.inf)
         return
-    kept = 0.0 if kind == "force" else logits[places]
+    kept = number(logits, 0.0) if kind == "force" else logits[places]
     if len(rows) == len(logits):
         logits[:] = -math.inf
     else:
-        logits[like(logits, rows)] = -math.inf
+        logits[like(logits, rows)] = number(logits, -math.inf)
     logits[places] = kept

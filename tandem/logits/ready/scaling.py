@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy
 from msgspec import Meta
 
-from tandem.logits.arrays import indices, like, where
+from tandem.logits.arrays import indices, like, number, where
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import BaseLogitsProcessor, Need, Row
 from tandem.logits.ready.types import MAX_ITEMS, Count
@@ -39,7 +39,8 @@ class RepetitionPenalty(BaseLogitsProcessor):
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
         seen = like(logits, self._tokens(input_ids))
         values: Any = logits[seen]
-        logits[seen] = where(values > 0, values / self._penalty, values * self._penalty)
+        penalty = number(logits, self._penalty)
+        logits[seen] = where(values > 0, values / penalty, values * penalty)
 
     @classmethod
     def apply_batch(
@@ -92,7 +93,7 @@ class TemperatureSchedule(BaseLogitsProcessor):
             raise ValueError("the points' positions must rise")
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        logits[:] = logits[:] / self._temperature(input_ids.position)
+        logits[:] = logits[:] / number(logits, self._temperature(input_ids.position))
 
     @classmethod
     def apply_batch(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 MODEL = Model(**model_files.processor_facts(ROOT / "model" / "tandem-tiny"))
 EOS = MODEL.eos_token_id
 REGISTRY = Registry.builtin()
-Library = Literal["numpy", "torch"]
+Library = Literal["numpy", "torch", "cuda"]
 Given = tuple[str, dict[str, Any]]
 
 
@@ -28,12 +28,15 @@ def rows(library: Library, count: int, seed: int = 0) -> Any:
     """(count, vocabulary) float32."""
     values = numpy.random.default_rng(seed).normal(size=(count, MODEL.vocabulary)) * 3
     array = values.astype(numpy.float32)
-    return torch.from_numpy(array) if library == "torch" else array
+    if library == "numpy":
+        return array
+    tensor = torch.from_numpy(array)
+    return tensor.cuda() if library == "cuda" else tensor
 
 
 def plain(values: Any) -> Any:
     """A copy as numpy."""
-    return (values.numpy() if isinstance(values, torch.Tensor) else values).copy()
+    return (values.numpy(force=True) if isinstance(values, torch.Tensor) else values).copy()
 
 
 def state_of(*given: Given, registry: Registry = REGISTRY, model: Model = MODEL) -> RequestLogits:

@@ -107,8 +107,9 @@ def test_a_callback_edits_the_rows_of_the_requests_that_name_it_and_no_other(
     assert (int(batch[0].argmax()), int(batch[2].argmax())) == (103, 105)
     assert plain(batch)[1].tobytes() == expected.tobytes()
     shape = (1, 1, MODEL.vocabulary)
-    tokens = [[5, 6, 7, 8, 9]]
-    assert calls == [(3, shape, tokens, None, 70), (5, shape, tokens, None, None)]
+    tokens, stream = [[5, 6, 7, 8, 9]], arrays.stream_of(batch)
+    assert (stream is None) is (library != "cuda")
+    assert calls == [(3, shape, tokens, stream, 70), (5, shape, tokens, stream, None)]
 
 
 def test_a_callback_may_return_other_logits_of_its_shape(library: Library) -> None:
@@ -150,7 +151,7 @@ def test_a_batched_callback_is_called_once_a_step_with_parallel_lists(
     assert apply_rows(states, pasts, batch) == [None] * len(states)
     numbers = list(range(count))
     clients = [70 + n for n in numbers]
-    assert calls == [(numbers, [[[5, n]] for n in numbers], None, clients)]
+    assert calls == [(numbers, [[[5, n]] for n in numbers], arrays.stream_of(batch), clients)]
     wanted = [200 + n for n in numbers] + [EOS] * beside
     assert [int(row.argmax()) for row in batch] == wanted
 

@@ -1,0 +1,109 @@
+"""On a GPU: the very rows of a CPU, and one answer at most that the host waits for in a step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from logits_bench import Given, generate, plain, rows, state_of
+from test_logits_ready import EXAMPLES
+
+from tandem.logits import TokenHistory, arrays
+from tandem.logits.rows import _Step, apply_rows
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+BUSY_CYCLES = 200_000_000
+"""Of the GPU's clock: about 0.1 s."""
+
+
+def step_of(given: Given, count: int, generated: list[int]) -> tuple[Callable[[Any], None], Any]:
+    """A step with `count` rows of a kind, each some tokens further, and its rows on the GPU."""
+    states = [state_of(given) for _ in range(count)]
+    histories = [
+        TokenHistory((5, 6, 7), generated[: index % len(generated)]) for index in range(count)
+    ]
+
+    def step(batch: Any) -> None:
+        assert apply_rows(states, histories, batch) == [None] * count
+
+    return step, rows("cuda", count)
+
+
+def waits(function: Callable[[], object]) -> int:
+    """How often `function` made the host wait for the GPU."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            function()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(each.message) for each in seen)
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_gpu_edits_rows_bit_by_bit_as_a_cpu_does(name: str, count: int) -> None:
+    given = (name, EXAMPLES[name])
+    generated = generate(state_of(given), "torch")
+    step, batch = step_of(given, count, generated)
+    step(batch)
+    on_cpu, expected = step_of(given, count, generated)[0], rows("torch", count)
+    on_cpu(expected)
+    assert numpy.array_equal(plain(batch), plain(expected))
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_host_waits_once_a_step_at_most(name: str, count: int) -> None:
+    given = (name, EXAMPLES[name])
+    step, batch = step_of(given, count, generate(state_of(given), "torch"))
+    step(batch)  # warm
+    assert waits(lambda: step(batch)) <= 1
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_nothing_but_the_reductions_answer_waits_for_what_the_gpu_has_to_do_before(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the forward pass still runs when its sampling is queued."""
+    given = (name, EXAMPLES[name])
+    step, batch = step_of(given, count, generate(state_of(given), "torch"))
+    monkeypatch.setattr(_Step, "_maxima", lambda _step: [0.0] * count)
+    step(batch)
+    busy(lambda: step(batch))
+
+
+@pytest.mark.parametrize("size", [8, 1 << 12, 1 << 17, 1 << 20])
+def test_an_array_goes_to_a_busy_gpu_without_waiting_and_may_change_at_once(size: int) -> None:
+    there = torch.zeros(1, device="cuda")
+    array = numpy.arange(size, dtype=numpy.int64)
+    moved: list[Any] = [arrays.like(there, array)]  # warm
+
+    def send() -> None:
+        moved.append(arrays.like(there, array))
+        array[:] = -1
+
+    busy(send)
+    assert torch.equal(moved[1].cpu(), torch.arange(size))
+
+
+def busy(function: Callable[[], object]) -> None:
+    """Call it while the GPU is busy, and assert that it did not wait for that."""
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    torch.cuda._sleep(BUSY_CYCLES)
+    done.record()
+    began = time.perf_counter()
+    function()
+    took = time.perf_counter() - began
+    assert not done.query(), f"it took {took * 1e3:.1f} ms, and the GPU had ended before"
+    torch.cuda.synchronize()
