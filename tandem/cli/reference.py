@@ -39,6 +39,7 @@ def generate(
         *(sys.executable, "-m", "tandem.engine.reference"),
         f"--engine={options.engine}",
         f"--model-path={options.model_path}",
+        f"--engine-options={','.join(options.engine_options)}",
     ]
     with question.open("rb") as stdin, answer.open("wb") as stdout, log.open("wb") as stderr:
         process = subprocess.Popen(

@@ -2,6 +2,9 @@
 
     python -m tandem.engine.reference --engine sglang --model-path DIR < requests.json
 
+It takes the engine options of the workers that it is compared with (`--engine-options`): beside
+them on one GPU it must not take all of its memory.
+
 Reads a JSON list of {"token_ids": [...], "max_tokens": n} and writes a JSON list of the generated
 token ids. What a pair of workers generates must equal it.
 """
@@ -12,7 +15,7 @@ import argparse
 import json
 import sys
 import typing
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -65,13 +68,18 @@ async def _collect(steps: AsyncIterator[Step]) -> list[int]:
     raise EngineError("the engine closed before the request ended")
 
 
-async def _run(name: factory.EngineName, model_path: Path, requests: Sequence[Asked]) -> None:
+async def _run(
+    name: factory.EngineName,
+    model_path: Path,
+    options: Mapping[str, str],
+    requests: Sequence[Asked],
+) -> None:
     settings = EngineSettings(
         model_path=model_path,
         model_name=model_path.name,
         max_sequences=1,
         host="127.0.0.1",
-        options={},
+        options=options,
         registry=Registry(),
     )
     engine = factory.create(name, Role.AGGREGATED, settings)
@@ -88,10 +96,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--engine", choices=typing.get_args(factory.EngineName), required=True)
     parser.add_argument("--model-path", type=Path, required=True)
+    parser.add_argument("--engine-options", default="", metavar="KEY=VALUE,...")
     arguments = parser.parse_args()
+    options = dict(pair.split("=", 1) for pair in arguments.engine_options.split(",") if pair)
     try:
         requests = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Asked])
-        uvloop.run(_run(arguments.engine, arguments.model_path, requests))
+        uvloop.run(_run(arguments.engine, arguments.model_path, options, requests))
     except (msgspec.DecodeError, StartError, TandemError) as error:
         sys.stderr.write(f"tandem reference: {error}\n")
         return 2

@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(content: str, model_path: Path) -> subprocess.CompletedProcess[str]:
+def run(content: str, model_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             *(sys.executable, "-m", "tandem.engine.reference"),
             *("--engine", "sim", "--model-path", str(model_path)),
+            *more,
         ],
         input=content,
         cwd=ROOT,
@@ -36,6 +37,13 @@ def test_the_same_requests_give_the_same_tokens_of_the_asked_length(model_path: 
     outputs = json.loads(finished.stdout)
     assert [len(output) for output in outputs] == [6, 2, 6, 2]
     assert outputs[:2] == outputs[2:]
+
+
+def test_it_takes_the_engine_options_of_the_workers(model_path: Path) -> None:
+    asked = json.dumps([{"token_ids": [5], "max_tokens": 1}])
+    assert run(asked, model_path, "--engine-options=page_size=16,step_ms=1").returncode == 0
+    refused = run(asked, model_path, "--engine-options=no_such=1")
+    assert (refused.returncode, "no_such" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
