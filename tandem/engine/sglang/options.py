@@ -49,7 +49,8 @@ class Options:
     max_total_tokens: int = 0
     """Tokens the KV cache holds; 0: what memory allows, on CPU 65536."""
     mem_fraction_static: float = 0.0
-    """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.1."""
+    """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.5.
+    Workers that share a GPU need one each, which together leave some of it."""
     page_size: int = 0
     """Tokens to a KV page, equal in both phases; 0: SGLang's choice. CPU knows only 1."""
     attention_backend: str = ""
