@@ -25,7 +25,8 @@ def objects() -> dict[str, list[dict[str, Any]]]:
     enabled = {"enabled": True}
     monitoring = {"prometheusRule": enabled, "podMonitor": enabled, "dashboards": enabled}
     found: dict[str, list[dict[str, Any]]] = {}
-    for each in chart_renders.manifests({"monitoring": monitoring}):
+    policy = {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"prometheus": "here"}}}]}
+    for each in chart_renders.manifests({"monitoring": monitoring, "networkPolicy": policy}):
         found.setdefault(each["kind"], []).append(each)
     return found
 
