@@ -196,7 +196,8 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
         reader, writer = await asyncio.open_connection(*served.url[7:].split(":"))
         body = json.dumps(BODY).encode()
         writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         await until(
