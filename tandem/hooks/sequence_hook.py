@@ -114,7 +114,7 @@ class SequenceHook:
         try:
             # What nearly every call comes to, found out by identity, which runs no code of the
             # hook's.
-            if (
+            passes = (
                 type(answer) is Verdict
                 and answer.text is piece.text
                 and answer.action is _EMIT
@@ -122,18 +122,20 @@ class SequenceHook:
                 and answer.show_tokens is True
                 and not self._tokens
                 and self._trail is None
-            ):
-                counters.verdicts["emit"] += 1
-                passed: Piece | None = piece
-            else:
-                if not is_plain(answer):
-                    if type(answer) is not Failed:
-                        answer = self.caller.call(plain, answer)
-                    if type(answer) is Failed:
-                        return self._failed(piece, answer)
-                passed = self._judged(piece, answer, final)
+            )
+            clear = passes or is_plain(answer)
         except AttributeError as error:  # a verdict that lacks a field
             return self._failed(piece, Failed(error))
+        if passes:
+            counters.verdicts["emit"] += 1
+            passed: Piece | None = piece
+        else:
+            if not clear:
+                if type(answer) is not Failed:
+                    answer = self.caller.call(plain, answer)
+                if type(answer) is Failed:
+                    return self._failed(piece, answer)
+            passed = self._judged(piece, answer, final)
         if final:
             self._over()
         return passed

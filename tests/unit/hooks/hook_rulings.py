@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 
 from tandem.hooks.deferred import DeferredHooks, Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
+from tandem.hooks.runner.processes.keeper import PoolLimits
+from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 
 WAIT_SECONDS = 15.0
@@ -89,6 +92,19 @@ class Rulings:
         before = len(self.all)
         self.hooks.submit(given)
         return (await self.until(before + len(given)))[before:]
+
+
+@asynccontextmanager
+async def pooled(given: HookSettings, **limits: float) -> AsyncIterator[tuple[HookPool, Rulings]]:
+    """A pool that runs, of which no process is left afterwards."""
+    pool = HookPool(given, phase="decode", model="m", limits=PoolLimits(**limits))
+    rulings = Rulings(pool)
+    await asyncio.wait_for(pool.start(rulings.deliver), WAIT_SECONDS)
+    try:
+        yield pool, rulings
+    finally:
+        await asyncio.wait_for(pool.close(), WAIT_SECONDS)
+        assert not pool_processes()
 
 
 async def until(condition: Callable[[], bool]) -> None:

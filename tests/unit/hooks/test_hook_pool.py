@@ -6,36 +6,22 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
+from hook_rulings import WAIT_SECONDS, pool_processes, pooled, settings, until, work
 
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.audit.settings import AuditSettings
 from tandem.hooks.contract import Phase
 from tandem.hooks.counters import HOOK_VERDICTS
 from tandem.hooks.deferred import Ruling
-from tandem.hooks.runner.processes.keeper import PoolLimits
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings, parse
 
 PHASE: Phase = "decode"
-
-
-@asynccontextmanager
-async def _pool(given: HookSettings, **limits: float) -> AsyncIterator[tuple[HookPool, Rulings]]:
-    pool = HookPool(given, phase=PHASE, model="m", limits=PoolLimits(**limits))
-    rulings = Rulings(pool)
-    await asyncio.wait_for(pool.start(rulings.deliver), WAIT_SECONDS)
-    try:
-        yield pool, rulings
-    finally:
-        await asyncio.wait_for(pool.close(), WAIT_SECONDS)
 
 
 def _diary(path: Path) -> list[dict[str, Any]]:
@@ -44,7 +30,7 @@ def _diary(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.promise("S0-007")
 async def test_a_pool_of_two_shows_what_the_chain_in_the_worker_shows() -> None:
-    async with _pool(settings("Upper", workers=2)) as (pool, rulings):
+    async with pooled(settings("Upper", workers=2)) as (pool, rulings):
         rulings.open(1, 2)
         works = [
             work(1, "grüß ", 1, 2),
@@ -69,7 +55,7 @@ async def test_a_pool_of_two_shows_what_the_chain_in_the_worker_shows() -> None:
 async def test_a_pool_s_audit_lines_name_the_sequence_and_its_key(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audited = msgspec.structs.replace(settings("Upper"), audit=AuditSettings(path=str(path)))
-    async with _pool(msgspec.structs.replace(audited, workers=1)) as (_, rulings):
+    async with pooled(msgspec.structs.replace(audited, workers=1)) as (_, rulings):
         rulings.open(1)
         await rulings.ask([work(1, "a", 1, final=True)])
     (line,) = _diary(path)
@@ -78,7 +64,7 @@ async def test_a_pool_s_audit_lines_name_the_sequence_and_its_key(tmp_path: Path
 
 @pytest.mark.promise("S0-031")
 async def test_all_chunks_of_a_request_reach_the_same_process_and_requests_are_spread() -> None:
-    async with _pool(settings("Pid", workers=2)) as (_, rulings):
+    async with pooled(settings("Pid", workers=2)) as (_, rulings):
         rulings.open(1, 2, 3, group="n")
         rulings.open(*range(10, 21))
         for _ in range(4):
@@ -93,7 +79,7 @@ async def test_all_chunks_of_a_request_reach_the_same_process_and_requests_are_s
 
 @pytest.mark.promise("S0-001", "S0-005", "S0-021")
 async def test_each_process_has_one_instance_and_requests_do_not_mix() -> None:
-    async with _pool(settings("Counting", workers=2)) as (_, rulings):
+    async with pooled(settings("Counting", workers=2)) as (_, rulings):
         rulings.open(1, 2)
         rulings.open(3, 4, group="n")
         for _ in range(3):
@@ -105,7 +91,7 @@ async def test_each_process_has_one_instance_and_requests_do_not_mix() -> None:
 
 
 async def test_a_step_is_one_message_to_each_process_and_one_back() -> None:
-    async with _pool(settings("Upper", workers=2)) as (_, rulings):
+    async with pooled(settings("Upper", workers=2)) as (_, rulings):
         rulings.open(*range(64))
         for step in range(3):
             await rulings.ask(work(number, f"t{step}", step) for number in range(64))
@@ -114,7 +100,7 @@ async def test_a_step_is_one_message_to_each_process_and_one_back() -> None:
 
 @pytest.mark.promise("S0-029")
 async def test_a_terminate_is_answered_together_with_what_its_siblings_brought() -> None:
-    async with _pool(settings("Obeying", workers=1)) as (_, rulings):
+    async with pooled(settings("Obeying", workers=1)) as (_, rulings):
         rulings.open(1, 2, 3, group="n")
         await rulings.ask([work(1, "a", 1), work(3, "stop", 3), work(2, "b", 2)])
         ((first, stopped, sibling),) = rulings.deliveries
@@ -127,7 +113,7 @@ async def test_a_terminate_is_answered_together_with_what_its_siblings_brought()
 async def test_a_hook_that_raises_or_answers_nonsense_fails_its_request_alone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    async with _pool(settings("Obeying", workers=1)) as (pool, rulings):
+    async with pooled(settings("Obeying", workers=1)) as (pool, rulings):
         rulings.open(1, 2, 3)
         await rulings.ask([work(1, "raise", 1), work(2, "nonsense", 2), work(3, "good", 3)])
         raised, nonsense, good = rulings.all
@@ -150,7 +136,7 @@ async def test_however_a_sequence_ends_its_hook_is_told_once_and_then_asked_to_f
 ) -> None:
     path = tmp_path / "diary"
     given = settings("Diary", workers=2, config={"path": str(path)})
-    async with _pool(given) as (_, rulings):
+    async with pooled(given) as (_, rulings):
         rulings.open(1, 2, 3, 4, 5, 6)
         rulings.open(11, 12, group="n")
         await rulings.ask(work(number, "a") for number in (1, 2, 3, 4, 11, 12))
@@ -175,7 +161,7 @@ async def test_however_a_sequence_ends_its_hook_is_told_once_and_then_asked_to_f
 
 
 async def test_async_hooks_are_judged_at_once_in_their_process() -> None:
-    async with _pool(settings("AsyncObeying", workers=1, timeout_ms=5000)) as (_, rulings):
+    async with pooled(settings("AsyncObeying", workers=1, timeout_ms=5000)) as (_, rulings):
         rulings.open(1, 2)
         rulings.hooks.submit([work(1, "await"), work(2, "a")])
         rulings.hooks.submit([work(2, "b"), work(1, "waits")])
@@ -185,7 +171,7 @@ async def test_async_hooks_are_judged_at_once_in_their_process() -> None:
 
 
 async def test_the_processes_import_no_engine() -> None:
-    async with _pool(settings("Modules", workers=1)) as (_, rulings):
+    async with pooled(settings("Modules", workers=1)) as (_, rulings):
         rulings.open(1)
         await rulings.ask([work(1, "")])
         modules = set(str(rulings.texts(1)[0]).split())
@@ -194,7 +180,7 @@ async def test_the_processes_import_no_engine() -> None:
 
 
 async def test_counts_of_all_processes_are_added_up() -> None:
-    async with _pool(settings("Obeying", "Upper", workers=2)) as (pool, rulings):
+    async with pooled(settings("Obeying", "Upper", workers=2)) as (pool, rulings):
         rulings.open(*range(8))
         await rulings.ask(work(number, "a") for number in range(8))
         await rulings.ask([work(0, "stop"), work(1, "raise"), work(2, "b", final=True)])
@@ -244,10 +230,10 @@ async def test_a_close_leaves_nothing_behind() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    async with _pool(settings("Upper", workers=1)):
+    async with pooled(settings("Upper", workers=1)):
         pass  # what a first start imports and opens for good
     before, threads = descriptors(), threading.active_count()
-    async with _pool(settings("Upper", workers=2)) as (pool, rulings):
+    async with pooled(settings("Upper", workers=2)) as (pool, rulings):
         rulings.open(*range(50))
         await rulings.ask(work(number, "a") for number in range(50))
         assert len(pool_processes()) == 2
@@ -261,7 +247,7 @@ async def test_a_close_leaves_nothing_behind() -> None:
 
 
 async def test_a_reply_that_is_larger_than_the_socket_takes_arrives_whole() -> None:
-    async with _pool(settings("Upper", workers=1)) as (pool, rulings):
+    async with pooled(settings("Upper", workers=1)) as (pool, rulings):
         rulings.open(1, 2)
         text = "a" * 3_000_000
         await rulings.ask([work(1, text, 1), work(2, "b", 2)])

@@ -15,10 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
+from hook_rulings import WAIT_SECONDS, Rulings, pooled, settings, until, work
 
 from tandem.errors import HookError
-from tandem.hooks.runner.processes.keeper import PoolLimits
 from tandem.hooks.runner.processes.pool import HookPool
 
 LOST = "the process that ran the output hooks was lost"
@@ -36,14 +35,8 @@ async def _pool(
     **limits: float,
 ) -> AsyncIterator[tuple[HookPool, Rulings]]:
     given = settings(name, workers=workers, memory_mb=memory_mb, **(entry or {}))
-    pool = HookPool(given, phase="decode", model="m", limits=PoolLimits(**limits))
-    rulings = Rulings(pool)
-    await asyncio.wait_for(pool.start(rulings.deliver), WAIT_SECONDS)
-    try:
-        yield pool, rulings
-    finally:
-        await asyncio.wait_for(pool.close(), WAIT_SECONDS)
-        assert not pool_processes()
+    async with pooled(given, **limits) as both:
+        yield both
 
 
 async def _pid_of(rulings: Rulings, request_id: int) -> int:

@@ -4,14 +4,13 @@ of a hook cost its own request.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
-from hook_rulings import WAIT_SECONDS, Rulings, pool_processes, settings, until, work
+from hook_rulings import Rulings, pool_processes, pooled, settings, until, work
 
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner.processes import wire
@@ -27,14 +26,8 @@ async def _pool(
     name: str, *, workers: int = 1, memory_mb: int = 0, **entry: Any
 ) -> AsyncIterator[tuple[HookPool, Rulings]]:
     given = settings(name, workers=workers, memory_mb=memory_mb, **{"timeout_ms": 5000, **entry})
-    pool = HookPool(given, phase="decode", model="m")
-    rulings = Rulings(pool)
-    await asyncio.wait_for(pool.start(rulings.deliver), WAIT_SECONDS)
-    try:
-        yield pool, rulings
-    finally:
-        await asyncio.wait_for(pool.close(), WAIT_SECONDS)
-        assert not pool_processes()
+    async with pooled(given) as both:
+        yield both
 
 
 async def test_whole_answers_of_many_outputs_come_back_with_their_tokens() -> None:
