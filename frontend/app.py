@@ -12,7 +12,6 @@ from typing import NamedTuple
 from frontend.http import errors as http_errors
 from frontend.http.browsers import Browsers
 from frontend.http.capacity import Capacity
-from frontend.http.complaints import Complaints
 from frontend.http.errors import HostNotAllowedError, MethodNotAllowedError, NotFoundError
 from frontend.http.messages import Call, Receive, Scope, Send
 from frontend.http.spans import CallSpans
@@ -21,6 +20,7 @@ from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.endpoints import MODELS, Endpoints
 from frontend.openai.generation import Generation
 from frontend.tenants import Tenant, Tenants
+from tandem.complaints import Complaints
 from tandem.errors import (
     AuthenticationError,
     CancelledError,

@@ -13,7 +13,6 @@ from frontend.app import App
 from frontend.config import FrontendConfig
 from frontend.http.browsers import Browsers, is_loopback
 from frontend.http.capacity import Capacity
-from frontend.http.complaints import Complaints
 from frontend.http.connection import Connection, ConnectionBounds
 from frontend.http.draining import Draining
 from frontend.http.server import HttpServer, listen
@@ -31,6 +30,7 @@ from frontend.upstream.router_link import RouterLink
 from tandem import sockets
 from tandem.admin import Admin, from_loop
 from tandem.certificates import CertificateFiles, ExpiryCollector
+from tandem.complaints import Complaints
 from tandem.errors import DrainingError, TandemError
 from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics

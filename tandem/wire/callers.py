@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -15,13 +14,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from tandem.complaints import Complaints
 from tandem.wire import tls
 from tandem.wire.tls import PeerRole, PeerTls
 
 log = logging.getLogger(__name__)
 
-LOG_SECONDS = 10.0
-"""Between two lines about refused callers, so that they cannot fill the log."""
 _MAKE: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     # Whether requests and responses stream.
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -36,8 +34,11 @@ class CallerCheck(grpc.aio.ServerInterceptor):
 
     def __init__(self, credentials: PeerTls, caller: PeerRole | None) -> None:
         self._name = None if caller is None else credentials.name_of(caller)
-        self._silent_until = 0.0
-        self._unsaid = 0
+        self._complaints = Complaints(log)
+
+    def close(self) -> None:
+        """No more calls come: say what has not been said."""
+        self._complaints.close()
 
     async def intercept_service(
         self,
@@ -87,18 +88,12 @@ class CallerCheck(grpc.aio.ServerInterceptor):
         names = tls.names(context.auth_context())
         if self._name is not None and self._name in names:
             return
-        self._say(context.peer(), names)
+        self._complaints.warn(
+            "call refused: wrong role",
+            grpc.StatusCode.PERMISSION_DENIED.name,
+            peer=context.peer(),
+            reason=f"it is {', '.join(names)[:200]}",
+        )
         await context.abort(
             grpc.StatusCode.PERMISSION_DENIED, f"only {self._name or 'nobody'} may call here"
         )
-
-    def _say(self, peer: str, names: tuple[str, ...]) -> None:
-        now = time.monotonic()
-        self._unsaid += 1
-        if now >= self._silent_until:
-            bears = ", ".join(names)[:200]
-            log.warning(
-                "calls refused: wrong role",
-                extra={"peer": peer, "reason": f"it is {bears}", "count": self._unsaid},
-            )
-            self._silent_until, self._unsaid = now + LOG_SECONDS, 0

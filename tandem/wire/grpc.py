@@ -77,8 +77,8 @@ class Server:
         """
         self._tls = tls
         self._reflects = reflects
-        checks = () if tls is None else (CallerCheck(tls, caller),)
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=checks)
+        self._checks = () if tls is None else (CallerCheck(tls, caller),)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=self._checks)
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -116,3 +116,5 @@ class Server:
     async def stop(self, grace_seconds: float) -> None:
         """Refuse new calls, give open ones `grace_seconds`, then cancel them."""
         await self._server.stop(grace_seconds)
+        for check in self._checks:
+            check.close()

@@ -220,10 +220,15 @@ async def test_refused_callers_are_named_in_the_log_and_cannot_fill_it(
 ) -> None:
     stray = issued(authority, "decode.tandem")
     async with serving(issued(authority, "router.tandem"), "frontend") as address:
-        for _ in range(5):
+        for _ in range(8):
             assert await dial(address, stray) is FORBIDDEN
-    (line,) = (each for each in caplog.records if each.message == "calls refused: wrong role")
-    assert line.__dict__["reason"] == "it is decode.tandem"
+    lines = [each for each in caplog.records if each.name == "tandem.wire.callers"]
+    assert [each.message for each in lines] == [
+        *["call refused: wrong role"] * 5,
+        "call refused: wrong role: so many more",
+    ]
+    assert lines[0].__dict__["reason"] == "it is decode.tandem"
+    assert lines[-1].__dict__["count"] == 3
 
 
 @pytest.mark.parametrize("role", ROLES)

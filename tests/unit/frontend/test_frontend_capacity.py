@@ -16,8 +16,8 @@ from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_byte
 
 from frontend.http import connection
 from frontend.http.capacity import Capacity
-from frontend.http.complaints import Complaints
 from tandem import sockets
+from tandem.complaints import Complaints
 from tandem.errors import QueueFullError
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
