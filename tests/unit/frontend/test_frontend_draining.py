@@ -192,7 +192,12 @@ async def curl(url: str) -> AsyncIterator[str]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await process.communicate()
+        try:
+            out, err = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.communicate()
+            raise
         assert process.returncode == 0, err
         for body in out.decode().replace("}{", "}\n{").split("\n"):
             yield json.loads(body)["choices"][0]["message"]["content"]
