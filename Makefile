@@ -48,7 +48,7 @@ mutants: lean ## try every deliberate bug of tests/mutation: simulation and test
 	$(BIN)/python tests/mutation/run.py $(ARGS)
 
 promises: lean ## count what is promised, held by a test, or a written gap
-	$(BIN)/python tests/promises.py
+	$(BIN)/python tests/promises.py $(ARGS)
 
 proto: lean ## generate tandem/v1 from proto/
 	$(BIN)/python scripts/generate_proto.py

@@ -4,14 +4,15 @@ A test names what it proves: `@pytest.mark.promise("S0-012")`. tests/unit/test_p
 when a promise has neither a test nor a written gap, and when a test names a promise that is not
 listed.
 
-    python tests/promises.py            # a line for each seed, then the gaps with their reasons
+    python tests/promises.py            # a line for each family, then the gaps with their reasons
+    python tests/promises.py S6-142     # the tests of one promise, or of a family: S6
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -717,6 +718,280 @@ PROMISES: tuple[Promise, ...] = (
         "Given a release, when it is uninstalled, then nothing of it is left.",
         ours=True,
     ),
+    # --- S6: the threat model (docs/security/threat-model.md) ---
+    Promise(
+        "S6-134",
+        "Given what a proxy may read in two ways, when clients share its connections, then each "
+        "gets exactly its own answers.",
+        ours=True,
+    ),
+    Promise(
+        "S6-135",
+        "Given an Upgrade header, then the request is answered as HTTP/1.1 and its body is a body.",
+        ours=True,
+    ),
+    Promise(
+        "S6-136",
+        "Given more connections than max_connections, then those too many are told so and "
+        "closed, and the others are served.",
+        ours=True,
+    ),
+    Promise(
+        "S6-137",
+        "Given heads or bodies past their bounds, alone or together, then they are refused "
+        "unread and memory stays below the sum of the bounds.",
+        ours=True,
+    ),
+    Promise(
+        "S6-138",
+        "Given a client that sends or reads too slowly, then it is cut off in its time and "
+        "nobody is slowed.",
+        ours=True,
+    ),
+    Promise(
+        "S6-139",
+        "Given requests sent ahead on a connection, then they are read one at a time, within "
+        "bounds, and answered in order.",
+        ours=True,
+    ),
+    Promise(
+        "S6-140",
+        "Given a field that is not offered or not what it should be, then the request is "
+        "refused by its name and nothing else notices.",
+        ours=True,
+    ),
+    Promise(
+        "S6-141",
+        "Given a request of many sequences, then its task goes to each worker once, and what a "
+        "router holds for it is bounded.",
+        ours=True,
+    ),
+    Promise(
+        "S6-142",
+        "Given a request that may have killed its worker, then it risks one further worker at "
+        "most, none if it was alone there, and is named in the log without its content.",
+        ours=True,
+    ),
+    Promise(
+        "S6-143",
+        "Given what the operator does not allow, then neither frontend nor router lets it pass, "
+        "whoever asks.",
+        ours=True,
+    ),
+    Promise(
+        "S6-144",
+        "Given a request, then no field of it is ever code: processors are names that are "
+        "looked up and JSON that is checked.",
+        ours=True,
+    ),
+    Promise(
+        "S6-145",
+        "Given a chat whose template fails or tries to escape, then that request is refused.",
+        ours=True,
+    ),
+    Promise(
+        "S6-146",
+        "Given ids of a client, then answers and audit have ids of ours, and a traceparent is "
+        "followed only where the gateway is trusted.",
+        ours=True,
+    ),
+    Promise(
+        "S6-147",
+        "Given a flood of bad requests or wrong keys, then the log says each kind in a few "
+        "lines and counts the rest; nothing a client sends begins a line.",
+        ours=True,
+    ),
+    Promise(
+        "S6-148",
+        "Given a hook or a blocking classifier that fails, hangs or dies, then nothing of that "
+        "chunk is shown: there is no way round it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-149",
+        "Given clients that go away in any phase, then their requests are cancelled and nothing "
+        "of them stays.",
+        ours=True,
+    ),
+    Promise(
+        "S6-150",
+        "Given a server on a loopback address without keys, then it answers to local names "
+        "alone and takes JSON alone, and no page reads an answer unless its origin is named.",
+        ours=True,
+    ),
+    Promise(
+        "S6-151",
+        "Given anything but a whole key, then the API stays closed; given keys without a key "
+        "among them, then nothing starts.",
+        ours=True,
+    ),
+    Promise(
+        "S6-152",
+        "Given a key file that changes, then revoked keys are refused, a bad file leaves the "
+        "last good keys and says so, and an emptied one revokes all.",
+        ours=True,
+    ),
+    Promise(
+        "S6-153",
+        "Given a key's limits, then requests and tokens a minute, open requests, n, priority, "
+        "models and processors are held to them.",
+        ours=True,
+    ),
+    Promise(
+        "S6-154",
+        "Given a key at ten times its share, then another key's p99 time to first token moves "
+        "by less than a tenth beyond one slot's turn.",
+        ours=True,
+    ),
+    Promise(
+        "S6-155",
+        "Given prompts of another key, then neither the prefix cache nor cached_tokens tells of "
+        "them unless the operator lets keys share one.",
+        ours=True,
+    ),
+    Promise(
+        "S6-156",
+        "Given logs, metrics and spans, then no prompt, output or key is in them; given the "
+        "audit log, then its owner alone reads it, and content is in it only where asked for.",
+        ours=True,
+    ),
+    Promise(
+        "S6-157",
+        "Given a caller without the role that a port is for, then it gets nothing of any kind "
+        "of call, and the log names it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-158",
+        "Given a server that bears another role or comes of another CA, then who dials it does "
+        "not believe it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-159",
+        "Given a pod, then it holds its own role's certificate and no other, and the CA's key "
+        "is in none of them.",
+        ours=True,
+    ),
+    Promise(
+        "S6-160",
+        "Given certificates that end, are renewed, or are half replaced, then an ended one "
+        "opens nothing and a renewal needs no restart.",
+        ours=True,
+    ),
+    Promise(
+        "S6-161",
+        "Given the chart's NetworkPolicies, then a strange pod reaches the public port and "
+        "nothing else.",
+        ours=True,
+    ),
+    Promise(
+        "S6-162",
+        "Given a component's pod, then it may ask the API for nothing but what it needs, and "
+        "only the router and the certificates' Job hold a token.",
+        ours=True,
+    ),
+    Promise(
+        "S6-163",
+        "Given slow or many clients of a metrics port, then probes are answered all the same.",
+        ours=True,
+    ),
+    Promise(
+        "S6-164",
+        "Given a stack on one machine, then it opens no port to another.",
+        ours=True,
+    ),
+    Promise(
+        "S6-165",
+        "Given a gRPC port, then reflection is off unless asked for.",
+        ours=True,
+    ),
+    Promise(
+        "S6-166",
+        "Given a message of a frontend that cannot be, then its sequence is refused alone, or "
+        "its stream ends, and no other frontend notices.",
+        ours=True,
+    ),
+    Promise(
+        "S6-167",
+        "Given a task or leg that cannot be, then the worker refuses it alone, trusting no "
+        "check but its own.",
+        ours=True,
+    ),
+    Promise(
+        "S6-168",
+        "Given what a worker says and cannot be, then its own leg fails and others go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-169",
+        "Given a peer that does not read, then it alone is given up, at its bound.",
+        ours=True,
+    ),
+    Promise(
+        "S6-170",
+        "Given a worker that is silent or lost, then its requests end with a typed error or go "
+        "elsewhere, in bounded time.",
+        ours=True,
+    ),
+    Promise(
+        "S6-171",
+        "Given an answer of a hook that is no verdict, or anything it raises, then its own "
+        "sequence fails closed and no other notices.",
+        ours=True,
+    ),
+    Promise(
+        "S6-172",
+        "Given a hook in a pool that hangs, then its request ends closed in its time and others "
+        "go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-173",
+        "Given a hook in a pool that takes memory or sends without end, then its process is "
+        "replaced, its request fails closed, and the worker holds no more than its bounds.",
+        ours=True,
+    ),
+    Promise(
+        "S6-174",
+        "Given a hook or classifier, then what it is given cannot be changed and no other sees "
+        "what it did to it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-175",
+        "Given a logits processor that fails, then its own request ends closed and the other "
+        "rows of the batch are what they would have been.",
+        ours=True,
+    ),
+    Promise(
+        "S6-176",
+        "Given what is no good answer of a service, then it is a failure with a name, read up "
+        "to its bound and no further.",
+        ours=True,
+    ),
+    Promise(
+        "S6-177",
+        "Given bytes beside an answer, then they reach no other call.",
+        ours=True,
+    ),
+    Promise(
+        "S6-178",
+        "Given a service of an unknown authority, then it is refused; its key shows itself "
+        "nowhere.",
+        ours=True,
+    ),
+    Promise(
+        "S6-179",
+        "Given a build, then packages are installed by hash, actions are named by commit, and "
+        "images run without rights.",
+        ours=True,
+    ),
+    Promise(
+        "S6-180",
+        "Given a model that is fetched, then its folder is whole or not taken for one.",
+        ours=True,
+    ),
 )
 
 
@@ -751,7 +1026,9 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
                         yield str(argument.value), node.name
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    if arguments:
+        return show(arguments)
     held, open_gaps = proofs(), gaps()
     for seed in sorted({promise.seed for promise in PROMISES}):
         ids = [promise.id for promise in PROMISES if promise.seed == seed]
@@ -768,5 +1045,20 @@ def main() -> int:
     return 1 if missing else 0
 
 
+def show(wanted: Sequence[str]) -> int:
+    """Print promises, by id or family, with their tests. 1: one of them is not listed."""
+    unknown = set(wanted) - {name for each in PROMISES for name in (each.id, each.seed)}
+    held = proofs()
+    for promise in PROMISES:
+        if promise.id in wanted or promise.seed in wanted:
+            sys.stdout.write(f"{promise.id} {promise.sentence}\n")
+            sys.stdout.writelines(
+                f"    tests/{test}\n" for test in sorted(held.get(promise.id, ()))
+            )
+    for name in sorted(unknown):
+        sys.stdout.write(f"{name}: no such promise\n")
+    return 1 if unknown else 0
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

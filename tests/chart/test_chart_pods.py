@@ -46,7 +46,7 @@ def all_pods(
     ]
 
 
-@pytest.mark.promise("S5-127")
+@pytest.mark.promise("S5-127", "S6-162")
 @pytest.mark.parametrize("pod", all_pods(RESTRICTED))
 def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
     security = pod.spec["securityContext"]
@@ -79,6 +79,7 @@ def test_a_platform_may_choose_the_user_itself() -> None:
     assert pod.spec["securityContext"]["runAsNonRoot"] is True
 
 
+@pytest.mark.promise("S6-162")
 @pytest.mark.parametrize("pod", all_pods())
 def test_only_who_asks_the_api_holds_a_token(pod: Pod) -> None:
     """The router that watches it, and the Job that writes certificates."""

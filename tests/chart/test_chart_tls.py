@@ -83,7 +83,7 @@ def test_where_others_make_the_certificates_the_job_is_not_there(name: str) -> N
     assert not [each for kind in KINDS for each in of_tls(name, kind)]
 
 
-@pytest.mark.promise("S5-125")
+@pytest.mark.promise("S5-125", "S6-159")
 @pytest.mark.parametrize("name", [*JOB, "existing-secrets"])
 def test_a_pod_mounts_its_own_certificate_and_no_other(name: str) -> None:
     for component in ROLES:
@@ -117,6 +117,7 @@ def test_cert_manager_makes_a_certificate_for_each_role_which_that_role_mounts()
         assert mounted == spec["secretName"]
 
 
+@pytest.mark.promise("S6-159")
 @pytest.mark.parametrize("name", JOB)
 def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
     names = {each["metadata"]["name"] for each in of_tls(name, "Secret")}
@@ -126,7 +127,7 @@ def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
     )
 
 
-@pytest.mark.promise("S5-127")
+@pytest.mark.promise("S5-127", "S6-159")
 @pytest.mark.parametrize("name", JOB)
 def test_the_role_of_the_job_names_its_two_secrets_and_nothing_else(name: str) -> None:
     names = sorted(each["metadata"]["name"] for each in of_tls(name, "Secret"))

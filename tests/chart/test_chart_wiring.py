@@ -70,7 +70,7 @@ def test_dns_names_workers_before_a_router_uses_them() -> None:
         assert services[component]["publishNotReadyAddresses"] is True
 
 
-@pytest.mark.promise("S5-128")
+@pytest.mark.promise("S5-128", "S6-161")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: str) -> None:
     policy = by_name("default", "NetworkPolicy")[f"tandem-{component}"]["spec"]
@@ -103,6 +103,7 @@ def test_a_list_of_ports_that_is_emptied_opens_none() -> None:
             assert all(rule.get("to") for rule in each["spec"]["egress"]), each["metadata"]["name"]
 
 
+@pytest.mark.promise("S6-161")
 def test_named_peers_are_the_only_ones_beside_the_test() -> None:
     policies = by_name("restricted", "NetworkPolicy").values()
     frontend = next(each for each in policies if each["metadata"]["name"].endswith("-frontend"))

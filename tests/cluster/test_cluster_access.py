@@ -48,7 +48,7 @@ PORTS = {
 }
 
 
-@pytest.mark.promise("S5-127")
+@pytest.mark.promise("S5-127", "S6-162")
 def test_the_router_may_read_the_endpointslices_of_its_namespace_and_nothing_more(
     release: Release,
 ) -> None:
@@ -56,6 +56,7 @@ def test_the_router_may_read_the_endpointslices_of_its_namespace_and_nothing_mor
     assert release.namespace.execute(router, _LIST).strip() == "[200, 403, 403, 403, 403, 403]"
 
 
+@pytest.mark.promise("S6-162")
 @pytest.mark.parametrize("component", ["frontend", "prefill", "decode"])
 def test_no_other_pod_holds_a_token(release: Release, component: str) -> None:
     script = "import os; print(os.path.exists('/var/run/secrets/kubernetes.io'))"
@@ -90,7 +91,7 @@ def reachable(release: Release, namespace: Namespace, pod: str) -> dict[str, lis
     return found
 
 
-@pytest.mark.promise("S5-128")
+@pytest.mark.promise("S5-128", "S6-161")
 def test_a_strange_pod_reaches_the_public_port_alone(release: Release) -> None:
     with sleeping(release.namespace, release.image) as stranger:
         found = reachable(release, release.namespace, stranger)

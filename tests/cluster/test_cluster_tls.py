@@ -76,7 +76,7 @@ def job(release: Release) -> Iterator[str]:
         release.namespace.kubectl("delete", "job", name)
 
 
-@pytest.mark.promise("S5-125")
+@pytest.mark.promise("S5-125", "S6-157")
 @pytest.mark.parametrize("component", GRPC)
 def test_a_pod_gets_an_answer_from_a_grpc_port_by_its_role_alone(
     release: Release, component: str
@@ -107,6 +107,7 @@ def test_a_pod_gets_an_answer_from_a_grpc_port_by_its_role_alone(
         assert ask(release, guest, component, [files["ca.crt"], "", ""]) == "UNAVAILABLE"
 
 
+@pytest.mark.promise("S6-159")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_pod_has_its_own_certificate_and_no_other(release: Release, component: str) -> None:
     files = secret(release)
@@ -156,6 +157,7 @@ def test_an_upgrade_keeps_the_certificates(release: Release, tmp_path: Path) -> 
         release.install(BASE, tmp_path, verb="upgrade")
 
 
+@pytest.mark.promise("S6-160")
 def test_what_is_renewed_reaches_running_pods_without_a_restart(release: Release) -> None:
     """A certificate that is gone stands for one that nears its end."""
     name = f"{release.name}-tls"

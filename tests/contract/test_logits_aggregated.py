@@ -146,6 +146,7 @@ def test_sglang_did_retract_requests_and_find_prompts_in_its_cache(
         assert (answers["retractions"], max(again)) == (0, 0)
 
 
+@pytest.mark.promise("S6-155")
 def test_prefixes_are_found_by_requests_of_the_same_salt_only(answers: dict[str, Any]) -> None:
     """The prompt is in the cache of those without a salt."""
     for salt in SALTS:

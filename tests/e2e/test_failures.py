@@ -181,6 +181,7 @@ async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
         assert time.monotonic() - began < FOUND_WITHIN
 
 
+@pytest.mark.promise("S6-149")
 @pytest.mark.parametrize(
     ("phase", "engine_options"),
     [
@@ -334,6 +335,7 @@ def test_a_worker_with_a_bad_hook_path_does_not_start_and_names_it(model_path: P
     assert "no_such.module.Hook" in done.stderr
 
 
+@pytest.mark.promise("S6-149")
 async def test_hundreds_of_requests_with_aborts_leave_nothing(sim: Served) -> None:
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=64)) as client:
 

@@ -60,7 +60,7 @@ def _finish(events: list[dict[str, Any]], index: int = 0) -> tuple[str, str | No
     return finished[0]["finish_reason"], finished[0]["stop_reason"]
 
 
-@pytest.mark.promise("S0-034", "S0-022", "S0-023")
+@pytest.mark.promise("S0-034", "S0-022", "S0-023", "S6-174")
 def test_each_phase_calls_its_own_hook_under_its_own_request_id(served: Served) -> None:
     for stream in (True, False):
         trace_id, response = _post(served, switch_hook.PASS, "both", stream=stream)

@@ -124,7 +124,7 @@ def test_the_openai_client_streams_through_a_stack_that_is_encrypted_throughout(
     assert secured.complete()
 
 
-@pytest.mark.promise("S5-125")
+@pytest.mark.promise("S5-125", "S6-157")
 @pytest.mark.parametrize("port", GRPC)
 def test_every_grpc_port_answers_one_role_and_nobody_else(
     secured: Secured, tmp_path: Path, port: str
@@ -139,6 +139,7 @@ def test_every_grpc_port_answers_one_role_and_nobody_else(
     assert secured.health(port, None) == REFUSED
 
 
+@pytest.mark.promise("S6-164")
 def test_a_stack_on_this_machine_opens_no_port_to_another(secured: Secured) -> None:
     """UCX, left alone, listens on every network of the machine."""
     assert secured.complete()  # a hand-over has opened what it opens

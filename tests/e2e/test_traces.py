@@ -213,6 +213,7 @@ def test_a_chat_is_traced_under_its_own_name(served: Served, collector: Collecto
     assert request.attributes["gen_ai.operation.name"] == "chat"
 
 
+@pytest.mark.promise("S6-156")
 def test_no_span_holds_a_word_of_prompt_or_output(served: Served, collector: Collector) -> None:
     trace_id = new_trace()
     prompt = "Xylophone quartet wombat"

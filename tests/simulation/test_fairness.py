@@ -31,6 +31,7 @@ def demand(slots: float, hold: float, **how: int) -> Demand:
     return Demand(rate=slots / hold, hold=hold, **how)
 
 
+@pytest.mark.promise("S6-154")
 @pytest.mark.parametrize("hold", [0.1, 1.0, 20.0])
 def test_a_key_at_ten_times_its_share_moves_another_keys_p99_by_less_than_a_tenth(
     hold: float,
@@ -73,6 +74,7 @@ def test_what_a_key_did_not_use_does_not_let_it_starve_others_later() -> None:
     assert 0.35 < late / (late + run["calm"].began_between(101.0, 120.0)) < 0.65
 
 
+@pytest.mark.promise("S6-154")
 def test_no_key_fills_the_queue_alone() -> None:
     run = Crowd(
         {"hog": demand(100 * SLOTS, 1.0), "other": demand(0.5, 1.0)}, slots=SLOTS, max_queue=40

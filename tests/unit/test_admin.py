@@ -137,6 +137,7 @@ async def test_nothing_else_is_served() -> None:
             assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
+@pytest.mark.promise("S6-163")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -153,6 +154,7 @@ async def test_what_is_no_request_is_refused(sent: bytes) -> None:
         assert (await get(port, "/live"))[0] == 200
 
 
+@pytest.mark.promise("S6-163")
 async def test_clients_that_send_or_read_too_slowly_are_closed_and_delay_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,6 +176,7 @@ async def test_clients_that_send_or_read_too_slowly_are_closed_and_delay_nobody(
         asking.close()
 
 
+@pytest.mark.promise("S6-163")
 async def test_a_probe_is_answered_while_others_hold_every_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_first_run_makes_a_ca_and_a_certificate_for_each_role(first: Issued)
     assert len(first.changes) == 1 + len(ROLES)
 
 
+@pytest.mark.promise("S6-159")
 def test_the_key_of_the_ca_is_not_among_what_components_get(first: Issued) -> None:
     secret = first.holding.authorities[AUTHORITIES_FILE]
     (key,) = (block for block in secret.split(b"-----END CERTIFICATE-----\n") if b"KEY" in block)
@@ -95,6 +96,7 @@ def test_the_key_of_the_ca_is_not_among_what_components_get(first: Issued) -> No
     assert b"KEY" not in first.holding.certificates[CA_FILE]
 
 
+@pytest.mark.promise("S6-158")
 def test_a_role_cannot_sign_for_another(first: Issued) -> None:
     for role in ROLES:
         extensions = read(first.holding.certificates[f"{role}.crt"]).extensions

@@ -221,7 +221,7 @@ def test_failures_that_pass_are_tried_again_and_whole_files_are_kept(
     assert sorted(hub.got) == SERVED
 
 
-@pytest.mark.promise("S5-132")
+@pytest.mark.promise("S5-132", "S6-180")
 def test_a_killed_fetch_is_never_taken_for_whole_and_the_next_one_goes_on(
     hub: FakeHub, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_print_config_shows_every_value_with_its_source_and_no_secret(
 EMPTY = ["", ",", "\n", " , ,\n", " "]
 
 
+@pytest.mark.promise("S6-151")
 @pytest.mark.parametrize("given", EMPTY)
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
 def test_a_secret_that_is_given_and_empty_stops_the_start(

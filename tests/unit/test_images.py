@@ -94,6 +94,7 @@ def test_an_image_holds_every_package_of_the_wheel(image: str) -> None:
     assert set(packages) <= set(copied(image))
 
 
+@pytest.mark.promise("S6-179")
 @pytest.mark.parametrize("image", DOCKERFILES)
 def test_an_image_runs_as_nobody_in_particular_with_its_environment_first(image: str) -> None:
     stage = last_stage(image)
@@ -157,6 +158,7 @@ def test_the_gpu_image_lays_over_sglang_only_what_sglang_does_not_bring() -> Non
     assert f":v{next(iter(wanted.specifier)).version}-" in base
 
 
+@pytest.mark.promise("S6-179")
 @pytest.mark.parametrize("name", ["build", "sglang", "tandem"])
 def test_images_install_the_versions_that_are_tested_each_by_its_hash(name: str) -> None:
     path = DOCKER / f"requirements-{name}.txt"
@@ -182,6 +184,7 @@ def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
     ]
 
 
+@pytest.mark.promise("S6-179")
 def test_every_action_is_pinned_by_its_commit_and_rights_are_named() -> None:
     assert WORKFLOWS
     for path in WORKFLOWS:

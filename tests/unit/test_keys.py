@@ -86,6 +86,7 @@ BAD = {
 }
 
 
+@pytest.mark.promise("S6-156")
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
 def test_a_line_that_is_wrong_is_refused_without_being_quoted(content: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -110,6 +111,7 @@ def test_a_file_has_bounds() -> None:
 # --- the file ---
 
 
+@pytest.mark.promise("S6-151")
 @pytest.mark.parametrize("content", ["", "\n", ",", " ", "# none yet\n", "{}"])
 def test_without_a_key_in_its_file_nothing_starts(path: Path, content: str) -> None:
     path.write_text(content)
@@ -144,6 +146,7 @@ def test_a_file_that_changes_is_read_again_once_it_has_settled(path: Path) -> No
     assert not file.look()
 
 
+@pytest.mark.promise("S6-152")
 def test_a_file_that_is_being_written_changes_nothing_yet(path: Path) -> None:
     path.write_text(line("a") + line("b"))
     file = KeyFile(str(path))
@@ -159,6 +162,7 @@ def test_a_file_that_is_being_written_changes_nothing_yet(path: Path) -> None:
     assert (names(file), file.failures, file.stale) == (["a", "c"], 0, False)
 
 
+@pytest.mark.promise("S6-152")
 def test_an_emptied_file_revokes_all_keys(path: Path) -> None:
     path.write_text(line("a"))
     file = KeyFile(str(path))
@@ -168,6 +172,7 @@ def test_an_emptied_file_revokes_all_keys(path: Path) -> None:
     assert (file.failures, file.stale) == (0, False)
 
 
+@pytest.mark.promise("S6-152")
 def test_a_file_of_no_use_leaves_the_last_keys_and_is_told_of_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,6 +241,7 @@ def test_a_minute_knows_when_there_is_room_again() -> None:
     assert minute.seconds_until_below(5, 161.0) == 0
 
 
+@pytest.mark.promise("S6-153")
 def test_in_no_sixty_seconds_is_more_let_through_than_the_limit() -> None:
     minute, let_in = Minute(), []
     for tick in range(4_000):

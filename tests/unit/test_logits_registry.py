@@ -256,7 +256,7 @@ def test_a_live_callable_runs_in_this_process_and_is_refused_by_serialisation() 
         LogitsProcessorSpec((live,)).to_proto()
 
 
-@pytest.mark.promise("S3-094")
+@pytest.mark.promise("S3-094", "S6-144")
 def test_arguments_that_are_no_json_object_are_refused_and_code_is_only_a_name() -> None:
     message = common_pb2.LogitsSpec(
         processors=[common_pb2.LogitsProcessor(name="os:system", args_json='"rm"')]

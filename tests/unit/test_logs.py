@@ -48,6 +48,7 @@ def test_a_console_line_reads_the_same(capsys: pytest.CaptureFixture[str]) -> No
     assert "WARNING lost component=router worker=p0" in err
 
 
+@pytest.mark.promise("S6-147")
 @pytest.mark.usefixtures("root_logger")
 def test_a_console_line_is_one_line_whatever_stands_in_it(
     capsys: pytest.CaptureFixture[str],
@@ -60,6 +61,7 @@ def test_a_console_line_is_one_line_whatever_stands_in_it(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.promise("S6-147")
 @pytest.mark.usefixtures("root_logger")
 def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("worker", format="json")

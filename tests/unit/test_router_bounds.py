@@ -140,6 +140,7 @@ def _shared(leg: int, task: bytes, *, request: int = 7, overlay: bytes = b"") ->
     return msgspec.structs.replace(_start(leg), task=task, request=request, overlay=overlay)
 
 
+@pytest.mark.promise("S6-141")
 async def test_a_task_of_many_legs_is_said_to_a_worker_once() -> None:
     link, task = WorkerLink(), b"t" * 900_000
     for leg in range(128):
@@ -200,6 +201,7 @@ def test_only_a_peer_that_takes_nothing_for_long_is_out_of_patience() -> None:
     assert patience.over(120.5, 5.0)
 
 
+@pytest.mark.promise("S6-141")
 async def test_no_number_of_starts_ends_a_worker_s_stream() -> None:
     """What one moment brings is more than a socket takes; it leaves in pieces."""
     link, task = WorkerLink(), b"x" * MESSAGE_BYTES
@@ -212,6 +214,7 @@ async def test_no_number_of_starts_ends_a_worker_s_stream() -> None:
     assert seen == 1_000
 
 
+@pytest.mark.promise("S6-169")
 async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> None:
     now = [0.0]
     link = FrontendLink(1_000, clock=lambda: now[0])
@@ -584,6 +587,7 @@ def test_the_bounds_of_the_core_are_those_of_the_settings() -> None:
     )
 
 
+@pytest.mark.promise("S6-143")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

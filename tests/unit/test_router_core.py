@@ -714,6 +714,7 @@ def _crash(bench: Bench, worker: str, **down: Any) -> None:
     bench.done = told
 
 
+@pytest.mark.promise("S6-142")
 def test_a_request_that_was_alone_on_a_worker_that_died_is_not_tried_again() -> None:
     bench = Bench(prefill=2, decode=2)
     bench.submit()
@@ -739,6 +740,7 @@ def test_those_that_were_together_on_a_worker_that_died_may_risk_one_more() -> N
     assert [code for _, code in bench.ends()] == ["worker_lost"]
 
 
+@pytest.mark.promise("S6-142")
 def test_a_second_death_ends_it_also_where_it_was_not_alone() -> None:
     bench = Bench(prefill=1, decode=1, max_retries=9)
     for first in (1, 2):
@@ -763,6 +765,7 @@ def test_what_had_not_reached_the_worker_is_tried_again_freely() -> None:
     assert {each.sequence for each in bench.of(actions.StartLeg)} == {2}
 
 
+@pytest.mark.promise("S6-142")
 @pytest.mark.parametrize("legs", ["n", "prompts"])
 def test_all_of_one_client_s_request_is_one_suspect(legs: str) -> None:
     bench = Bench(prefill=1, decode=1)

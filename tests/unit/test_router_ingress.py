@@ -63,6 +63,7 @@ def test_what_can_be_is_let_in(fields: dict[str, Any]) -> None:
     assert _code(_submit(**fields)) == ""
 
 
+@pytest.mark.promise("S6-166")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -84,6 +85,7 @@ def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]
     assert len(submit.model) <= MAX_NAME_CHARACTERS
 
 
+@pytest.mark.promise("S6-143")
 @pytest.mark.parametrize(
     ("asked", "allowed"),
     [
@@ -110,6 +112,7 @@ def test_a_refusal_quotes_little_of_a_name() -> None:
     assert caught.value.param == "logits_processors[0].name"
 
 
+@pytest.mark.promise("S6-166")
 @pytest.mark.parametrize("field", ["submit", "cancel"])
 def test_a_message_of_too_many_is_no_frontend_s(field: str) -> None:
     items: dict[str, Any] = {
@@ -131,6 +134,7 @@ def _closed(**fields: Any) -> events.LegClosed:
     return event
 
 
+@pytest.mark.promise("S6-168")
 def test_a_worker_lays_nothing_over_a_task_but_how_it_is_sampled_again() -> None:
     again = common_pb2.Regeneration(count=1, spent_tokens=9, temperature=0.5)
     mine = common_pb2.Task(regeneration=again)
@@ -138,16 +142,19 @@ def test_a_worker_lays_nothing_over_a_task_but_how_it_is_sampled_again() -> None
     assert _closed(overlay=theirs.SerializeToString()).overlay == mine.SerializeToString()
 
 
+@pytest.mark.promise("S6-168")
 def test_an_overlay_that_cannot_be_read_fails_its_leg() -> None:
     event = _closed(overlay=b"\xff\xff")
     assert (event.outcome, event.overlay) == (Outcome.FAILED, b"")
 
 
+@pytest.mark.promise("S6-168")
 @pytest.mark.parametrize("outcome", [0, 6, 2**31 - 1, -1])
 def test_an_outcome_that_nobody_knows_fails_its_leg(outcome: int) -> None:
     assert _closed(outcome=outcome).outcome is Outcome.FAILED
 
 
+@pytest.mark.promise("S6-168")
 def test_what_a_worker_says_in_words_is_cut() -> None:
     error = common_pb2.Error(code="x" * 9_999, message="m" * 1_000_000, param="p" * 9_999, phase=77)
     event = _closed(outcome=4, reason="r" * 20_000_000, error=error)

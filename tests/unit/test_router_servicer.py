@@ -314,6 +314,7 @@ async def test_a_cancel_reaches_both_workers() -> None:
         assert (await soon(s.decode.cancels.get())).leg == decode.leg
 
 
+@pytest.mark.promise("S6-149")
 async def test_a_frontend_that_goes_away_has_its_sequences_cancelled() -> None:
     async with stack() as s:
         frontend = s.frontend()
@@ -329,6 +330,7 @@ async def test_a_frontend_that_goes_away_has_its_sequences_cancelled() -> None:
         await s.settled()
 
 
+@pytest.mark.promise("S6-170")
 async def test_a_deadline_ends_a_sequence_whose_workers_say_nothing() -> None:
     async with stack() as s:
         frontend = s.frontend()
@@ -340,6 +342,7 @@ async def test_a_deadline_ends_a_sequence_whose_workers_say_nothing() -> None:
         assert (await soon(s.decode.cancels.get())).leg == decode.leg
 
 
+@pytest.mark.promise("S6-169")
 async def test_a_frontend_that_does_not_read_is_cut_off_alone() -> None:
     async with stack(max_backlog_bytes=1_000_000) as s:
         slow, other = s.frontend(), s.frontend()
@@ -360,6 +363,7 @@ async def test_a_frontend_that_does_not_read_is_cut_off_alone() -> None:
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.promise("S6-166")
 async def test_a_frontend_that_reuses_an_open_number_is_refused() -> None:
     async with stack() as s:
         frontend = s.frontend()
@@ -374,6 +378,7 @@ async def test_a_frontend_that_reuses_an_open_number_is_refused() -> None:
 # --- workers that come and go ----------------------------------------------------------------
 
 
+@pytest.mark.promise("S6-170")
 async def test_a_worker_that_is_lost_ends_its_sequences_and_is_taken_back() -> None:
     async with stack() as s:
         frontend = s.frontend()
@@ -431,6 +436,7 @@ async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
         assert all(each.connected for each in s.router.workers.statuses())
 
 
+@pytest.mark.promise("S6-170")
 async def test_a_silent_worker_is_lost() -> None:
     async with stack(worker_silence_seconds=0.6) as s:
         frontend = s.frontend()
@@ -668,6 +674,7 @@ async def test_generate_reports_a_worker_failure_in_mid_stream() -> None:
         assert dict(caught.value.trailing_metadata())["tandem-code"] == "worker_lost"
 
 
+@pytest.mark.promise("S6-168")
 async def test_generate_fails_where_a_worker_sends_what_is_no_payload() -> None:
     async with stack() as s:
         await _ready(s)

@@ -38,6 +38,7 @@ def _task() -> bytes:
     ).SerializeToString()
 
 
+@pytest.mark.promise("S6-156")
 def test_sizes_of_a_request_s_parts_say_nothing_of_their_content() -> None:
     task, length = _task(), len(SECRET)
     assert sizes(_submit(task)) == (
@@ -51,6 +52,7 @@ def test_sizes_of_what_is_no_task_are_said_too(task: bytes) -> None:
     assert sizes(_submit(task)).startswith("n=3")
 
 
+@pytest.mark.promise("S6-142")
 def test_a_death_is_logged_with_its_suspects_and_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from router.core.events import Submit
 from router.core.sequences import Request, Sequence
 from router.core.waiting import MAX_DEBTS, Queue
@@ -45,6 +47,7 @@ def order(of: Queue, *, seconds: float | None = None) -> list[str]:
     return found
 
 
+@pytest.mark.promise("S6-154")
 def test_keys_take_turns_and_each_key_s_own_go_by_arrival() -> None:
     made = queue(*(sequence(number, "a") for number in range(3)), sequence(3, "b"))
     first = made.head(None)
@@ -110,6 +113,7 @@ def test_debts_are_remembered_but_not_any_number_of_them() -> None:
     assert "key5" in made.accounts
 
 
+@pytest.mark.promise("S6-166")
 def test_a_message_s_key_and_weight_are_bounded() -> None:
     def read(**fields: object) -> tuple[str, int]:
         message = router_pb2.Submit(**fields)  # type: ignore[arg-type]

@@ -138,6 +138,7 @@ def test_an_endpoint_survives_its_way_through_the_router(host: str) -> None:
     assert requests.parse_endpoint(requests.format_endpoint(host, 8998)) == (host, 8998)
 
 
+@pytest.mark.promise("S6-155")
 @pytest.mark.parametrize("role", Role)
 def test_every_role_keeps_prefix_caches_apart_by_salt(role: Role) -> None:
     """Decode has a cache too where `disaggregation_decode_enable_radix_cache` is set."""

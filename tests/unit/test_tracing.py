@@ -74,6 +74,7 @@ def test_a_span_without_a_parent_is_the_first_and_one_inside_is_internal() -> No
     assert kinds == {"first": (0, SERVER, TRACE), "inner": (7, INTERNAL, TRACE)}
 
 
+@pytest.mark.promise("S6-146")
 def test_a_span_of_a_stranger_is_linked_and_nothing_more() -> None:
     stranger = Traceparent("ab" * 16, 5, True)
     with collecting() as collector:

@@ -34,6 +34,7 @@ async def test_health_follows_what_the_component_says(name: str) -> None:
     await server.stop(0)
 
 
+@pytest.mark.promise("S6-165")
 async def test_reflection_is_off_unless_it_is_asked_for() -> None:
     server, channel = await _serve()
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -119,6 +119,7 @@ async def test_peers_of_one_ca_stream_to_each_other(authority: Authority) -> Non
         call.cancel()
 
 
+@pytest.mark.promise("S6-157")
 async def test_a_client_without_our_certificate_is_refused(
     authority: Authority, stranger: Authority
 ) -> None:
@@ -134,6 +135,7 @@ async def test_a_client_without_our_certificate_is_refused(
         assert await dial(address, tls(ours)) is grpc.StatusCode.OK
 
 
+@pytest.mark.promise("S6-158")
 async def test_a_server_of_another_ca_or_name_or_without_tls_is_not_believed(
     authority: Authority, stranger: Authority
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_server_of_another_ca_or_name_or_without_tls_is_not_believed(
         assert await dial(address, tls(ours)) is REFUSED
 
 
+@pytest.mark.promise("S6-157")
 @pytest.mark.parametrize("server", MAY_CALL)
 @pytest.mark.parametrize("caller", ROLES)
 async def test_a_server_answers_the_role_that_may_call_it_and_no_other(
@@ -163,6 +166,7 @@ async def test_a_server_answers_the_role_that_may_call_it_and_no_other(
     assert answer is (grpc.StatusCode.OK if caller == allowed else FORBIDDEN)
 
 
+@pytest.mark.promise("S6-157")
 @pytest.mark.parametrize(
     "names",
     [
@@ -191,6 +195,7 @@ async def test_names_of_other_kinds_give_no_role(authority: Authority, other: st
         assert await dial(address, tls(caller)) is FORBIDDEN
 
 
+@pytest.mark.promise("S6-157")
 async def test_the_wrong_role_gets_nothing_of_any_kind_of_call(authority: Authority) -> None:
     """Neither a stream, nor health in either form, nor reflection, nor what is not there."""
     async with (
@@ -215,6 +220,7 @@ async def test_the_wrong_role_gets_nothing_of_any_kind_of_call(authority: Author
         assert "router.tandem" in (refused.value.details() or "")
 
 
+@pytest.mark.promise("S6-147")
 async def test_refused_callers_are_named_in_the_log_and_cannot_fill_it(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +237,7 @@ async def test_refused_callers_are_named_in_the_log_and_cannot_fill_it(
     assert lines[-1].__dict__["count"] == 3
 
 
+@pytest.mark.promise("S6-158")
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_server_of_another_role_is_not_believed(
     authority: Authority, role: PeerRole
@@ -242,6 +249,7 @@ async def test_a_server_of_another_role_is_not_believed(
             assert answer is (grpc.StatusCode.OK if wanted == role else REFUSED)
 
 
+@pytest.mark.promise("S6-160")
 async def test_a_certificate_that_has_ended_opens_nothing(authority: Authority) -> None:
     ended = authority.issue("frontend.tandem", days=-1)
     async with serving(issued(authority, "router.tandem"), "frontend") as address:
@@ -287,6 +295,7 @@ async def test_every_server_of_a_component_takes_a_renewal_in(
             assert await dial(address, tls(client)) is grpc.StatusCode.OK
 
 
+@pytest.mark.promise("S6-160")
 async def test_half_a_renewal_changes_nothing(authority: Authority) -> None:
     files = authority.issue()
     server = tls(files)

@@ -395,6 +395,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 
 
+@pytest.mark.promise("S6-146")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_ids_of_a_request_are_ours_whatever_its_client_sends(
     start: Start, stream: bool
@@ -415,6 +416,7 @@ async def test_the_ids_of_a_request_are_ours_whatever_its_client_sends(
     assert TRACE not in seen
 
 
+@pytest.mark.promise("S6-146")
 async def test_a_gateway_that_is_trusted_gives_the_trace_and_not_the_answers_id(
     start: Start,
 ) -> None:
@@ -432,6 +434,7 @@ async def test_a_gateway_that_is_trusted_gives_the_trace_and_not_the_answers_id(
     assert fresh.headers["x-tandem-trace-id"] != TRACE
 
 
+@pytest.mark.promise("S6-146")
 @pytest.mark.parametrize(
     ("sent", "told"),
     [

@@ -72,6 +72,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.promise("S6-140")
 @pytest.mark.parametrize(("fields", "param"), BAD_CHATS, ids=lambda v: str(v)[:60])
 async def test_a_bad_field_is_refused_by_name(
     shared: Harness, fields: dict[str, Any], param: str
@@ -90,6 +91,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.promise("S6-140")
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED, ids=lambda v: str(v)[:60])
 async def test_what_is_not_offered_is_refused_and_never_ignored(
     shared: Harness, fields: dict[str, Any], param: str
@@ -142,6 +144,7 @@ BODIES = {
 }
 
 
+@pytest.mark.promise("S6-140")
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
@@ -172,6 +175,7 @@ async def test_what_is_no_http_is_refused_in_the_same_shape(shared: Harness) -> 
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_request"
 
 
+@pytest.mark.promise("S6-140")
 async def test_after_bad_requests_a_kept_connection_serves_good_ones(shared: Harness) -> None:
     reader, writer = await shared.connect()
     for body, status in ((b"{", 400), (json.dumps(COMPLETION).encode(), 200), (b"", 400)):

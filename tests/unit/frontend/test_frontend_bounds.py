@@ -8,6 +8,7 @@ import pytest
 from harness import CHAT, PATIENCE, Start, error_of, request_bytes, say_hello
 
 
+@pytest.mark.promise("S6-151")
 async def test_only_the_right_key_opens_the_api(start: Start) -> None:
     frontend = await start(say_hello, api_keys=("first-key", "second-key"))
     assert (await frontend.chat()).status_code == 200
@@ -57,6 +58,7 @@ NEARLY = {
 }
 
 
+@pytest.mark.promise("S6-151")
 async def test_a_key_is_compared_as_a_whole(start: Start) -> None:
     frontend = await start(say_hello, api_keys=(KEY, "other-key"))
     opened = []
@@ -78,6 +80,7 @@ async def test_every_whole_key_opens(start: Start, keys: tuple[str, ...]) -> Non
             assert (await frontend.http.get("/v1/models", headers=headers)).status_code == 200
 
 
+@pytest.mark.promise("S6-151")
 async def test_an_empty_key_opens_nothing(start: Start) -> None:
     frontend = await start(say_hello, api_keys=(KEY, ""))
     for given in (b"Bearer", b"Bearer ", b"Bearer  ", b"", b" "):
@@ -85,6 +88,7 @@ async def test_an_empty_key_opens_nothing(start: Start) -> None:
         assert (await frontend.raw(head)).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.promise("S6-137")
 async def test_a_body_that_says_it_is_too_large_is_refused_unread(start: Start) -> None:
     frontend = await start(say_hello, max_body_bytes=1000)
     reader, writer = await frontend.connect()
@@ -98,6 +102,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread(start: Start) 
     assert error_of(response) == (413, "request_too_large", None)
 
 
+@pytest.mark.promise("S6-137")
 async def test_a_chunked_body_is_refused_once_it_has_grown_too_large(start: Start) -> None:
     frontend = await start(say_hello, max_body_bytes=1000)
     reader, writer = await frontend.connect()
@@ -107,6 +112,7 @@ async def test_a_chunked_body_is_refused_once_it_has_grown_too_large(start: Star
     writer.close()
 
 
+@pytest.mark.promise("S6-137")
 async def test_too_many_headers_are_refused(start: Start) -> None:
     frontend = await start(say_hello, max_header_bytes=2000)
     whole = b"GET /health HTTP/1.1\r\nhost: x\r\nx-long: " + b"y" * 3000 + b"\r\n\r\n"
@@ -117,6 +123,7 @@ async def test_too_many_headers_are_refused(start: Start) -> None:
     assert fine.status_code == 200
 
 
+@pytest.mark.promise("S6-138")
 @pytest.mark.parametrize(
     "sent",
     [b"", b"POST /v1/comp", b"\r\n", request_bytes(b"{}" * 9)[:-5]],
@@ -131,6 +138,7 @@ async def test_a_client_that_does_not_finish_its_request_is_sent_away(
     assert b'"code":"receive_timeout"' in answer
 
 
+@pytest.mark.promise("S6-143")
 async def test_client_processors_need_the_deployments_and_the_fleets_consent(
     start: Start,
 ) -> None:

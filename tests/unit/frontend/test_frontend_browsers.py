@@ -21,6 +21,7 @@ FOREIGN = (
 )  # fmt: skip
 
 
+@pytest.mark.promise("S6-150")
 @pytest.mark.parametrize("path", ["/v1/models", "/live", "/version", "/openapi.json", "/nothing"])
 async def test_a_local_server_without_keys_answers_to_local_names_only(
     start: Start, path: str
@@ -34,6 +35,7 @@ async def test_a_local_server_without_keys_answers_to_local_names_only(
         assert error_of(response) == (403, "host_not_allowed", None), host
 
 
+@pytest.mark.promise("S6-150")
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize"])
 @pytest.mark.parametrize(
     "kind",
@@ -67,6 +69,7 @@ async def test_other_servers_answer_to_any_name(
     assert (await frontend.raw(asked)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.promise("S6-150")
 async def test_no_page_may_read_an_answer_by_default(start: Start) -> None:
     frontend = await start(say_hello)
     response = await frontend.http.post(
@@ -106,6 +109,7 @@ async def test_a_named_origin_may_ask_and_read_whatever_the_answer(start: Start)
         assert response.headers["access-control-allow-origin"] == ORIGIN
 
 
+@pytest.mark.promise("S6-150")
 @pytest.mark.parametrize(
     "origin", ["null", "https://app.example.evil", "http://app.example", "HTTPS://APP.EXAMPLE", "*"]
 )

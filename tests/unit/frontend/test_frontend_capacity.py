@@ -31,6 +31,7 @@ async def begun(frontend: Harness, size: int, sent: bytes) -> Opened:
     return reader, writer
 
 
+@pytest.mark.promise("S6-136")
 async def test_a_connection_too_many_is_told_so_and_closed(start: Start) -> None:
     frontend = await start(say_hello, max_connections=4)
     await frontend.until_metric("tandem_frontend_connections", 1)  # its own
@@ -48,6 +49,7 @@ async def test_a_connection_too_many_is_told_so_and_closed(start: Start) -> None
     assert served.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.promise("S6-136")
 async def test_beyond_those_that_are_told_connections_are_just_closed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ async def test_requests_that_are_being_read_count_as_open(start: Start) -> None:
     held.pop()[1].close()
 
 
+@pytest.mark.promise("S6-137")
 async def test_bodies_have_one_bound_together(start: Start) -> None:
     frontend = await start(say_hello, max_body_memory_bytes=3000)
     _, writer = await begun(frontend, 5000, b" " * 2500)
@@ -87,6 +90,7 @@ async def test_bodies_have_one_bound_together(start: Start) -> None:
     assert (await frontend.complete(prompt="x" * 1000)).status_code == 200
 
 
+@pytest.mark.promise("S6-137")
 async def test_a_body_is_counted_until_its_answer_is_complete(start: Start) -> None:
     go_on = asyncio.Event()
 
@@ -120,6 +124,7 @@ def test_what_a_request_held_is_free_however_it_ends() -> None:
     assert (capacity.requests, capacity.body_bytes) == (0, 0)
 
 
+@pytest.mark.promise("S6-136")
 def test_a_process_may_open_as_many_files_as_it_asks_for_or_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -139,6 +144,7 @@ def test_a_process_may_open_as_many_files_as_it_asks_for_or_is_told(
         assert given == asked
 
 
+@pytest.mark.promise("S6-147")
 async def test_complaints_are_few_and_what_is_left_out_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -159,6 +165,7 @@ async def test_complaints_are_few_and_what_is_left_out_is_counted(
     assert caplog.records[-1].__dict__["count"] == 1
 
 
+@pytest.mark.promise("S6-147")
 @pytest.mark.parametrize(
     ("sent", "message", "code"),
     [

@@ -101,6 +101,7 @@ async def test_a_body_that_came_whole_and_unread_costs_no_connection(start: Star
     writer.close()
 
 
+@pytest.mark.promise("S6-138")
 async def test_a_client_that_never_stops_sending_is_cut(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ async def test_a_client_that_neither_sends_nor_closes_is_let_go(
     writer.close()
 
 
+@pytest.mark.promise("S6-139")
 async def test_requests_sent_ahead_are_read_one_a_turn_and_answered_in_order(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ async def test_requests_sent_ahead_are_read_one_a_turn_and_answered_in_order(
     assert len(set(begun)) == many
 
 
+@pytest.mark.promise("S6-139")
 async def test_what_is_sent_ahead_is_not_read_without_bound(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

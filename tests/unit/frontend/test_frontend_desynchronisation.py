@@ -106,6 +106,7 @@ ATTACKS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("S6-134")
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("cut", ["whole", "head first"])
 async def test_what_one_client_sent_draws_one_answer_and_never_anothers(
@@ -163,6 +164,7 @@ async def collect(reader: asyncio.StreamReader, into: bytearray) -> None:
             into += data
 
 
+@pytest.mark.promise("S6-134")
 @pytest.mark.parametrize("proxy", PROXIES)
 async def test_clients_of_a_real_proxy_get_exactly_their_own_answers(
     frontend: Harness, programs: Path, proxy: str, tmp_path: Path

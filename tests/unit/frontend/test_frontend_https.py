@@ -151,6 +151,7 @@ async def unread(frontend: Harness) -> ssl.SSLSocket:
     return await asyncio.to_thread(connect)
 
 
+@pytest.mark.promise("S6-138")
 async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not_slowed(
     secure: Start,
 ) -> None:
@@ -163,6 +164,7 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not_slow
     slow.close()
 
 
+@pytest.mark.promise("S6-138")
 async def test_a_client_that_stalls_is_cut_off_after_its_time(secure: Start) -> None:
     frontend = await secure(say_much, max_backlog_bytes=1 << 30, client_stall_seconds=0.3)
     stalled = await unread(frontend)

@@ -79,6 +79,7 @@ async def test_a_key_of_the_file_opens_and_others_do_not(start: Start, path: Pat
         assert error_of(await ask(frontend, key))[:2] == (401, "invalid_api_key")
 
 
+@pytest.mark.promise("S6-151")
 async def test_a_file_without_keys_opens_nothing(path: Path) -> None:
     for content in ("", "\n", "# later\n"):
         file = str(write(path, content))
@@ -87,6 +88,7 @@ async def test_a_file_without_keys_opens_nothing(path: Path) -> None:
             await lifecycle.serve(config, asyncio.Event())
 
 
+@pytest.mark.promise("S6-152")
 async def test_keys_come_and_go_without_a_restart(
     start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ async def until(answer: Callable[[], Any], status: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.promise("S6-153")
 async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: Path) -> None:
     limits = line("acme", requests_per_minute=2, tokens_per_minute=1000)
     frontend = await start(say_hello, api_keys_file=str(write(path, limits + line("free"))))
@@ -142,6 +145,7 @@ async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: 
     assert codes == 1
 
 
+@pytest.mark.promise("S6-153")
 async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Path) -> None:
     frontend = await start(
         say_hello, api_keys_file=str(write(path, line("acme", tokens_per_minute=1)))
@@ -152,6 +156,7 @@ async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Pat
     assert "1 tokens a minute" in refused.json()["error"]["message"]
 
 
+@pytest.mark.promise("S6-153")
 async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) -> None:
     go = asyncio.Event()
 
@@ -200,6 +205,7 @@ NOT_ALLOWED = {
 }
 
 
+@pytest.mark.promise("S6-153")
 @pytest.mark.parametrize("name", NOT_ALLOWED)
 async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, name: str) -> None:
     fields, expected = NOT_ALLOWED[name]
@@ -214,6 +220,7 @@ async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, na
     assert (await ask(frontend, "acme", **allowed)).status_code == 200
 
 
+@pytest.mark.promise("S6-153")
 async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> None:
     keys = line("other", models=["m2"]) + line("none", models=[]) + line("mine", models=[MODEL])
     frontend = await start(say_hello, api_keys_file=str(write(path, keys)))
@@ -238,6 +245,7 @@ def cached_tokens(response: httpx.Response) -> int:
     return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+@pytest.mark.promise("S6-155")
 async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) -> None:
     frontend = await start(
         cached, api_keys=("plain", "second"), api_keys_file=str(write(path, line("acme", weight=4)))
@@ -262,6 +270,7 @@ def test_a_plain_key_keeps_its_prefix_cache_when_its_place_changes() -> None:
     assert "mine" not in salts[0]
 
 
+@pytest.mark.promise("S6-155")
 async def test_a_cache_that_keys_share_is_told_nothing_of(start: Start, path: Path) -> None:
     frontend = await start(
         cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=True
@@ -278,6 +287,7 @@ async def test_without_keys_there_is_one_cache_and_it_is_told_of(start: Start) -
     assert (reply.task.cache_salt, reply.submit.tenant) == ("", "")
 
 
+@pytest.mark.promise("S6-156")
 async def test_no_key_is_in_any_log_or_metric(
     start: Start, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,6 +342,7 @@ async def test_what_was_used_stays_used_when_limits_change(path: Path) -> None:
     assert tenant.open == 0
 
 
+@pytest.mark.promise("S6-154")
 def test_no_key_takes_more_of_a_frontend_than_it_leaves() -> None:
     found = made(plain=("hog", "other"), max_open=8)
     hog, other = found.find(b"hog"), found.find(b"other")

@@ -134,6 +134,7 @@ def test_a_request_is_one_request_however_it_is_cut(name: str) -> None:
         assert (b"a", b"b") not in read.headers, "a trailer became a header"
 
 
+@pytest.mark.promise("S6-135")
 @pytest.mark.parametrize("upgrade", UPGRADES)
 @pytest.mark.parametrize("body", BODIES)
 def test_an_upgrade_is_ignored_and_the_body_is_a_body(upgrade: str, body: str) -> None:
@@ -146,6 +147,7 @@ def test_an_upgrade_is_ignored_and_the_body_is_a_body(upgrade: str, body: str) -
             assert first.keep_alive
 
 
+@pytest.mark.promise("S6-135")
 def test_two_requests_with_an_upgrade_are_two_requests() -> None:
     one = post(*UPGRADES["h2c"], b"Content-Length: 5", body=b"hello")
     first, second, third = Recorder().receive(iter([one + one + NEXT]))
@@ -276,6 +278,7 @@ NO_REQUEST: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("S6-134")
 @pytest.mark.parametrize("name", NO_REQUEST)
 def test_what_others_might_read_differently_is_refused_however_it_is_cut(name: str) -> None:
     sent = NO_REQUEST[name]
@@ -319,6 +322,7 @@ def test_heads_and_trailers_within_the_limit_are_read_beside_a_large_body() -> N
     assert read.complete
 
 
+@pytest.mark.promise("S6-139")
 def test_nothing_behind_a_request_is_looked_at_before_it_is_asked_for() -> None:
     for first in (post(), *(sent for sent, _ in ONE_REQUEST.values())):
         recorder = Recorder()

@@ -127,6 +127,7 @@ def test_templates_render_as_hugging_face_renders_them(source: str, text: str) -
     assert ChatTemplate(source, {}).render(messages) == text
 
 
+@pytest.mark.promise("S6-145")
 @pytest.mark.parametrize(
     "source",
     [

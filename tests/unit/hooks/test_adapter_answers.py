@@ -163,6 +163,7 @@ async def reason(client: GuardrailClient) -> str:
     return failed.value.reason
 
 
+@pytest.mark.promise("S6-177")
 @pytest.mark.parametrize("serve", ONE_AND_MORE)
 async def test_what_comes_beside_an_answer_reaches_no_other_call(serve: Serve) -> None:
     async with serving(serve) as (service, client):
@@ -170,6 +171,7 @@ async def test_what_comes_beside_an_answer_reaches_no_other_call(serve: Serve) -
         assert service.connections == 3
 
 
+@pytest.mark.promise("S6-177")
 @pytest.mark.parametrize("serve", [_two_in_a_packet, _two_in_two_packets, _chunked_and_more])
 async def test_nor_over_tls(serve: Serve, certificate: tuple[Path, Path]) -> None:
     async with serving(serve, tls=certificate) as (_, client):
@@ -219,6 +221,7 @@ async def test_what_comes_while_nothing_is_asked_ends_the_connection() -> None:
             assert service.connections == 2
 
 
+@pytest.mark.promise("S6-177")
 async def test_what_lies_in_the_socket_when_the_next_call_begins_is_not_its_answer() -> None:
     async def serve(number: int, say: Say) -> None:
         await say(answer(number))

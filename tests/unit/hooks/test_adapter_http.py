@@ -91,6 +91,7 @@ async def test_connections_are_used_again(server: GuardrailServer) -> None:
     assert server.connections == 1
 
 
+@pytest.mark.promise("S6-178")
 async def test_nothing_of_a_call_is_logged(
     server: GuardrailServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ async def test_nothing_of_a_call_is_logged(
 # --- what may come back --------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S6-176")
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -140,6 +142,7 @@ async def test_whatever_is_no_good_answer_is_a_failure_with_a_name(
         assert await reason_of(client) == reason
 
 
+@pytest.mark.promise("S6-176")
 async def test_a_redirect_is_not_followed(server: GuardrailServer) -> None:
     async with serving() as elsewhere:
         server.reply = Reply(status=307, headers={"Location": elsewhere.url + "/"})
@@ -148,6 +151,7 @@ async def test_a_redirect_is_not_followed(server: GuardrailServer) -> None:
         assert elsewhere.connections == 0
 
 
+@pytest.mark.promise("S6-176")
 async def test_an_answer_is_read_up_to_its_bound_and_no_further(server: GuardrailServer) -> None:
     server.reply = Reply(body=b"[" + b"1," * 5_000_000)
     async with client_of(server.url, max_response_bytes=10_000) as client:
@@ -156,6 +160,7 @@ async def test_an_answer_is_read_up_to_its_bound_and_no_further(server: Guardrai
         assert await client.post(BODY, timeout_ms=2000) == {"fine": True}
 
 
+@pytest.mark.promise("S6-176")
 @pytest.mark.parametrize("body", [gzip.compress(b" " * 10_000_000), b"{}"])
 async def test_an_answer_that_says_it_is_compressed_is_not_unpacked(
     server: GuardrailServer, body: bytes
@@ -312,6 +317,7 @@ def test_a_key_that_is_not_there_stops_the_worker(tmp_path: Path) -> None:
         ApiKey(file="a", variable="b")
 
 
+@pytest.mark.promise("S6-178")
 def test_a_key_does_not_show_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUARD_KEY", KEY)
     assert KEY not in repr(ApiKey(variable="GUARD_KEY"))
@@ -367,6 +373,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certificate, key
 
 
+@pytest.mark.promise("S6-178")
 async def test_a_certificate_of_an_unknown_authority_is_refused_and_of_a_named_one_taken(
     certificate: tuple[Path, Path],
 ) -> None:

@@ -89,6 +89,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
 
 
+@pytest.mark.promise("S6-156")
 def test_a_line_says_who_decided_what_when_without_the_content(path: Path, key_file: Path) -> None:
     before = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     (line,) = write(path, {}, key_file=str(key_file))
@@ -152,6 +153,7 @@ def test_unchanged_chunks_are_written_only_where_asked_for(path: Path, tmp_path:
     assert len(write(tmp_path / "all.jsonl", *passes, shadow, passes=True)) == 3
 
 
+@pytest.mark.promise("S6-156")
 def test_the_file_is_for_its_owner_alone_even_if_it_was_not(path: Path) -> None:
     path.touch(mode=0o644)
     write(path, {})

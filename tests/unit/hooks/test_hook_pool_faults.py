@@ -45,7 +45,7 @@ async def _pid_of(rulings: Rulings, request_id: int) -> int:
     return int(ruling.piece.text)
 
 
-@pytest.mark.promise("S0-032")
+@pytest.mark.promise("S0-032", "S6-148")
 async def test_a_killed_process_fails_its_requests_closed_others_finish_new_ones_are_served() -> (
     None
 ):
@@ -96,7 +96,7 @@ async def test_a_process_that_ends_by_itself_is_replaced_too() -> None:
         assert rulings.texts(3) == ["a"]
 
 
-@pytest.mark.promise("S0-032")
+@pytest.mark.promise("S0-032", "S6-172")
 async def test_a_hook_that_hangs_where_nothing_reaches_it_is_killed_and_others_go_on() -> None:
     async with _pool("Obeying", entry=QUICK, margin=0.2) as (pool, rulings):
         rulings.open(1, 2, 3)
@@ -124,6 +124,7 @@ async def test_a_hung_process_is_found_out_even_when_its_request_was_aborted() -
         assert len(rulings.all) == 1
 
 
+@pytest.mark.promise("S6-172")
 async def test_a_hook_that_hangs_in_python_fails_its_request_alone() -> None:
     async with _pool("Obeying", workers=1, entry=QUICK, margin=0.5) as (pool, rulings):
         rulings.open(1, 2)
@@ -159,6 +160,7 @@ async def test_an_async_hook_that_cannot_be_cancelled_costs_its_request_alone() 
         assert pool.restarts == 0
 
 
+@pytest.mark.promise("S6-173")
 async def test_a_process_that_needs_more_memory_than_it_may_is_replaced() -> None:
     patient = {"timeout_ms": 20_000}
     async with _pool("Memory", workers=1, memory_mb=160, entry=patient) as (pool, rulings):
@@ -172,6 +174,7 @@ async def test_a_process_that_needs_more_memory_than_it_may_is_replaced() -> Non
         assert str(later.error) == LOST
 
 
+@pytest.mark.promise("S6-173")
 async def test_a_process_that_says_nonsense_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async with _pool("Babbling", workers=1) as (pool, rulings):
         rulings.open(1)
@@ -182,6 +185,7 @@ async def test_a_process_that_says_nonsense_is_replaced(caplog: pytest.LogCaptur
     assert any(reason.startswith("it says what it should not") for reason in reasons)
 
 
+@pytest.mark.promise("S6-148")
 async def test_while_no_process_is_up_work_fails_closed_at_once_and_a_crash_loop_is_slow(
     tmp_path: Path,
 ) -> None:

@@ -97,6 +97,7 @@ async def test_what_came_of_a_reply_that_is_never_complete_is_shown_to_nobody(
         assert all("lost" in str(ruling.error) for ruling in rulings.all)
 
 
+@pytest.mark.promise("S6-173")
 async def test_a_chunk_that_is_longer_than_any_costs_its_own_sequence() -> None:
     async with _pool("Upper") as (pool, rulings):
         rulings.open(1, 2)
@@ -127,6 +128,7 @@ def test_the_longest_verdict_fits_into_a_message() -> None:
     assert len(msgspec.msgpack.encode(reply)) < wire.MAX_MESSAGE_BYTES
 
 
+@pytest.mark.promise("S6-173")
 @pytest.mark.parametrize("how", ["flood", "flood with small things"])
 async def test_a_flood_of_memory_that_ends_with_its_call_costs_its_own_request(how: str) -> None:
     async with _pool("Flooding", memory_mb=192, timeout_ms=20_000) as (pool, rulings):

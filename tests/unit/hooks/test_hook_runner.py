@@ -29,7 +29,7 @@ def _sequence(answer: Callable[[Chunk], Any], **entry: Any) -> tuple[SequenceCha
     return Chain([runner]).sequence(info), runner
 
 
-@pytest.mark.promise("S0-034")
+@pytest.mark.promise("S0-034", "S6-174")
 def test_a_chunk_says_whose_it_is_and_cannot_be_changed() -> None:
     seen: list[Chunk] = []
 
@@ -116,7 +116,7 @@ class Strange(Verdict):
         pass
 
 
-@pytest.mark.promise("S0-019", "S0-020")
+@pytest.mark.promise("S0-019", "S0-020", "S6-171")
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

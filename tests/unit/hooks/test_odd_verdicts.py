@@ -61,6 +61,7 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[Asked]:
     await asyncio.wait_for(hooks.close(), WAIT_SECONDS)
 
 
+@pytest.mark.promise("S6-171")
 async def test_an_answer_that_is_no_verdict_fails_its_own_sequence(asked: Asked) -> None:
     for name, (_, words) in FAILING.items():
         ruling = await asked.beside_a_neighbour(name)

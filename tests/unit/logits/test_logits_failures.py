@@ -139,6 +139,7 @@ def test_state_that_a_failed_batched_call_moved_is_rebuilt(
         assert [int(row.argmax()) for row in batch] == [7 + position] * 3
 
 
+@pytest.mark.promise("S6-175")
 @pytest.mark.parametrize("extra", [False, True], ids=["whole batch", "part of it"])
 def test_a_raise_in_a_batched_call_ends_the_guilty_row_alone(library: Library, extra: bool) -> None:
     tokens = (7, -1, 9)
@@ -174,6 +175,7 @@ def test_a_batched_form_must_edit_in_place(library: Library) -> None:
     assert [int(row.argmax()) for row in batch] == [7, 8]
 
 
+@pytest.mark.promise("S6-175")
 def test_a_call_that_takes_too_long_ends_its_request(library: Library) -> None:
     states = states_of(Slow, 7, seconds=0.01) + states_of(Plain, 8)
     batch = rows(library, 2)
@@ -267,6 +269,7 @@ def test_a_failed_row_fails_at_every_later_step_and_is_never_called_again(
     assert not plain(row).any()
 
 
+@pytest.mark.promise("S6-175")
 def test_a_constructor_that_never_ends_is_cut_off_or_refused() -> None:
     class Stuck(Plain):
         def __init__(self) -> None:

@@ -19,6 +19,7 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
+@pytest.mark.promise("S6-171")
 @pytest.mark.parametrize(
     "error",
     [ValueError(), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), OverdueError()],
@@ -67,6 +68,7 @@ def test_a_c_function_that_looks_for_signals_is_interrupted() -> None:
     assert WATCH.due == 0.0
 
 
+@pytest.mark.promise("S6-172")
 @pytest.mark.usefixtures("watch")
 def test_one_that_swallows_every_interrupt_is_found_out_when_it_returns() -> None:
     def swallow(times: int) -> str:
@@ -101,6 +103,7 @@ class Evil(Exception, metaclass=_Named):
         raise SystemExit(3)
 
 
+@pytest.mark.promise("S6-171")
 def test_an_exception_whose_own_code_raises_can_still_be_named() -> None:
     failed = Caller(60.0).call(_raise, Evil())
     assert failed.kind == "Evil"

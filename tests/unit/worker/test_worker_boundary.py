@@ -43,6 +43,7 @@ def _failed_alone(bench: Bench, first: int, code: str, *, retryable: bool) -> No
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-144")
 def test_arguments_that_are_nested_too_deep_are_refused(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     first = bench.start(1)
@@ -92,6 +93,7 @@ TOO_MUCH_SAMPLING: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.promise("S6-167")
 @pytest.mark.parametrize(("param", "task"), TOO_MUCH)
 def test_a_task_with_what_cannot_be_is_refused_alone(
     tokenizer: Tokenizer, param: str, task: dict[str, Any]
@@ -103,6 +105,7 @@ def test_a_task_with_what_cannot_be_is_refused_alone(
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-167")
 @pytest.mark.parametrize(("param", "sampling"), TOO_MUCH_SAMPLING)
 def test_sampling_that_cannot_be_is_refused_alone(
     tokenizer: Tokenizer, param: str, sampling: dict[str, Any]
@@ -114,6 +117,7 @@ def test_sampling_that_cannot_be_is_refused_alone(
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-167")
 @pytest.mark.parametrize(
     "command",
     [
@@ -155,6 +159,7 @@ def test_a_leg_without_what_it_needs_is_refused_alone(
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-167")
 def test_a_task_that_cannot_be_read_is_refused_whatever_it_raises(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +193,7 @@ def test_an_engine_that_does_not_take_a_request_refuses_it_whatever_it_raises(
     _failed_alone(bench, first, "engine_error", retryable=True)
 
 
+@pytest.mark.promise("S6-148")
 @pytest.mark.parametrize("at", ["open", "submit"])
 def test_hooks_that_cannot_be_asked_fail_their_leg_closed(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, at: str

@@ -25,6 +25,7 @@ def _legs(bench: Bench, *numbers: int, task: bytes = b"") -> list[worker_pb2.Sta
     return commands
 
 
+@pytest.mark.promise("S6-141")
 def test_legs_that_run_one_task_share_all_of_it_but_what_is_their_own(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, hook=False)
     bench.shell.command(
@@ -89,6 +90,7 @@ def test_a_kept_task_that_cannot_be_read_is_read_once(
     assert len(reads) <= 2, "once for the legs, once for the log"
 
 
+@pytest.mark.promise("S6-167")
 def test_what_one_router_says_is_not_another_router_s(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, hook=False)
     bench.shell.command(bench.link, worker_pb2.WorkerCommand(keep=[_kept(bench)]))

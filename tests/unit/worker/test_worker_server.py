@@ -266,6 +266,7 @@ async def test_output_that_comes_at_once_flows_in_pieces_and_a_neighbours_goes_b
         assert said.order[-1] == "closed"
 
 
+@pytest.mark.promise("S6-169")
 async def test_a_router_that_does_not_read_is_given_up_alone(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
