@@ -1,5 +1,5 @@
-"""Real reverse proxies before a frontend: nginx and HAProxy, each with few connections to it, which
-all its clients share.
+"""Reverse proxies before a frontend, each with few connections to it, which all its clients share:
+nginx and HAProxy, and one that reads more leniently than those.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from harness import PATIENCE
+from lenient_proxy import lenient_proxying
 
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors info;
@@ -49,18 +50,24 @@ backend frontend
     http-reuse always
     server one 127.0.0.1:{port} pool-max-conn 1 pool-purge-delay 60s
 """
-PROXIES = {
+LENIENT = "lenient"
+REAL = {
     "nginx": ("nginx", NGINX, {"buffering": "on"}),
     "nginx without buffers": ("nginx", NGINX, {"buffering": "off"}),
     "haproxy": ("haproxy", HAPROXY, {"leniency": ""}),
     "haproxy, lenient": ("haproxy", HAPROXY, {"leniency": "option accept-invalid-http-request"}),
 }
+PROXIES = (*REAL, LENIENT)
 
 
 @asynccontextmanager
 async def proxying(name: str, programs: Path, port: int, folder: Path) -> AsyncIterator[Path]:
     """The socket of a proxy before the frontend at `port`."""
-    program, template, options = PROXIES[name]
+    if name == LENIENT:
+        async with lenient_proxying(port, folder) as address:
+            yield address
+        return
+    program, template, options = REAL[name]
     settings = folder / "settings"
     settings.write_text(template.format(folder=folder, port=port, **options))
     arguments = ("-p", folder, "-c", settings) if program == "nginx" else ("-db", "-f", settings)

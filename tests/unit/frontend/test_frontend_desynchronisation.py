@@ -2,7 +2,8 @@
 whatever one of them sends.
 
 First with a stand-in for any proxy, which believes that what an attacker sent is one request and
-gives the connection to the next client unless it was told to close it; then through real ones.
+gives the connection to the next client unless it was told to close it; then through real ones, and
+one that reads as leniently as Envoy can.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ async def collect(reader: asyncio.StreamReader, into: bytearray) -> None:
 
 @pytest.mark.promise("S6-134")
 @pytest.mark.parametrize("proxy", PROXIES)
-async def test_clients_of_a_real_proxy_get_exactly_their_own_answers(
+async def test_clients_of_a_proxy_get_exactly_their_own_answers(
     frontend: Harness, programs: Path, proxy: str, tmp_path: Path
 ) -> None:
     """The attacker's requests and the victim's go by the same connection to the frontend."""
