@@ -10,6 +10,7 @@ from typing import Literal
 
 from simulated.exceptions import EXCEPTIONS
 from simulated.loop import VirtualLoop
+from simulated.script import TOKENS_A_STEP
 from tandem.engine.base import Role
 
 EngineFault = Literal["refuse", "drain", "full", "fail", "cancel", ""]
@@ -65,7 +66,7 @@ class Dice:
         return self.random.choice((0.01, 0.03, 0.1))
 
     def tokens_a_step(self) -> int:
-        return self.random.choice((1, 1, 1, 2, 3))
+        return self.random.choice((1, 1, 1, 2, TOKENS_A_STEP))
 
     def cancel_seconds(self) -> float:
         """Until an engine lets go of what was cancelled."""

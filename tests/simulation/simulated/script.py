@@ -17,6 +17,8 @@ SEED = 7_000
 SEEDS_BETWEEN_RUNS = 1_000_003
 RUNS = 3
 """At most, of one output: the first, and the regenerations that the settings allow."""
+TOKENS_A_STEP = 3
+"""At most."""
 REFUSAL = "{refused}"
 """Shown instead of what a classifier blocked."""
 TERMINATED, TERMINATED_IN_PREFILL = "hook says no", "prefill hook says no"
@@ -203,10 +205,10 @@ class Request:
         """Tokens that a run generates: at least, and at most where it is cut late."""
         drawn = self.run(prompt, output, run)
         ending = self.ending(prompt, output, run)
-        least = drawn.length
         if ending == "stop_string":
             assert self.stop_at is not None
-            least = self.stop_at + 1
-        elif ending in ("terminate", "fail"):
-            least = drawn.hook.index(ending) + 1
-        return least, drawn.length
+            return self.stop_at + 1, drawn.length
+        if ending in ("terminate", "fail"):  # what later steps made does not count
+            ended_at = drawn.hook.index(ending) + 1
+            return ended_at, min(drawn.length, ended_at + TOKENS_A_STEP - 1)
+        return drawn.length, drawn.length

@@ -22,8 +22,8 @@ STRANGE_ROUTER = "strange router"
 class Stranger:
     """Connects once, asks for what cannot be, and is gone."""
 
-    def __init__(self, dice: Dice, model: str) -> None:
-        self._dice, self._model = dice, model
+    def __init__(self, dice: Dice, model: str, task: bytes) -> None:
+        self._dice, self._model, self._task = dice, model, task
         self.process = Process("stranger")
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Stranger:
             prompt_tokens=prompt_tokens,
             max_tokens=16,
             timeout_ms=1_000_000,
-            task=b"no task at all",
+            task=self._task,
         )
 
 

@@ -17,9 +17,10 @@ from tandem.engine.base import Ending
 from tandem.errors import DrainingError, QueueFullError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
-from tandem.worker.core import actions, events
+from tandem.worker.core import actions, events, outgoing
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.machine import Core
+from tandem.worker.core.outgoing import CHARACTER_BYTES, ROW_BYTES, Parcel, WaitingRow
 
 LegKey = tuple[int, int]
 """A router's stream and its number of a leg."""
@@ -71,6 +72,10 @@ class WorkerRules:
         self._cancelled: list[LegBook] = []
         """In the batch that is judged: it may have released them before."""
         self.draining = False
+        self._straight: dict[int, int] = {}
+        """By router's stream, bytes of rows that no parcel holds, from when it was last judged."""
+        self._parcels: dict[int, list[tuple[Parcel, int]]] = {}
+        """Those that waited then, and what they held."""
         self._now = 0.0
         self._take: dict[type[Any], Callable[[Any], None]] = {
             events.Start: self._start,
@@ -107,7 +112,7 @@ class WorkerRules:
     def _cancel(self, event: events.Cancel) -> None:
         if book := self._by_number.get((event.link, event.leg)):
             self._cancelled.append(book)
-            book.over = True
+            self._stop(book)
 
     def _link_down(self, event: events.LinkDown) -> None:
         for book in self.legs.values():
@@ -153,13 +158,23 @@ class WorkerRules:
         mine = _group(book)
         return [each for each in self.legs.values() if each is not book and _group(each) == mine]
 
+    def _stop(self, book: LegBook) -> None:
+        """It was ended from outside: what waits of it in a parcel is shown to nobody."""
+        if not book.over and book.shown_most is None:
+            book.shown_most = self._drafted(book)
+        book.over = True
+
+    def _drafted(self, book: LegBook) -> int:
+        """Rows of it that leave with the next frame."""
+        draft = self._core.outgoing(book.link).drafts.get(book.command.destination)
+        return 0 if draft is None else draft.sequences.count(book.command.sequence)
+
     def _silence(self, book: LegBook) -> None:
         """Nothing more of it may be shown than is on its way out already."""
         if book.shown_most is None:
-            outgoing, command = self._core.outgoing(book.link), book.command
-            draft = outgoing.drafts.get(command.destination)
-            rows = 0 if draft is None else draft.sequences.count(command.sequence)
-            for parcel in outgoing.parcels:
+            waits, command = self._core.outgoing(book.link), book.command
+            rows = self._drafted(book)
+            for parcel in waits.parcels:
                 if (parcel.destination, parcel.sequence) == (command.destination, command.sequence):
                     rows += len(parcel.rows)
             book.shown_most = rows
@@ -175,7 +190,7 @@ class WorkerRules:
     def _tick(self, _: events.Tick) -> None:
         for book in self.legs.values():
             if book.deadline <= self._now:
-                book.over = True
+                self._stop(book)
 
     def _drain(self, _: events.Drain) -> None:
         self.draining = True
@@ -193,6 +208,7 @@ class WorkerRules:
     # --- what the core did -----------------------------------------------------------------------
 
     def after(self, done: Iterable[actions.Action]) -> None:
+        self._waiting()
         for action in done:
             match action:
                 case actions.Begin():
@@ -274,14 +290,52 @@ class WorkerRules:
     # --- what left -------------------------------------------------------------------------------
 
     def sent(self, link: int, frame: worker_pb2.WorkerFrame) -> None:
-        for envelope in frame.envelopes:
-            self._rows(link, envelope.destination, parse(envelope.payload))
+        payloads = [(each.destination, parse(each.payload)) for each in frame.envelopes]
+        self._sizes(link, [columns for _, columns in payloads])
+        self._turns(link)
+        for destination, columns in payloads:
+            self._rows(link, destination, columns)
         for event in frame.events:
             self._event(link, event)
         if frame.HasField("load"):
             load = frame.load
             if (load.open_legs, load.draining) != (len(self._core), self.draining):
                 self._fault(f"the load is reported as {load}, with {len(self._core)} open legs")
+
+    def _sizes(self, link: int, payloads: list[common_pb2.TokenColumns]) -> None:
+        """Parcels fill a frame up to its bound, and no row is larger than one may be."""
+        most_row = outgoing.MAX_ROW_BYTES + ROW_BYTES + CHARACTER_BYTES
+        sizes = [
+            WaitingRow(count, text, (), None).size
+            for columns in payloads
+            for count, text in zip(columns.token_count, columns.text, strict=True)
+        ]
+        if sizes and max(sizes) > most_row:
+            self._fault(f"a row of {max(sizes)} bytes leaves, and {most_row} are the most")
+        most = max(outgoing.FRAME_BYTES, self._straight.pop(link, 0)) + 2 * most_row
+        if sum(sizes) > most:
+            self._fault(f"a frame of {sum(sizes)} bytes leaves, and {most} are the most")
+
+    def _turns(self, link: int) -> None:
+        """No parcel has a second turn before each has had one."""
+        waited = self._parcels.pop(link, [])
+        moved = [before - self._held(parcel) for parcel, before in waited if before]
+        one_turn = 2 * outgoing.MAX_ROW_BYTES + ROW_BYTES + CHARACTER_BYTES
+        if moved and not min(moved) and max(moved) > one_turn:
+            self._fault(f"a sequence sends {max(moved)} bytes while another that waits sends none")
+
+    def _waiting(self) -> None:
+        """Note what waits, before any of it leaves."""
+        for link, waits in self._core._links.items():
+            self._straight[link] = waits.backlog
+            self._parcels[link] = [(parcel, self._held(parcel)) for parcel in waits.parcels]
+
+    def _held(self, parcel: Parcel) -> int:
+        """What a parcel's rows come to."""
+        size = sum(row.size for row in parcel.rows)
+        if parcel.size != size:
+            self._fault(f"a parcel says {parcel.size} bytes and holds {size}")
+        return size
 
     def _rows(self, link: int, destination: int, columns: common_pb2.TokenColumns) -> None:
         finished = {finish.sequence for finish in columns.finish}
@@ -327,6 +381,9 @@ class WorkerRules:
         terminated = not self._prefill and closed.outcome == closed.OUTCOME_TERMINATED
         if terminated and key not in self._judged:
             self._fault(f"leg {key[1]} was terminated, and the router had no verdict")
+        ended_well = closed.outcome == closed.OUTCOME_FINISHED
+        if not self._prefill and key in self._judged and ended_well:
+            self._fault(f"leg {key[1]} was terminated and ends as if it was not")
         if closed.retryable and closed.outcome != closed.OUTCOME_FAILED:
             self._fault(f"leg {key[1]} is retryable and has not failed")
         if closed.retryable and key in self._started:

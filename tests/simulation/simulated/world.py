@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import frontend.upstream.router_link
 import frontend.upstream.router_stream
 import router.connection
 import router.links
 import simulated.stranger
+import tandem.worker.core.leg
+import tandem.worker.core.outgoing
 from router.core.values import Phase
 from router.discovery import Listed
 from simulated.answers import judge_answer
@@ -30,6 +33,14 @@ from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.v1 import router_pb2, worker_pb2
 
+SMALL = (
+    (router.links, "MESSAGE_BYTES", 100),
+    (frontend.upstream.router_stream, "_MESSAGE_BYTES", 200),
+    (tandem.worker.core.outgoing, "FRAME_BYTES", 150),
+    (tandem.worker.core.outgoing, "MAX_ROW_BYTES", 40),
+    (tandem.worker.core.leg, "MAX_ROW_BYTES", 40),
+)
+"""Bounds that make many messages of what waits, and several rows of a token."""
 MOST_KILLED = 2
 """Workers that one sequence may end: its own, and one more."""
 PATIENCE = 90.0
@@ -136,7 +147,8 @@ class World:
         self._tell()
 
     def _stranger(self) -> None:
-        Stranger(self.dice, self.plan.models[0]).start()
+        model = self.plan.models[0]
+        Stranger(self.dice, model, self._task(model)).start()
         if living := self._living():
             worker = self.dice.random.choice(living)
             StrangeRouter(self.dice, worker.spec.address, self._task(worker.spec.model)).start()
@@ -414,20 +426,13 @@ class World:
     def _patched(self) -> Iterator[None]:
         """Channels are the network's."""
         modules = (router.connection, frontend.upstream.router_link, simulated.stranger)
-        opened = [module.open_channel for module in modules]
-        sizes = router.links.MESSAGE_BYTES, frontend.upstream.router_stream._MESSAGE_BYTES
-        try:
+        with ExitStack() as stack:
             if self.plan.small_messages:
-                router.links.MESSAGE_BYTES = 100
-                frontend.upstream.router_stream._MESSAGE_BYTES = 200
+                for module, name, size in SMALL:
+                    stack.enter_context(patch.object(module, name, size))
             for module in modules:
-                module.open_channel = self.network.open_channel  # type: ignore[assignment]
+                stack.enter_context(patch.object(module, "open_channel", self.network.open_channel))
             yield
-        finally:
-            router.links.MESSAGE_BYTES = sizes[0]
-            frontend.upstream.router_stream._MESSAGE_BYTES = sizes[1]
-            for module, open_channel in zip(modules, opened, strict=True):
-                module.open_channel = open_channel  # type: ignore[assignment]
 
     def _bury(self) -> None:
         """Cancel what is left, silently."""
