@@ -12,6 +12,7 @@ from tandem import tracing
 from tandem.config import REQUIRED, setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
+from tandem.logits.forms.limits import SpecLimits
 from tandem.wire import tls
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
@@ -30,6 +31,9 @@ _POSITIVE = (
     "key_limit_shares",
     "max_request_bytes",
     "max_backlog_bytes",
+    "max_processor_bytes",
+    "max_processor_depth",
+    "max_processor_values",
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
@@ -166,6 +170,13 @@ class FrontendConfig:
     client_logits_processors: tuple[str, ...] = setting(
         (), "Names of logits processors that clients may use; the workers must know them too."
     )
+    max_processor_bytes: int = setting(
+        262_144,
+        "Largest arguments of all logits processors of a request, forms of answers (`guided_...`,"
+        " `response_format`) included, as JSON; at most what the workers take.",
+    )
+    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.")
+    max_processor_values: int = setting(65_536, "Most values, members and items, in them.")
     drain_seconds: float = setting(
         30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
     )
@@ -191,6 +202,15 @@ class FrontendConfig:
             raise ConfigError("https_cert and https_key are needed together, or neither")
         tls.check(self)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+
+    @functools.cached_property
+    def spec_limits(self) -> SpecLimits:
+        """What the logits processors of a request may come to."""
+        return SpecLimits(
+            max_bytes=self.max_processor_bytes,
+            max_depth=self.max_processor_depth,
+            max_values=self.max_processor_values,
+        )
 
     @functools.cached_property
     def model_name(self) -> str:

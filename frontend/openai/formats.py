@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -12,12 +12,15 @@ import msgspec
 from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
+from tandem.logits.forms.limits import MAX_TEXT, SpecLimits, check_text
 from tandem.logits.spec import LogitsProcessorEntry
 
-Grammar: TypeAlias = Annotated[str, Meta(min_length=1)]
+Grammar: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 Choices: TypeAlias = Annotated[
     list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=1024)
 ]
+_QUOTED = {"regex": False, "ebnf": True}
+"""Processors whose language has groups, and whether it has strings and comments."""
 
 
 class TextFormat(
@@ -79,6 +82,18 @@ def form_of(request: FormFields) -> Form | None:
             param=forms[1].field,
         )
     return forms[0] if forms else None
+
+
+def check_arguments(entries: Sequence[LogitsProcessorEntry], limits: SpecLimits) -> None:
+    """Size and nesting of what a client wrote, in time that the limits bound. Raises ValueError
+    where a worker would not even look at it.
+    """
+    limits.check([entry.args for entry in entries])
+    for entry in entries:
+        quoted = _QUOTED.get(entry.name)
+        if quoted is not None:
+            for text in entry.args.values():
+                check_text(str(text), quoted=quoted)
 
 
 def _forms(request: FormFields) -> Iterator[Form]:

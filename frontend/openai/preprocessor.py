@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from frontend.config import FrontendConfig
 from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.formats import Form, form_of
+from frontend.openai.formats import Form, check_arguments, form_of
 from frontend.openai.limits import Limits
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
@@ -26,7 +26,7 @@ from tandem.errors import (
     UnknownModelError,
     UnsupportedError,
 )
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.v1 import common_pb2, router_pb2
 
@@ -188,7 +188,16 @@ class Preprocessor:
         if form is not None:
             _check_form(form, request, limits)
             entries.insert(0, form.processor)
+            self._check_size(form.field, [form.processor])
+        if choices:
+            self._check_size(PARAM, entries)
         return LogitsProcessorSpec(tuple(entries)) if entries else None
+
+    def _check_size(self, field: str, entries: Sequence[LogitsProcessorEntry]) -> None:
+        try:
+            check_arguments(entries, self._config.spec_limits)
+        except ValueError as error:
+            raise InvalidRequestError(f"`{field}` is too large: {error}", param=field) from error
 
     def _check_offered(self, choices: Sequence[LogitsProcessorChoice], limits: Limits) -> None:
         allowed = set(self._config.client_logits_processors).intersection(limits.logits_processors)

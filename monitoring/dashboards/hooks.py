@@ -105,9 +105,39 @@ _LOGITS = Row(
         width=12,
     ),
 )
+_FORMS = Row(
+    "Forms of answers",
+    lines(
+        "Compilations",
+        rate("tandem_form_compilations_total", by="phase, outcome"),
+        unit="cps",
+        width=6,
+    ),
+    lines(
+        "Time of a compilation",
+        (quantile(0.5, "tandem_form_compile_seconds", by="phase"), "p50 {{phase}}"),
+        (quantile(0.99, "tandem_form_compile_seconds", by="phase"), "p99 {{phase}}"),
+        unit="s",
+        width=6,
+    ),
+    lines("Forms that wait", total("tandem_form_waiting", by="phase, pod"), width=4),
+    lines(
+        "Memory of compiled forms",
+        total("tandem_form_cache_bytes", by="phase, pod"),
+        unit="bytes",
+        width=4,
+    ),
+    lines(
+        "Sequences by whether their form was there",
+        (rate("tandem_form_cache_hits_total", by="phase"), "{{phase}} hit"),
+        (rate("tandem_form_cache_misses_total", by="phase"), "{{phase}} miss"),
+        unit="cps",
+        width=4,
+    ),
+)
 DASHBOARD = Dashboard(
     name="hooks",
     title="Hooks and processors",
     description="Output hooks, their pool, classifiers and logits processors.",
-    rows=[_HOOKS, _POOL, _CLASSIFIERS, _LOGITS],
+    rows=[_HOOKS, _POOL, _CLASSIFIERS, _LOGITS, _FORMS],
 )

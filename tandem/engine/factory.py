@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from tandem.engine.base import Engine, EngineFollower, EngineSettings, Role
 from tandem.errors import ConfigError, StartError
+from tandem.logits.forms.workshop import Plan
 
 EngineName = Literal["sim", "sglang"]
 _ENGINES: dict[EngineName, tuple[str, str, str]] = {
@@ -31,6 +32,12 @@ def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFoll
     """Create what runs on a node that does not lead, not started yet. Raises as `create` does."""
     follower: EngineFollower = _build(name, _FOLLOWERS.get(name, ""), role, settings)
     return follower
+
+
+def plan_forms(name: EngineName, settings: EngineSettings) -> Plan:
+    """How the engine has forms of answers compiled. Raises ConfigError."""
+    plan: Plan = importlib.import_module(f"{_ENGINES[name][0]}.forms").plan(settings)
+    return plan
 
 
 def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettings) -> Any:

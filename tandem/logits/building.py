@@ -26,8 +26,19 @@ def build(
     Raises InvalidRequestError where it says that its arguments do not fit (ValueError), and
     ProcessorError where it fails otherwise.
     """
+    return _made(name, partial(_built, make, args), model, seconds)
+
+
+def construct(
+    name: str, make: Callable[..., Any], args: Mapping[str, Any], *, seconds: float
+) -> LogitsProcessor:
+    """A processor that is not prepared for a model. Raises as `build`."""
+    return _made(name, partial(_constructed, make, args), None, seconds)
+
+
+def _made(name: str, make: Callable[[Any], Any], argument: Any, seconds: float) -> LogitsProcessor:
     caller = Caller(seconds * _CALLS, by_cpu_time=True)
-    processor: LogitsProcessor | Failed = caller.call(partial(_built, make, args), model)
+    processor: LogitsProcessor | Failed = caller.call(make, argument)
     if not isinstance(processor, Failed):
         return processor
     error = processor.error
@@ -48,8 +59,12 @@ def what_failed(failed: Failed, caller: Caller) -> str:
 
 
 def _built(make: Callable[..., Any], args: Mapping[str, Any], model: Model) -> Any:
-    processor = make(**args)
+    processor = _constructed(make, args, None)
     prepare = getattr(processor, "prepare", None)
     if prepare is not None:
         prepare(model)
     return processor
+
+
+def _constructed(make: Callable[..., Any], args: Mapping[str, Any], _: None) -> Any:
+    return make(**args)

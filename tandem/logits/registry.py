@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.errors import (
+    InternalError,
     InvalidRequestError,
     LoadError,
     ProcessorError,
@@ -20,11 +21,12 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.logits.arguments import Schema
-from tandem.logits.building import DEFAULT_SECONDS, build
+from tandem.logits.building import DEFAULT_SECONDS, build, construct
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, comes_first, needs_of
 from tandem.logits.ready import READY
+from tandem.logits.ready.form import Form
 from tandem.logits.settings import ProcessorSettings
 from tandem.logits.spec import (
     PARAM,
@@ -169,6 +171,8 @@ class Registry:
         """
         if isinstance(entry, PythonProcessorSpec):
             return build(entry.name, entry.factory, {}, model, seconds=self.seconds)
+        if entry.ready is not None:
+            return entry.ready.fresh()
         known = self._lookup(entry.name)
         args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
         return build(entry.name, known.cls, args, model, seconds=self.seconds)
@@ -182,12 +186,7 @@ class Registry:
         Raises InvalidRequestError or UnsupportedError, naming the processor and, as `param`, its
         place.
         """
-        asked = sum(getattr(entry, "from_client", False) for entry in spec.entries)
-        if asked > self.most:
-            raise InvalidRequestError(
-                f"{asked} logits processors: a request may name at most {self.most}",
-                param=PARAM,
-            )
+        self._check_count(spec)
         built = []
         for place, entry in enumerate(spec.entries):
             try:
@@ -197,11 +196,49 @@ class Registry:
                 raise
         return tuple(built)
 
+    def form_places(self, spec: LogitsProcessorSpec) -> list[int]:
+        """Where a spec has forms of answers that clients ask for: they may only be used once they
+        were compiled elsewhere. Raises InvalidRequestError for more processors than may be.
+        """
+        self._check_count(spec)
+        return [place for place, entry in enumerate(spec.entries) if self._is_clients_form(entry)]
+
+    def form(self, spec: LogitsProcessorSpec, place: int) -> Form:
+        """One of them, not compiled yet. Raises as `check`, for what can be told before."""
+        entry = spec.entries[place]
+        assert isinstance(entry, LogitsProcessorEntry)
+        try:
+            self._check_client(entry)
+            known = self._lookup(entry.name)
+            args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
+            made = construct(entry.name, known.cls, args, seconds=self.seconds)
+        except RequestError as error:
+            error.param = f"{PARAM}[{place}]"
+            raise
+        assert isinstance(made, Form)
+        return made
+
+    def _is_clients_form(self, entry: Entry) -> bool:
+        if not isinstance(entry, LogitsProcessorEntry) or not entry.from_client:
+            return False
+        known = self._known.get(entry.name)
+        return known is not None and issubclass(known.cls, Form)
+
+    def _check_count(self, spec: LogitsProcessorSpec) -> None:
+        asked = sum(getattr(entry, "from_client", False) for entry in spec.entries)
+        if asked > self.most:
+            raise InvalidRequestError(
+                f"{asked} logits processors: a request may name at most {self.most}",
+                param=PARAM,
+            )
+
     def _admitted(
         self, place: int, entry: Entry, available: Collection[Need], model: Model
     ) -> LogitsProcessor:
         if isinstance(entry, LogitsProcessorEntry) and entry.from_client:
             self._check_client(entry)
+            if entry.ready is None and self._is_clients_form(entry):
+                raise InternalError(f"the form {entry.name!r} was not compiled")
         processor = self.create(entry, model)
         if place and comes_first(processor):
             raise InvalidRequestError(

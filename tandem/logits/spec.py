@@ -7,18 +7,28 @@ processes generate the text (S1-040, S1-051).
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from tandem.errors import UnsupportedError
+from tandem.errors import InvalidRequestError, UnsupportedError
+from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
 from tandem.logits.processor import LogitsProcessor
 from tandem.v1 import common_pb2
 
 FORCED_SEQUENCE = "forced_sequence"
 PARAM = "logits_processors"
 """The request field that errors name."""
+_REMEMBERED = 4
+
+
+class Ready(Protocol):
+    """A processor of which each sequence gets a copy."""
+
+    def fresh(self) -> LogitsProcessor: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +39,10 @@ class LogitsProcessorEntry:
     args: Mapping[str, Any] = field(default_factory=dict)
     from_client: bool = field(default=False, compare=False)
     """Whether it came over the wire: then the deployment's rules for clients apply."""
+    key: str = field(default="", compare=False, repr=False)
+    """Equal for equal names and arguments, of those that came over the wire."""
+    ready: Ready | None = field(default=None, compare=False, repr=False)
+    """A form of answers that passed its check: what this process made of it, for all sequences."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,15 +79,18 @@ class LogitsProcessorSpec:
         )
 
     @staticmethod
-    def from_proto(message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
+    def from_proto(
+        message: common_pb2.LogitsSpec, limits: SpecLimits = DEFAULT_LIMITS
+    ) -> LogitsProcessorSpec | None:
         """None where the message names no processor. Raises ValueError for arguments that are no
-        JSON object.
+        JSON object, or pass a limit.
         """
         if not message.processors:
             return None
+        all_args = limits.parse([processor.args_json for processor in message.processors])
         entries = tuple(
-            LogitsProcessorEntry(processor.name, _arguments(processor), from_client=True)
-            for processor in message.processors
+            LogitsProcessorEntry(processor.name, args, from_client=True, key=_key(processor))
+            for processor, args in zip(message.processors, all_args, strict=True)
         )
         return LogitsProcessorSpec(entries, generation_only=message.generation_only)
 
@@ -83,6 +100,36 @@ class LogitsProcessorSpec:
         Raises UnsupportedError for a PythonProcessorSpec.
         """
         return tuple(_named(entry) for entry in self.entries)
+
+
+class SpecReader:
+    """Reads specs as they travel. The sequences of one request have one spec, so the last few are
+    remembered, and are read once: also those that are refused.
+    """
+
+    def __init__(self, limits: SpecLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._read: OrderedDict[bytes, LogitsProcessorSpec | str | None] = OrderedDict()
+
+    def read(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
+        """None where the message names no processor. Raises InvalidRequestError."""
+        if not message.processors:
+            return None
+        key = message.SerializeToString(deterministic=True)
+        if key not in self._read:
+            self._read[key] = self._spec(message)
+            while len(self._read) > _REMEMBERED:
+                self._read.popitem(last=False)
+        found = self._read[key]
+        if isinstance(found, str):
+            raise InvalidRequestError(found, param=PARAM)
+        return found
+
+    def _spec(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | str | None:
+        try:
+            return LogitsProcessorSpec.from_proto(message, self._limits)
+        except ValueError as error:
+            return f"arguments of logits processors: {error}"
 
 
 def forced_token_sequence(token_ids: Sequence[int], eos_token_id: int) -> LogitsProcessorEntry:
@@ -113,8 +160,5 @@ def _named(entry: Entry) -> LogitsProcessorEntry:
     return entry
 
 
-def _arguments(processor: common_pb2.LogitsProcessor) -> Mapping[str, Any]:
-    args = json.loads(processor.args_json or "{}")
-    if not isinstance(args, dict):
-        raise ValueError(f"arguments of logits processor {processor.name!r} must be a JSON object")
-    return args
+def _key(processor: common_pb2.LogitsProcessor) -> str:
+    return hashlib.sha256(f"{processor.name}:{processor.args_json}".encode()).hexdigest()

@@ -14,11 +14,25 @@ from tandem.engine.base import Nodes
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
+from tandem.logits.forms.limits import SpecLimits
+from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP
 
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
 _HOST_AND_PORT = re.compile(r".+:[0-9]+")
+_POSITIVE = (
+    "max_sequences",
+    "logits_timeout_ms",
+    "max_processor_bytes",
+    "max_processor_depth",
+    "max_processor_values",
+    "form_processes",
+    "form_cpu_seconds",
+    "form_timeout_seconds",
+    "form_memory_mb",
+    "form_cache_mb",
+)
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 
@@ -120,6 +134,26 @@ class WorkerConfig:
         "Time that one call of a logits processor may take, ms; a longer one fails its request.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
+    max_processor_bytes: int = setting(
+        262_144,
+        "Largest arguments of all logits processors of a request, forms of answers (JSON Schema,"
+        " regular expression, grammar, choice) included, as JSON.",
+    )
+    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.")
+    max_processor_values: int = setting(65_536, "Most values, members and items, in them.")
+    form_processes: int = setting(
+        1, "Processes that compile the forms of answers that requests ask for."
+    )
+    form_cpu_seconds: int = setting(
+        2, "CPU time that compiling one form may take; a dearer one is refused (400)."
+    )
+    form_timeout_seconds: float = setting(
+        30.0, "Time that compiling one form may take by the clock, on a machine that is busy."
+    )
+    form_memory_mb: int = setting(256, "Memory that compiling one form may take, MiB.")
+    form_cache_mb: int = setting(
+        512, "Memory for forms that were compiled, in use and kept for later requests, MiB."
+    )
     drain_seconds: float = setting(
         300.0,
         "After SIGTERM, time that open sequences have to finish; then they end with an error.",
@@ -131,8 +165,9 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        if self.max_sequences < 1:
-            raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
             raise ConfigError(
                 f"node_rank must be from 0 to below nodes: {self.node_rank} is not, of {self.nodes}"
@@ -145,11 +180,27 @@ class WorkerConfig:
             raise ConfigError(
                 f"max_logits_processors must not be negative, not {self.max_logits_processors}"
             )
-        if not self.logits_timeout_ms > 0:
-            raise ConfigError(f"logits_timeout_ms must be above 0, not {self.logits_timeout_ms}")
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
         tls.check(self)
+
+    def spec_limits(self) -> SpecLimits:
+        """What the logits processors of a request may come to."""
+        return SpecLimits(
+            max_bytes=self.max_processor_bytes,
+            max_depth=self.max_processor_depth,
+            max_values=self.max_processor_values,
+        )
+
+    def workshop_limits(self) -> WorkshopLimits:
+        """What compiling forms may take here."""
+        return WorkshopLimits(
+            processes=self.form_processes,
+            cpu_seconds=self.form_cpu_seconds,
+            seconds=self.form_timeout_seconds,
+            memory_bytes=self.form_memory_mb * 2**20,
+            cache_bytes=self.form_cache_mb * 2**20,
+        )
 
     def model_name(self) -> str:
         """What requests call the model."""

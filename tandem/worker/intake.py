@@ -13,7 +13,8 @@ from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
 from tandem.ids import TRACE_ID, counter
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, for_role
+from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, SpecReader, for_role
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
@@ -48,15 +49,18 @@ class Intake:
         tokenizer: Tokenizer,
         reads_text: bool,
         forced: Sequence[LogitsProcessorEntry],
+        spec_limits: SpecLimits = DEFAULT_LIMITS,
     ) -> None:
         """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
-        `forced`: processors that every request gets, after its own."""
+        `forced`: processors that every request gets, after its own.
+        `spec_limits`: of a request's own."""
         self._role = role
         self._model = model
         self._limits = limits
         self._tokenizer = tokenizer
         self._reads_text = reads_text
         self._forced = tuple(forced)
+        self._specs = SpecReader(spec_limits)
         self._next_request_id = counter()
 
     def read(self, data: bytes) -> ReadTask:
@@ -133,13 +137,7 @@ class Intake:
             )
 
     def _logits(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
-        try:
-            spec = LogitsProcessorSpec.from_proto(message)
-        except ValueError as error:
-            raise InvalidRequestError(str(error), param="logits_processors") from error
-        except RecursionError as error:
-            raise InvalidRequestError("nested too deep", param="logits_processors") from error
-        gated = for_role(spec, self._role.value)
+        gated = for_role(self._specs.read(message), self._role.value)
         if not self._forced:
             return gated
         entries = () if gated is None else gated.entries

@@ -13,8 +13,10 @@ from prometheus_client.registry import Collector
 from tandem import metrics
 from tandem.engine.base import EngineFigures
 from tandem.hooks.contract import Phase
+from tandem.logits.forms.workshop import Workshop
 from tandem.v1 import worker_pb2
 from tandem.worker.counters import WorkerCounters
+from tandem.worker.form_metrics import form_metrics
 from tandem.worker.hook_metrics import (
     audit_metrics,
     classifier_metrics,
@@ -37,6 +39,7 @@ class WorkerCollector(Collector):
         counters: WorkerCounters,
         hooks: WorkerHooks | None,
         classifiers: Classifiers | None,
+        forms: Workshop,
         load: Callable[[], worker_pb2.Load],
         ready: Callable[[], bool],
         figures: Callable[[], EngineFigures],
@@ -45,6 +48,7 @@ class WorkerCollector(Collector):
         self._counted = counters
         self._hooks = hooks
         self._classifiers = classifiers
+        self._forms = forms
         self._load = load
         self._ready = ready
         self._figures = figures
@@ -55,6 +59,7 @@ class WorkerCollector(Collector):
         yield from self._counters(figures)
         yield from self._transfers(figures)
         yield from self._judges()
+        yield from form_metrics(self._phase, self._forms)
 
     def _judges(self) -> Iterator[Metric]:
         hooks, classifiers = self._hooks, self._classifiers

@@ -12,7 +12,7 @@ from tandem import metrics, process, tracing
 from tandem.admin import Admin, from_loop
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
-from tandem.engine.base import Engine, EngineDescription, Role
+from tandem.engine.base import EngineDescription, Role
 from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
@@ -30,6 +30,7 @@ from tandem.worker.counters import WorkerCounters
 from tandem.worker.description import describe
 from tandem.worker.drain import drain
 from tandem.worker.follower import Follower
+from tandem.worker.forms import FormedEngine
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.metrics import WorkerCollector
@@ -163,10 +164,16 @@ class Worker:
 
     # --- starting --------------------------------------------------------------------------------
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self) -> FormedEngine:
         startup.keep_transfer_local(self._config.host(self._phase))
         settings = startup.engine_settings(self._phase, self._config, self._registry, self._tls)
-        return factory.create(self._config.engine, Role(self._phase), settings)
+        self._workshop = startup.make_workshop(self._config, settings)
+        return FormedEngine(
+            factory.create(self._config.engine, Role(self._phase), settings),
+            self._registry,
+            self._workshop,
+            lambda step: self._shell.on_step(step),
+        )
 
     def _make_service(self, engine: EngineDescription) -> None:
         hooks, classifiers = self._hooks, self._parts.classifiers
@@ -186,6 +193,7 @@ class Worker:
                 forced=startup.forced_entries(
                     self._config, self._registry, self._tokenizer, engine
                 ),
+                spec_limits=self._config.spec_limits(),
             ),
             engine=self._engine,
             hooks=None if hooks is None else hooks.runs,
@@ -265,6 +273,7 @@ class Worker:
                 counters=self._counters,
                 hooks=self._hooks,
                 classifiers=self._parts.classifiers,
+                forms=self._workshop,
                 load=from_loop(loop, self._shell.load),
                 figures=from_loop(loop, self._engine.figures),
                 ready=lambda: self._readiness.ready,

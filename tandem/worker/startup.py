@@ -9,11 +9,14 @@ import time
 from typing import Protocol, TypeVar
 
 from tandem.config import export
+from tandem.engine import factory, model_files
 from tandem.engine.base import EngineDescription, EngineSettings
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
 from tandem.logits.builtin import hello_world
+from tandem.logits.forms.workshop import Workshop
+from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
@@ -36,8 +39,7 @@ class Starts(Protocol[T_co]):
 def load_registry(config: WorkerConfig) -> Registry:
     """The logits processors of this deployment. Raises LoadError."""
     processors = logits_settings.parse(config.logits_processors)
-    if processors:
-        WATCH.install()
+    WATCH.install()  # ready-made processors are given a client's arguments too
     return Registry.from_settings(
         processors, seconds=config.logits_timeout_ms / 1000, most=config.max_logits_processors
     )
@@ -71,6 +73,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def make_workshop(config: WorkerConfig, settings: EngineSettings) -> Workshop:
+    """What compiles the forms that requests ask for. Raises ConfigError."""
+    return Workshop(
+        factory.plan_forms(config.engine, settings),
+        Model(**model_files.processor_facts(config.model_path)),
+        config.workshop_limits(),
+    )
 
 
 def forced_entries(

@@ -15,10 +15,13 @@ from typing import Any
 
 from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.sglang.options import Options
-from tandem.errors import StartError
+from tandem.errors import ConfigError, StartError
 
 CPU_PLUGIN = "tandem_sglang_cpu"
 TRANSPORT = "nixl/ucx"
+ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
+GRAMMAR_BACKENDS = ("xgrammar", "llguidance", "none")
+"""Those that forms of answers are checked with before the scheduler sees them."""
 _CPU_KV_TOKENS = 65536
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
@@ -95,7 +98,7 @@ def server_args(
         "tp_size": options.tensor_parallel,
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause
-        "constrained_json_disable_any_whitespace": True,  # of which a model may want no end
+        ONE_LINE_JSON: True,  # of which a model may want no end
         **_chosen(options, device),
         **options.extra,
         "model_path": str(model_path),
@@ -127,6 +130,17 @@ def server_args(
 def seeded(options: Options, device: str) -> bool:
     """Whether a request's seed decides its tokens."""
     return device == "cpu" if options.seeded_sampling is None else options.seeded_sampling
+
+
+def grammar_backend(options: Options) -> str:
+    """SGLang's, by name. Raises ConfigError for one that nothing is checked with."""
+    name = options.extra.get("grammar_backend") or GRAMMAR_BACKENDS[0]
+    if name not in GRAMMAR_BACKENDS:
+        raise ConfigError(
+            f"engine option server_args: grammar_backend must be one of "
+            f"{', '.join(GRAMMAR_BACKENDS)}, not {name!r}"
+        )
+    return str(name)
 
 
 def speculative(options: Options) -> bool:

@@ -11,7 +11,9 @@ from tandem.engine.sglang.options import Options
 from tandem.errors import StartError, UnsupportedError
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, Need, deterministic, needs_of
-from tandem.logits.ready import READY, grammar
+from tandem.logits.ready import READY
+from tandem.logits.ready.choice import Choice
+from tandem.logits.ready.grammar import GrammarProcessor
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 
@@ -47,7 +49,6 @@ class Processors:
         if options.tensor_parallel > 1:
             _check_deterministic(registry)
         registry.check_always(model)
-        grammar.warm_up(model)
         self.portable: Mapping[str, Any] = registry.portable()
         """For the scheduler's process: what `Registry.from_portable` takes."""
 
@@ -68,11 +69,13 @@ class Processors:
         own: list[LogitsProcessorEntry] = []
         reads_history = False
         for entry, processor in zip(named, built, strict=True):
-            if isinstance(processor, grammar.GrammarProcessor):
-                engines[processor.engine_field] = processor.source()
-            else:
-                own.append(entry)
-                reads_history |= Need.HISTORY in needs_of(processor)
+            if isinstance(processor, GrammarProcessor):
+                engines[processor.kind] = processor.source
+                continue
+            if isinstance(processor, Choice):  # the scheduler would tokenise it on its loop
+                entry = LogitsProcessorEntry(entry.name, processor.in_tokens())
+            own.append(entry)
+            reads_history |= Need.HISTORY in needs_of(processor)
         return Steering(tuple(own), reads_history, engines)
 
 

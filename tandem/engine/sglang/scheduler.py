@@ -21,9 +21,9 @@ from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
-from tandem.engine.sglang import cpu, delayed_sampling, processor, rows, seeds
+from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, rows, seeds
 from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.chunks import HAND_OVER_KEY
+from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
 from tandem.engine.sglang.rows import RowEditor
 from tandem.logits import state
 from tandem.logits.model import Model
@@ -31,6 +31,9 @@ from tandem.logits.registry import Registry
 from tandem.usercode.deadline import WATCH
 
 _MEASURED = "_tandem_measured"
+_SERVER_ERROR = 500
+GRAMMAR_CACHE_BYTES = 512 * 2**20
+"""Most that each of SGLang's caches keeps of compiled grammars."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
@@ -42,6 +45,8 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     Scheduler.get_output_streamer_class = _streamer_class
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
+    grammars.bound(GRAMMAR_CACHE_BYTES)
+    grammars.watch()
     _apply_processors(additions)
     run_scheduler_process(*args, **kwargs)
     # It was dismissed, or has reported its failure. Threads of SGLang and NIXL would keep it here.
@@ -82,6 +87,9 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             for req in reqs:
                 if req.finished():
                     rows.forget(req)
+        for req in reqs:
+            if req.grammar is not None and (failed := grammars.failure_of(req.grammar)):
+                _blame_grammar(req, failed)
         if self.disaggregation_mode is DisaggregationMode.NULL:
             return {}
         fresh = [not hasattr(req, _MEASURED) for req in reqs]
@@ -122,6 +130,12 @@ class MeasuringStreamer(SchedulerOutputStreamer):
     def _ranks(self) -> int:
         """Each tensor-parallel rank moves a share of its own, all of one size."""
         return int(self.server_args.tp_size)
+
+
+def _blame_grammar(req: Any, failure: str) -> None:
+    """SGLang itself does not say why it ended a request whose grammar raised."""
+    if isinstance(req.finished_reason, FINISH_ABORT):
+        req.finished_reason = FINISH_ABORT(failure, _SERVER_ERROR, PROCESSOR_ERROR_TYPE)
 
 
 def _streamer_class(scheduler: Any) -> Any:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+import json
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
+from typing import Annotated, ClassVar, Self
 
+import msgspec
 from msgspec import Meta
 
+from tandem.logits.forms import compiler
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
-from tandem.logits.ready.masks import Mask, MaskingProcessor
+from tandem.logits.ready.form import Form
+from tandem.logits.ready.masks import Mask
 from tandem.logits.ready.types import MAX_ITEMS, Text, TokenIds
 
+_token_lists = msgspec.msgpack.Decoder(list[list[int]])
 
-class Choice(MaskingProcessor):
+
+class Choice(Form):
     """Exactly one of these answers, then the end: at each position only tokens that continue one of
-    them keep their logits (a trie over their tokens), so the model chooses greedily token by token.
+    them keep their logits, so the model chooses greedily token by token.
 
     A text is generated in its one usual tokenisation.
+
+    The answers are kept sorted: those that begin as the output does are neighbours, and each token
+    narrows them down. Time and memory are linear in all their tokens together.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
+    kind: ClassVar[compiler.Kind] = "choice"
 
     def __init__(
         self,
@@ -31,23 +43,72 @@ class Choice(MaskingProcessor):
         if not texts and not token_ids:
             raise ValueError("give texts or token_ids")
         self._texts, self._token_ids = texts or [], token_ids or []
-        self._next: dict[tuple[int, ...], Mask] = {}
+        self._answers: list[list[int]] = []
+        """Sorted, each with the end."""
+        self._masks: dict[tuple[int, int, int], Mask] = {}
+        """For places where answers part; fewer than there are answers."""
         self._ended: Mask | None = None
+        self._low = self._high = self._read = 0
+        """The answers from low to below high begin with the tokens that were read."""
 
-    def prepare(self, model: Model) -> None:
+    @property
+    def source(self) -> str:
+        return json.dumps(self._texts)
+
+    def use(self, compiled: bytes, model: Model) -> None:
         for token_ids in self._token_ids:
             model.check(token_ids)
         end = model.eos_token_id
-        continuations: dict[tuple[int, ...], set[int]] = {}
-        for answer in (*map(model.encode, self._texts), *self._token_ids):
-            for length, token in enumerate((*answer, end)):
-                continuations.setdefault(tuple(answer[:length]), set()).add(token)
-        self._next = {
-            beginning: Mask.of("only", sorted(tokens))
-            for beginning, tokens in continuations.items()
-        }
+        tokens = [*_token_lists.decode(compiled), *self._token_ids]
+        self._answers = sorted([*answer, end] for answer in tokens)
         self._ended = Mask.of("force", [end])
+        self._begin()
+
+    def fresh(self) -> Self:
+        made = super().fresh()
+        made._begin()
+        return made
+
+    def in_tokens(self) -> dict[str, list[list[int]]]:
+        """Arguments of the same choice, which take no tokenizer to read."""
+        return {"token_ids": [answer[:-1] for answer in self._answers]}
 
     def mask(self, input_ids: TokenHistory) -> Mask | None:
         """What was not begun here (a processor before this one forced it) can only end."""
-        return self._next.get(tuple(input_ids.generated), self._ended)
+        generated = input_ids.generated
+        if len(generated) < self._read:
+            self._begin()
+        for token in generated[self._read :]:
+            self._narrow(token)
+        low, high = self._going_on()
+        return self._next(low, high) if low < high else self._ended
+
+    def _begin(self) -> None:
+        self._low, self._high, self._read = 0, len(self._answers), 0
+
+    def _narrow(self, token: int) -> None:
+        """One more token was generated."""
+        low, high = self._going_on()
+        at_place = itemgetter(self._read)
+        self._low = bisect_left(self._answers, token, low, high, key=at_place)
+        self._high = bisect_right(self._answers, token, self._low, high, key=at_place)
+        self._read += 1
+
+    def _going_on(self) -> tuple[int, int]:
+        """From and to below which answers do not end here: the others come first."""
+        low, read = self._low, self._read
+        while low < self._high and len(self._answers[low]) <= read:
+            low += 1
+        return low, self._high
+
+    def _next(self, low: int, high: int) -> Mask:
+        """The tokens that follow in the answers from `low` to below `high`."""
+        place = self._read
+        first, last = self._answers[low][place], self._answers[high - 1][place]
+        if first == last:
+            return Mask.of("only", [first])
+        known = self._masks.get((place, low, high))
+        if known is None:
+            tokens = {answer[place] for answer in self._answers[low:high]}
+            known = self._masks[place, low, high] = Mask.of("only", sorted(tokens))
+        return known

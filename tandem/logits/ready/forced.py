@@ -7,11 +7,12 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from tandem.logits.forms.limits import MAX_TEXT
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
 from tandem.logits.ready.masks import Mask, MaskingProcessor
-from tandem.logits.ready.types import MAX_TEXT, MAX_TOKENS, TokenId, TokenIds, tokens_of
+from tandem.logits.ready.types import MAX_TOKENS, TokenId, TokenIds, tokens_of
 
 _POSITION: frozenset[Need] = frozenset({Need.POSITION, Need.VOCABULARY})
 

@@ -7,10 +7,10 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from tandem.logits.forms.limits import MAX_TEXT
 from tandem.logits.model import Model
 
 MAX_TOKENS = 65_536
-MAX_TEXT = 262_144
 MAX_ITEMS = 1024
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0)]

@@ -1,0 +1,107 @@
+"""What Tandem changes of grammars in SGLang's scheduler, where one request's must not cost another.
+
+- What is kept of them is bounded: SGLang would keep all for ever.
+- A step that one takes too long for ends its request. A form that passed its check was rehearsed
+  for its first tokens alone, and xgrammar's time for a step may grow with each.
+- One that allows no token ends its request, and its row is sampled freely once more: a row of
+  nothing would end the scheduler.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from time import thread_time
+from typing import Any
+
+from sglang.srt.constrained import base_grammar_backend, xgrammar_backend
+
+_ENTRY_BYTES = 64 * 1024
+"""Taken of a grammar that does not say how large it is."""
+_STEP_SECONDS = 0.1
+"""CPU time for one token of one sequence."""
+_TOO_SLOW = f"the answer's form takes more than {_STEP_SECONDS * 1000:g} ms of CPU time for a token"
+_FAILURE = "_tandem_failure"
+
+
+class GrammarCache(OrderedDict[Any, Any]):
+    """SGLang's cache of a backend, by key. The least recently used goes first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            return default
+        self.move_to_end(key)
+        return self[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key in self:
+            del self[key]
+        self._bytes += _size(value)
+        super().__setitem__(key, value)
+        while self._bytes > self._max_bytes and len(self) > 1:
+            del self[next(iter(self))]
+
+    def __delitem__(self, key: Any) -> None:
+        self._bytes -= _size(self[key])
+        super().__delitem__(key)
+
+    def clear(self) -> None:
+        super().clear()
+        self._bytes = 0
+
+
+def bound(max_bytes: int) -> None:
+    """Call it before the scheduler starts."""
+    made = base_grammar_backend.BaseGrammarBackend.__init__
+
+    @functools.wraps(made)
+    def make(backend: Any) -> None:
+        made(backend)
+        backend.cache = GrammarCache(max_bytes)
+
+    base_grammar_backend.BaseGrammarBackend.__init__ = make
+    xgrammar_backend.GrammarCompiler = functools.partial(
+        xgrammar_backend.GrammarCompiler, cache_limit_bytes=max_bytes
+    )
+
+
+def watch() -> None:
+    """End requests whose grammar takes too long or leaves no token. Call it before the scheduler
+    starts."""
+    fill = xgrammar_backend.XGrammarGrammar.fill_vocab_mask
+    accept = xgrammar_backend.XGrammarGrammar.accept_token
+
+    def fill_vocab_mask(self: Any, vocab_mask: Any, idx: int) -> None:
+        began = thread_time()
+        fill(self, vocab_mask, idx)
+        if thread_time() - began > _STEP_SECONDS:
+            setattr(self, _FAILURE, _TOO_SLOW)
+        if not vocab_mask[idx].any():
+            setattr(self, _FAILURE, "the answer's form allows no further token")
+            vocab_mask[idx].fill_(-1)
+
+    def accept_token(self: Any, token: int) -> None:
+        if failed := failure_of(self):
+            raise ValueError(failed)  # SGLang ends the request
+        began = thread_time()
+        accept(self, token)
+        if thread_time() - began > _STEP_SECONDS:
+            setattr(self, _FAILURE, _TOO_SLOW)
+
+    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill_vocab_mask
+    xgrammar_backend.XGrammarGrammar.accept_token = accept_token
+
+
+def failure_of(grammar: Any) -> str:
+    """Why a request's grammar ended it; empty: it did not."""
+    return getattr(grammar, _FAILURE, "")
+
+
+def _size(grammar: Any) -> int:
+    compiled = getattr(grammar, "ctx", None)
+    return _ENTRY_BYTES if compiled is None else int(compiled.memory_size_bytes)

@@ -1,0 +1,148 @@
+"""Compiles forms with llguidance, and tokenises choices: what an engine without grammars of its own
+works with (sim).
+
+Compiling is the dangerous part: a short source can take any time, memory and stack. Making a
+matcher of what was compiled takes as much again, and no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from tandem.logits.model import Model
+
+Kind: TypeAlias = Literal["json_schema", "regex", "ebnf", "choice"]
+_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As Python's json.dumps, and as xgrammar without free whitespace."""
+_LIMITS = {"step_lexer_fuel": 100_000, "step_max_items": 10_000, "max_lexer_states": 20_000}
+"""A mask takes about 10 ms at most, and a matcher 40 MB. llguidance's own limits are 2 to 12 times
+as high."""
+REHEARSED_TOKENS = 128
+NO_ANSWER = "no answer has this form"
+_ALLOWED = bytes([200])
+"""llguidance's mark of a token that may come."""
+
+
+class Compiler(Protocol):
+    """What a process that compiles forms is given. Made once, then used in forks."""
+
+    def compile(self, kind: Kind, source: str) -> bytes:
+        """What `Form.use` takes. Raises ValueError, in words for the client."""
+        ...
+
+
+class LlguidanceCompiler:
+    """Compiles, and then rehearses an answer: a form that cannot begin one is refused."""
+
+    def __init__(
+        self, *, vocabulary: int, eos_token_ids: list[int], tokenizer_path: str | None
+    ) -> None:
+        self._model = Model(
+            vocabulary=vocabulary,
+            eos_token_ids=eos_token_ids,
+            tokenizer_path=None if tokenizer_path is None else Path(tokenizer_path),
+        )
+        warm_up(self._model)
+
+    def compile(self, kind: Kind, source: str) -> bytes:
+        compiled = compile_form(kind, source, self._model)
+        if kind != "choice":
+            _rehearse(matcher(compiled, self._model))
+        return compiled
+
+
+def compile_form(kind: Kind, source: str, model: Model) -> bytes:
+    """In this process. Raises ValueError for a form that has an error, saying which."""
+    if kind == "choice":
+        texts: list[str] = json.loads(source)
+        return msgspec.msgpack.encode([model.encode(text) for text in texts])
+    return _grammar(kind, source).encode()
+
+
+def matcher(compiled: bytes, model: Model) -> Any:
+    """llguidance's matcher of a grammar, before the first token. Raises ValueError."""
+    library = _library()
+    limits = library.LLParserLimits(**_LIMITS, verbose_errors=False)
+    made = library.LLMatcher(tokenizer_of(model), compiled.decode(), log_level=0, limits=limits)
+    if made.is_error():
+        raise ValueError(_words(made.get_error()))
+    return made
+
+
+def warm_up(model: Model) -> None:
+    """Make now what all grammars of a model share, which takes about a second for a large
+    vocabulary. Where it cannot be made, a form that needs it is refused.
+    """
+    try:
+        tokenizer_of(model)
+    except ValueError:
+        return
+
+
+def tokenizer_of(model: Model) -> Any:
+    """llguidance's view of a model's tokenizer. Raises ValueError."""
+    return _tokenizer(model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids)))
+
+
+def _grammar(kind: Kind, source: str) -> str:
+    library = _library().LLMatcher
+    if kind == "json_schema":
+        made: str = library.grammar_from_json_schema(source, overrides=_ONE_LINE)
+    elif kind == "regex":
+        made = library.grammar_from_regex(source)
+    else:
+        made = library.grammar_from_lark(_lark(source))
+    return made
+
+
+def _lark(gbnf: str) -> str:
+    converter = importlib.import_module("llguidance.gbnf_to_lark")
+    try:
+        lark: str = converter.gbnf_to_lark(gbnf)
+    except RecursionError as error:
+        raise ValueError("the grammar is nested too deep") from error
+    except Exception as error:
+        raise ValueError(str(error)) from error
+    return lark
+
+
+def _rehearse(made: Any) -> None:
+    """Take some tokens of an answer. Raises ValueError where there are none, or finding them passes
+    a limit.
+    """
+    for _ in range(REHEARSED_TOKENS):
+        mask = made.compute_logit_bias()
+        if made.is_error():
+            raise ValueError(_words(made.get_error()))
+        token = max(mask.find(_ALLOWED, len(mask) // 2), mask.find(_ALLOWED))
+        if token < 0:
+            raise ValueError(NO_ANSWER)
+        made.consume_token(token)
+        if made.is_stopped():
+            return
+
+
+def _words(error: str) -> str:
+    """What llguidance says, for the client."""
+    return NO_ANSWER if error.startswith("NoExtension") else error.strip()
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("llguidance")
+    except ModuleNotFoundError as error:
+        raise ValueError("grammars need llguidance, which is not installed here") from error
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> Any:
+    if path is None:
+        raise ValueError("this model has no tokenizer, and a grammar needs its tokens' texts")
+    content = path.read_text(encoding="utf-8")
+    return _library().LLTokenizer(content, vocabulary, list(eos_token_ids))

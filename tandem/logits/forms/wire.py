@@ -1,0 +1,79 @@
+"""What a worker and a process that compiles forms say to each other, over one Unix stream socket:
+a length (4 bytes, little endian) and that many bytes of MessagePack. The worker says CompilerBoot
+and gets CompilerLoaded; then each Order gets its one answer before the next is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tandem.logits.forms.compiler import Kind
+
+PROGRAM: Final = "tandem.logits.forms.process"
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+LENGTH_BYTES: Final = 4
+
+
+class CompilerBoot(msgspec.Struct, frozen=True, kw_only=True):
+    """All a process must know to compile."""
+
+    compiler: str
+    """Its class, "module:Class"."""
+    arguments: dict[str, Any]
+    """Those of its constructor."""
+    import_path: list[str]
+    """Where the worker finds modules."""
+    cpu_seconds: int
+    memory_bytes: int
+    """What one form may take beside what the process has before it."""
+    seconds: float
+    """By the clock."""
+
+
+class CompilerLoaded(msgspec.Struct, frozen=True):
+    """Forms can be compiled, or `error` says why not."""
+
+    error: str = ""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A form that is to be compiled."""
+
+    kind: Kind
+    source: str
+
+
+class Compiled(msgspec.Struct, frozen=True, tag=True):
+    """A form passed all limits."""
+
+    compiled: bytes
+    memory_bytes: int
+    """What compiling it took: at least what it takes where it is used."""
+
+
+class Wrong(msgspec.Struct, frozen=True, tag=True):
+    """A form has an error of its own."""
+
+    message: str
+
+
+class TooDear(msgspec.Struct, frozen=True, tag=True):
+    """A form took more than it may."""
+
+    message: str
+
+
+Answer = Compiled | Wrong | TooDear
+boots = msgspec.msgpack.Decoder(CompilerBoot)
+readies = msgspec.msgpack.Decoder(CompilerLoaded)
+orders = msgspec.msgpack.Decoder(Order)
+answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: CompilerBoot | CompilerLoaded | Order | Answer) -> bytes:
+    """A message as it travels."""
+    payload = encoder.encode(message)
+    return len(payload).to_bytes(LENGTH_BYTES, "little") + payload

@@ -1,0 +1,304 @@
+"""Has forms compiled by processes that may be killed, each form once, and keeps what came of them.
+
+It knows no engine: `Plan` says what compiles, and whether what came out is used in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from tandem.errors import EngineError, InvalidRequestError, QueueFullError, TandemError
+from tandem.histogram import Histogram
+from tandem.logits.forms.cache import FormCache
+from tandem.logits.forms.compiler import Kind
+from tandem.logits.forms.link import FormLink, LostError
+from tandem.logits.forms.wire import Answer, Compiled, CompilerBoot, Order, TooDear, Wrong
+from tandem.logits.model import Model
+from tandem.logits.processor import LogitsProcessor
+from tandem.metrics import REQUEST_SECONDS
+
+log = logging.getLogger(__name__)
+MAX_WAITING: Final = 64
+"""Forms that wait to be compiled."""
+_REMEMBERED: Final = 1024
+"""Forms that were refused."""
+_STACK_BYTES: Final = 16 * 1024 * 1024
+"""For the thread that makes matchers: four times what a form may need."""
+OUTCOMES: Final = ("compiled", "wrong", "too_dear", "lost")
+
+
+class Uncompiled(Protocol):
+    """A form that was not compiled yet: tandem.logits.ready.form.Form."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def source(self) -> str: ...
+    def use(self, compiled: bytes, model: Model) -> None: ...
+    def fresh(self) -> LogitsProcessor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How an engine's forms are compiled."""
+
+    compiler: str
+    """The class, "module:Class"."""
+    arguments: Mapping[str, Any]
+    """Its arguments: plain values."""
+    used_here: frozenset[Kind]
+    """Kinds that this process itself runs; the others go to the engine as they were written."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the compiler's libraries read."""
+    eager: bool = False
+    """Start the processes with the worker: they take long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkshopLimits:
+    """What compiling forms may take."""
+
+    processes: int = 1
+    cpu_seconds: int = 2
+    seconds: float = 30.0
+    memory_bytes: int = 256 * 2**20
+    cache_bytes: int = 512 * 2**20
+    start_seconds: float = 300.0
+
+
+class _Job:
+    """A form that is being compiled, or waits for it."""
+
+    __slots__ = ("done", "form", "key", "waiters")
+
+    def __init__(self, key: str, form: Uncompiled) -> None:
+        self.key = key
+        self.form = form
+        self.waiters = 0
+        self.done: asyncio.Future[Uncompiled] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class Workshop:
+    """Lives on the event loop, where nothing of it takes long."""
+
+    def __init__(self, plan: Plan, model: Model, limits: WorkshopLimits) -> None:
+        self._plan = plan
+        self._model = model
+        self._limits = limits
+        self._jobs: dict[str, _Job] = {}
+        self._queue: deque[_Job] = deque()
+        self._added = asyncio.Event()
+        self._slots: set[asyncio.Task[None]] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forms")
+        self._refused: OrderedDict[str, str] = OrderedDict()
+        self.cache: FormCache[Uncompiled] = FormCache(limits.cache_bytes)
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.seconds = Histogram(REQUEST_SECONDS)
+        """From the order to the end of each compilation."""
+
+    @property
+    def waiting(self) -> int:
+        """Forms that wait for a process."""
+        return len(self._queue)
+
+    def is_compiling(self, key: str) -> bool:
+        """Whether a process has this form now."""
+        job = self._jobs.get(key)
+        return job is not None and job not in self._queue
+
+    def start(self) -> None:
+        """Start the processes now, where the plan says so; else with the first form."""
+        if self._plan.eager:
+            self._run_slots()
+
+    def known(self, key: str) -> Uncompiled | None:
+        """What came of a form, if that is known. Raises InvalidRequestError where it was
+        refused.
+        """
+        if (message := self._refused.get(key)) is not None:
+            raise InvalidRequestError(message)
+        return self.cache.get(key)
+
+    async def compiled(self, key: str, make: Callable[[], Uncompiled]) -> Uncompiled:
+        """`make` is called where nobody asked for the form yet.
+
+        Raises InvalidRequestError for a form that has an error or is too dear; QueueFullError where
+        too much waits or is in use; EngineError where no process can compile it.
+        """
+        if (known := self.known(key)) is not None:
+            return known
+        job = self._jobs.get(key) or self._ordered(key, make)
+        job.waiters += 1
+        try:
+            return await asyncio.shield(job.done)
+        finally:
+            job.waiters -= 1
+            if not job.waiters and job in self._queue:
+                self._queue.remove(job)
+                self._jobs.pop(job.key, None)
+
+    def _ordered(self, key: str, make: Callable[[], Uncompiled]) -> _Job:
+        if len(self._queue) >= MAX_WAITING:
+            raise QueueFullError(f"{MAX_WAITING} forms wait to be compiled already")
+        try:
+            job = self._jobs[key] = _Job(key, make())
+        except InvalidRequestError as error:
+            self.outcomes["wrong"] += 1
+            self._refuse(key, error.message)
+            raise
+        self._queue.append(job)
+        self._added.set()
+        self._run_slots()
+        return job
+
+    async def close(self) -> None:
+        """Kill the processes. What waits is failed."""
+        for task in self._slots:
+            task.cancel()
+        if self._slots:
+            await asyncio.wait(self._slots)
+        for job in list(self._jobs.values()):
+            self._finish(job, "lost", EngineError("the worker is shutting down"))
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # --- the processes ---------------------------------------------------------------------------
+
+    def _run_slots(self) -> None:
+        while len(self._slots) < self._limits.processes:
+            slot = _Slot(self._plan, self._limits)
+            task = asyncio.get_running_loop().create_task(self._work(slot), name="forms")
+            self._slots.add(task)
+
+    async def _work(self, slot: _Slot) -> None:
+        """Compile what waits, first come first, for ever."""
+        try:
+            await slot.ready_if(self._plan.eager)
+            while True:
+                while not self._queue:
+                    self._added.clear()
+                    await self._added.wait()
+                await self._compile(slot, self._queue.popleft())
+        finally:
+            await slot.end()
+
+    async def _compile(self, slot: _Slot, job: _Job) -> None:
+        began = monotonic()
+        try:
+            answer = await slot.compile(Order(job.form.kind, job.form.source))
+            outcome, result = await self._judged(job, answer)
+        except LostError as error:
+            log.error("a form could not be compiled", extra={"reason": str(error)})
+            outcome, result = "lost", EngineError("this form could not be compiled here")
+        except asyncio.CancelledError:
+            self._finish(job, "lost", EngineError("the worker is shutting down"))
+            raise
+        self.seconds.observe(monotonic() - began)
+        self._finish(job, outcome, result)
+
+    async def _judged(self, job: _Job, answer: Answer) -> tuple[str, Uncompiled | TandemError]:
+        match answer:
+            case Compiled(compiled, size):
+                return await self._kept(job, compiled, size)
+            case Wrong(message):
+                return "wrong", self._refuse(job.key, message)
+            case TooDear(message):
+                log.warning(
+                    "a form is too dear",
+                    extra={"reason": message, "kind": job.form.kind, "bytes": len(job.form.source)},
+                )
+                return "too_dear", self._refuse(job.key, f"this form is too dear: {message}")
+
+    async def _kept(
+        self, job: _Job, compiled: bytes, size: int
+    ) -> tuple[str, Uncompiled | TandemError]:
+        if not self.cache.make_room(size):
+            return "too_dear", QueueFullError("the forms in use fill the memory for them")
+        form = job.form
+        if form.kind in self._plan.used_here:
+            try:
+                await self._in_thread(lambda: form.use(compiled, self._model))
+            except ValueError as error:
+                return "wrong", self._refuse(job.key, str(error))
+        self.cache.put(job.key, form, size)
+        return "compiled", form
+
+    async def _in_thread(self, function: Callable[[], None]) -> None:
+        usual = threading.stack_size(_STACK_BYTES)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        finally:
+            threading.stack_size(usual)
+        await done
+
+    def _refuse(self, key: str, message: str) -> InvalidRequestError:
+        """It is remembered, so that the same form costs nothing again."""
+        self._refused[key] = message
+        while len(self._refused) > _REMEMBERED:
+            self._refused.popitem(last=False)
+        return InvalidRequestError(message)
+
+    def _finish(self, job: _Job, outcome: str, result: Uncompiled | TandemError) -> None:
+        self.outcomes[outcome] += 1
+        self._jobs.pop(job.key, None)
+        if job.done.done():
+            return
+        if isinstance(result, TandemError):
+            job.done.set_exception(result)
+        else:
+            job.done.set_result(result)
+
+
+class _Slot:
+    """A place for one process, which is replaced when it is lost."""
+
+    def __init__(self, plan: Plan, limits: WorkshopLimits) -> None:
+        self._limits = limits
+        self._boot = CompilerBoot(
+            compiler=plan.compiler,
+            arguments=dict(plan.arguments),
+            import_path=sys.path,
+            cpu_seconds=limits.cpu_seconds,
+            memory_bytes=limits.memory_bytes,
+            seconds=limits.seconds,
+        )
+        self._environment = plan.environment
+        self._link: FormLink | None = None
+
+    async def ready_if(self, eager: bool) -> None:
+        """Start the process before it is asked for."""
+        if eager:
+            try:
+                await self._ready()
+            except LostError as error:
+                log.error("forms cannot be compiled yet", extra={"reason": str(error)})
+
+    async def compile(self, order: Order) -> Answer:
+        """Raises LostError."""
+        link = await self._ready()
+        try:
+            return await link.compile(order, seconds=self._limits.seconds)
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.end()
+
+    async def _ready(self) -> FormLink:
+        if self._link is None:
+            self._link = await FormLink.start(
+                self._boot, self._environment, seconds=self._limits.start_seconds
+            )
+        return self._link

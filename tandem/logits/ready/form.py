@@ -1,0 +1,39 @@
+"""What every form of an answer is: a processor that is compiled before it can be used."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from typing import ClassVar, Self
+
+from tandem.logits.forms import compiler
+from tandem.logits.model import Model
+from tandem.logits.ready.masks import MaskingProcessor
+
+
+class Form(MaskingProcessor):
+    """A form is made from a client's arguments, which is cheap; `use` gives it what compiling its
+    source came to; then each sequence gets a `fresh` one.
+    """
+
+    kind: ClassVar[compiler.Kind]
+    """What language `source` is in."""
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """What is to be compiled."""
+
+    @abstractmethod
+    def use(self, compiled: bytes, model: Model) -> None:
+        """Be ready for sequences. `compiled`: what tandem.logits.forms.compiler made of `source`.
+        Raises ValueError.
+        """
+
+    def fresh(self) -> Self:
+        """Another one for another sequence, which shares what does not change."""
+        return copy.copy(self)
+
+    def prepare(self, model: Model) -> None:
+        """Compile it in this process: for forms that are not a client's."""
+        self.use(compiler.compile_form(self.kind, self.source, model), model)

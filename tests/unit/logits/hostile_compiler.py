@@ -1,0 +1,60 @@
+"""A compiler of forms that does what the form's source says: for tests of what survives it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+from tandem.logits.forms.compiler import Kind
+from tandem.logits.model import Model
+
+
+class HostileCompiler:
+    def __init__(self, broken: bool = False) -> None:
+        if broken:
+            raise RuntimeError("no tokenizer here")
+
+    def compile(self, kind: Kind, source: str) -> bytes:
+        match source:
+            case "crash":
+                ctypes.string_at(0)
+            case "exit":
+                os._exit(0)
+            case "spin":
+                while True:
+                    pass
+            case "sleep":
+                time.sleep(3600)
+            case "eat":
+                return b"x" * 2**30
+            case "recurse":
+                self.compile(kind, source)
+            case "panic":
+                raise SystemExit
+            case "wrong":
+                raise ValueError("it has an error")
+            case "kill the process":
+                os.kill(os.getppid(), 9)
+                time.sleep(3600)
+            case "quiet":
+                os.write(2, b"the client's words")
+        return f"{os.getppid()}".encode()
+
+
+class PlainForm:
+    """As much of a form as a workshop sees."""
+
+    kind: Kind = "regex"
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.compiled = b""
+
+    def use(self, compiled: bytes, model: Model) -> None:
+        self.compiled = compiled
+
+    def fresh(self) -> PlainForm:
+        return self
+
+    def __call__(self, input_ids: object, logits: object) -> None: ...

@@ -1,0 +1,104 @@
+"""Forms that were made to hurt whoever compiles them, each a variant of a kind of harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Args = dict[str, Any]
+
+
+def chain_of_refs(count: int) -> Args:
+    names = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(count)}
+    return {"$defs": {**names, f"d{count}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+def nested(depth: int) -> Args:
+    schema: Args = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def chain_of_rules(count: int) -> str:
+    rules = [f'r{n} ::= "a" r{n + 1}' for n in range(count)]
+    return "\n".join(["root ::= r0", *rules, f'r{count} ::= "b"'])
+
+
+def objects(count: int) -> list[Args]:
+    return [{"type": "object", "properties": {f"k{n}": {"const": n}}} for n in range(count)]
+
+
+SCHEMAS: dict[str, Args] = {
+    "chain of 200 refs": chain_of_refs(200),
+    "chain of 1000 refs": chain_of_refs(1000),
+    "chain of 4000 refs": chain_of_refs(4000),
+    "all of 59 patterns": {
+        "type": "string",
+        "allOf": [{"pattern": f"^.*a.{{{n}}}b.*$"} for n in range(59)],
+    },
+    "any of 1000 objects": {"anyOf": objects(1000)},
+    "itself": {"$ref": "#"},
+    "itself in a union": {
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"items": {"$ref": "#/$defs/a"}}]}},
+        "$ref": "#/$defs/a",
+    },
+    "products of unions": {
+        "allOf": [
+            {"anyOf": [{"properties": {f"{c}{n}": {"type": "string"}}} for c in "ab"]}
+            for n in range(16)
+        ]
+    },
+    "3000 optional properties": {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "string"} for n in range(3000)},
+    },
+    "a billion items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "a long string": {"type": "string", "minLength": 10**6, "maxLength": 2 * 10**6},
+    "huge integers": {"type": "integer", "minimum": -(10**300), "maximum": 10**300},
+    "multiples": {"type": "integer", "multipleOf": 999_999_937},
+    "5000 values": {"enum": [f"value {n}" for n in range(5000)]},
+    "60 properties by pattern": {
+        "patternProperties": {f"^a{n}.*b.{{{n}}}$": {"type": "integer"} for n in range(60)}
+    },
+    "half a character": {"const": "\ud800"},
+    "nowhere": {"$ref": "https://example.com/schema.json"},
+    "nested 60 deep": nested(60),
+}
+REGEXES = {
+    "a? 15000 times": "a?" * 15_000,
+    "a? 3000 times": "a?" * 3_000,
+    "counted": "[a-z]{1,100000}",
+    "counted thrice": "(([a-z]{1,1000}){1,1000}){1,1000}",
+    "stars of stars": "((a*)*)*",
+    "far back": "(.*a.{25}){3}",
+    "ahead": "(?=a)b(?!c)",
+    "letters": r"\p{L}{1,200}[^\p{Lu}]{1,200}",
+    "NUL": "a\0b",
+    "500 alternatives of dots": "|".join(".*" + str(n) for n in range(500)),
+    "60 groups": "(" * 60 + "a" + ")" * 60,
+}
+GRAMMARS = {
+    "blank": " ",
+    "no root": 'other ::= "a"',
+    "root twice": 'root ::= "a"\nroot ::= "b"',
+    "start beside root": 'root ::= "a" start\nstart ::= "b"',
+    "800 rules": chain_of_rules(800),
+    "3000 rules": chain_of_rules(3000),
+    "60 groups": "root ::= " + "(" * 60 + '"a"' + ")" * 60,
+    "doubles itself": 'root ::= root root | "a" | ""',
+    "no end": 'root ::= "a" root',
+    "no word": "root ::= root",
+    "counted thrice": 'root ::= ((("a"{1,1000}){1,1000}){1,1000})',
+    "counted": 'root ::= ("a" | "b"){1,100000}',
+    "an open quote": 'root ::= "a',
+    "an open class": "root ::= [a",
+    "huge number": 'root ::= "a"{' + "9" * 5000 + "}",
+}
+FORMS: list[tuple[str, str, Args]] = [
+    *(("json_schema", name, {"schema": schema}) for name, schema in SCHEMAS.items()),
+    *(("regex", name, {"pattern": pattern}) for name, pattern in REGEXES.items()),
+    *(("ebnf", name, {"grammar": grammar}) for name, grammar in GRAMMARS.items()),
+    ("choice", "one long text", {"texts": ["words and words " * 2500]}),
+    ("choice", "1024 texts", {"texts": [f"choice {n} of many, many" for n in range(1024)]}),
+    ("choice", "one letter", {"texts": ["a" * n for n in range(1, 300)]}),
+]

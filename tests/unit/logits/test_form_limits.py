@@ -1,0 +1,111 @@
+"""The size, nesting and number of values of processors' arguments, on both sides of each limit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.errors import InvalidRequestError
+from tandem.logits.forms.limits import SpecLimits, bracket_depth
+from tandem.logits.spec import SpecReader
+from tandem.v1 import common_pb2
+
+LIMITS = SpecLimits(max_bytes=1000, max_depth=8, max_values=100)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(depth - 1):
+        value = [value]
+    return {"a": value}
+
+
+FIT: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "deep": nested(8),
+    "many": {"a": [0] * 99},
+    "many lists": {"a": [[]] * 99},
+    "long": {"a": "x" * 991},
+    "escaped": {"a": "\u65e5" * 165},
+}
+PASS: dict[str, tuple[dict[str, Any], str]] = {
+    "deep": (nested(9), "nested deeper than 8 levels"),
+    "very deep": (nested(450), "nested deeper than 8 levels"),
+    "many": ({"a": [0] * 100}, "more than 100 values"),
+    "many lists": ({"a": [[]] * 100}, "more than 100 values"),
+    "many keys": ({str(n): 0 for n in range(101)}, "more than 100 values"),
+    "long": ({"a": "x" * 992}, "more than 1000 bytes"),
+    "long key": ({"x" * 1001: 0}, "more than 1000 bytes"),
+    "escaped": ({"a": "\u65e5" * 166}, "more than 1000 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_what_is_within_the_limits_is_read_as_it_was_sent(name: str) -> None:
+    LIMITS.check([FIT[name]])
+    assert LIMITS.parse([json.dumps(FIT[name])]) == [FIT[name]]
+
+
+@pytest.mark.parametrize("name", PASS)
+def test_what_passes_a_limit_is_refused_here_and_at_the_worker(name: str) -> None:
+    args, says = PASS[name]
+    with pytest.raises(ValueError, match=says):
+        LIMITS.check([args])
+    with pytest.raises(ValueError, match=says):
+        LIMITS.parse([json.dumps(args)])
+
+
+def test_the_limits_hold_for_all_processors_of_a_request_together() -> None:
+    with pytest.raises(ValueError, match="more than 100 values"):
+        LIMITS.check([{"a": [0] * 40}] * 3)
+    with pytest.raises(ValueError, match="more than 1000 bytes"):
+        LIMITS.parse([json.dumps({"a": "x" * 500})] * 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000 + "]" * 5000, '{"a":' * 5000, "[]", "1", "{", '{"a": ' + "9" * 5000 + "}"]
+)
+def test_what_a_hostile_peer_may_send_as_arguments_is_the_requests_error(text: str) -> None:
+    message = common_pb2.LogitsSpec(
+        processors=[common_pb2.LogitsProcessor(name="regex", args_json=text)]
+    )
+    reader = SpecReader()
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError) as error:
+            reader.read(message)
+        assert error.value.param == "logits_processors"
+
+
+def test_the_sequences_of_a_request_are_read_once() -> None:
+    reader = SpecReader()
+    specs = [
+        reader.read(
+            common_pb2.LogitsSpec(
+                processors=[common_pb2.LogitsProcessor(name="regex", args_json='{"pattern": "a"}')]
+            )
+        )
+        for _ in range(3)
+    ]
+    assert specs[0] is not None
+    assert specs[0] is specs[1] is specs[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted", "depth"),
+    [
+        ("a(b(c))", False, 2),
+        (r"\((a)\(", False, 1),
+        ("[(((]", False, 0),
+        (r"[\](((](a)", False, 1),
+        ("()()()", False, 1),
+        ('root ::= "(((" ("a")', True, 1),
+        ('root ::= "\\"(((" # (((\n("a")', True, 1),
+        ("(((", False, 3),
+        (")))(", False, 0),
+        ("", True, 0),
+    ],
+)
+def test_brackets_are_counted_where_they_group(text: str, quoted: bool, depth: int) -> None:
+    assert max(0, bracket_depth(text, quoted=quoted)) == depth
