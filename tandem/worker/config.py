@@ -22,7 +22,6 @@ from tandem.wire.grpc import REFLECTION_HELP
 _PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
 _HOST_AND_PORT = re.compile(r".+:[0-9]+")
 _POSITIVE = (
-    "max_sequences",
     "logits_timeout_ms",
     "max_processor_bytes",
     "max_processor_depth",
@@ -165,6 +164,8 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
+        if self.max_sequences < 1:
+            raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
