@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tandem.engine.base import Engine, EngineFollower, EngineSettings, Role
 from tandem.errors import ConfigError, StartError
-from tandem.logits.forms.workshop import Plan
+from tandem.logits.forms.workshop import FormPlan
 
 EngineName = Literal["sim", "sglang"]
 _ENGINES: dict[EngineName, tuple[str, str, str]] = {
@@ -34,9 +34,9 @@ def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFoll
     return follower
 
 
-def plan_forms(name: EngineName, settings: EngineSettings) -> Plan:
+def plan_forms(name: EngineName, settings: EngineSettings) -> FormPlan:
     """How the engine has forms of answers compiled. Raises ConfigError."""
-    plan: Plan = importlib.import_module(f"{_ENGINES[name][0]}.forms").plan(settings)
+    plan: FormPlan = importlib.import_module(f"{_ENGINES[name][0]}.forms").plan(settings)
     return plan
 
 

@@ -8,15 +8,15 @@ from tandem.engine import model_files
 from tandem.engine.base import EngineSettings
 from tandem.engine.sglang import arguments
 from tandem.engine.sglang import options as engine_options
-from tandem.logits.forms.workshop import Plan
+from tandem.logits.forms.workshop import FormPlan
 
 
-def plan(settings: EngineSettings) -> Plan:
+def plan(settings: EngineSettings) -> FormPlan:
     """Raises ConfigError for a grammar backend that forms cannot be checked for."""
     options = engine_options.parse(settings.options)
     extra = options.extra
     facts = model_files.processor_facts(settings.model_path)
-    return Plan(
+    return FormPlan(
         compiler="tandem.engine.sglang.form_compiler:SglangCompiler",
         arguments={
             "backend": arguments.grammar_backend(options),

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings
-from tandem.logits.forms.workshop import Plan
+from tandem.logits.forms.workshop import FormPlan
 
 
-def plan(settings: EngineSettings) -> Plan:
+def plan(settings: EngineSettings) -> FormPlan:
     return plan_for(settings.model_path)
 
 
-def plan_for(model_path: Path) -> Plan:
+def plan_for(model_path: Path) -> FormPlan:
     """For a model's folder. Raises ConfigError."""
     facts = model_files.processor_facts(model_path)
-    return Plan(
+    return FormPlan(
         compiler="tandem.logits.forms.compiler:LlguidanceCompiler",
         arguments={
             "vocabulary": facts["vocabulary"],

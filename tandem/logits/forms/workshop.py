@@ -1,6 +1,7 @@
 """Has forms compiled by processes that may be killed, each form once, and keeps what came of them.
 
-It knows no engine: `Plan` says what compiles, and whether what came out is used in this process.
+It knows no engine: `FormPlan` says what compiles, and whether what came out is used in this
+process.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Uncompiled(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FormPlan:
     """How an engine's forms are compiled."""
 
     compiler: str
@@ -91,7 +92,7 @@ class _Job:
 class Workshop:
     """Lives on the event loop, where nothing of it takes long."""
 
-    def __init__(self, plan: Plan, model: Model, limits: WorkshopLimits) -> None:
+    def __init__(self, plan: FormPlan, model: Model, limits: WorkshopLimits) -> None:
         self._plan = plan
         self._model = model
         self._limits = limits
@@ -261,7 +262,7 @@ class Workshop:
 class _Slot:
     """A place for one process, which is replaced when it is lost."""
 
-    def __init__(self, plan: Plan, limits: WorkshopLimits) -> None:
+    def __init__(self, plan: FormPlan, limits: WorkshopLimits) -> None:
         self._limits = limits
         self._boot = CompilerBoot(
             compiler=plan.compiler,

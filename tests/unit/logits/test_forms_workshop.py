@@ -19,7 +19,7 @@ from hostile_compiler import PlainForm
 
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError
 from tandem.logits.forms import workshop
-from tandem.logits.forms.workshop import Plan, Workshop, WorkshopLimits
+from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 
 HERE = Path(__file__).parent
@@ -34,8 +34,8 @@ DEADLY = {
 """What kills a form, and what its client is told."""
 
 
-def plan(**arguments: Any) -> Plan:
-    return Plan(
+def plan(**arguments: Any) -> FormPlan:
+    return FormPlan(
         compiler="hostile_compiler:HostileCompiler",
         arguments=arguments,
         used_here=frozenset({"regex"}),
@@ -43,7 +43,7 @@ def plan(**arguments: Any) -> Plan:
 
 
 @asynccontextmanager
-async def open_workshop(made: Plan | None = None, **limits: Any) -> AsyncIterator[Workshop]:
+async def open_workshop(made: FormPlan | None = None, **limits: Any) -> AsyncIterator[Workshop]:
     given: dict[str, Any] = {"cpu_seconds": 1, "seconds": 30.0, "memory_bytes": 64 * 2**20}
     shop = Workshop(made or plan(), Model(vocabulary=8), WorkshopLimits(**{**given, **limits}))
     try:

@@ -19,7 +19,7 @@ from tandem.errors import (
     TandemError,
     UnsupportedError,
 )
-from tandem.logits.forms.workshop import Plan, Uncompiled, Workshop, WorkshopLimits
+from tandem.logits.forms.workshop import FormPlan, Uncompiled, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
@@ -37,7 +37,7 @@ class Workbench(Workshop):
     """Compiles what the test says, when it says so."""
 
     def __init__(self) -> None:
-        plan = Plan(compiler="", arguments={}, used_here=frozenset())
+        plan = FormPlan(compiler="", arguments={}, used_here=frozenset())
         super().__init__(plan, Model(vocabulary=8), WorkshopLimits())
         self.asked: dict[str, asyncio.Future[None]] = {}
         self.forms: dict[str, Uncompiled] = {}
