@@ -26,7 +26,7 @@ from tandem.engine.base import EngineFigures
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
-from tandem.logits.forms.workshop import Plan, Workshop, WorkshopLimits
+from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 from tandem.metrics import DrainMetrics
 from tandem.tracing.metrics import SpanCollector
@@ -86,7 +86,7 @@ def _worker_up() -> events.WorkerUp:
 def _worker() -> Iterator[Metric]:
     settings = HookSettings(chain=(HookEntry(path="any", name="any"),), workers=1)
     pool = HookPool(settings, phase="decode", model="any")
-    plan = Plan(compiler="any:Any", arguments={}, used_here=frozenset())
+    plan = FormPlan(compiler="any:Any", arguments={}, used_here=frozenset())
     yield from metrics.new_registry("decode_worker").collect()
     yield from WorkerCollector(
         phase="decode",
