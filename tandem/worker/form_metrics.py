@@ -40,13 +40,13 @@ def form_metrics(phase: Phase, forms: Workshop) -> Iterator[Metric]:
     )
     yield metrics.counter(
         "tandem_form_cache_hits",
-        "Sequences whose form was there already.",
-        forms.cache.hits,
+        "Forms of sequences that were compiled, or refused, already.",
+        forms.hits,
         phase=phase,
     )
     yield metrics.counter(
         "tandem_form_cache_misses",
-        "Sequences whose form had to be compiled, or waited for another's.",
-        forms.cache.misses,
+        "Forms of sequences that had to be compiled, or waited for another's.",
+        forms.misses,
         phase=phase,
     )

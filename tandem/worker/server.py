@@ -172,7 +172,7 @@ class Worker:
             factory.create(self._config.engine, Role(self._phase), settings),
             self._registry,
             self._workshop,
-            lambda step: self._shell.on_step(step),
+            lambda step: self._shell.tell(events.Stepped(step)),
         )
 
     def _make_service(self, engine: EngineDescription) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options
 from tandem.engine.sglang.processors import Processors
-from tandem.errors import ConfigError, RequestError, StartError, UnsupportedError
+from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import (
@@ -239,6 +240,30 @@ def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler(
     assert steering.spec == (bias,)
     with pytest.raises(RequestError, match="'json_schema' must be the first"):
         processors.steering(LogitsProcessorSpec((bias, grammar)))
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("json_schema", {"schema": {"type": "object"}}),
+        ("regex", {"pattern": "a+"}),
+        ("ebnf", {"grammar": 'root ::= "a"'}),
+        ("choice", {"texts": ["a"]}),
+    ],
+)
+def test_sglang_never_sees_a_clients_form_that_did_not_pass_the_check(
+    model_path: Path, name: str, args: dict[str, Any]
+) -> None:
+    model = Model(**model_files.processor_facts(model_path))
+    processors = Processors(Registry.builtin(), options.parse({}), model)
+    unchecked = LogitsProcessorEntry(name, args, from_client=True)
+    with pytest.raises(InternalError, match="was not compiled"):
+        processors.steering(LogitsProcessorSpec((unchecked,)))
+    form = Registry.builtin().form(LogitsProcessorSpec((unchecked,)), 0)
+    form.prepare(model)
+    steering = processors.steering(LogitsProcessorSpec((replace(unchecked, ready=form),)))
+    assert steering is not None
+    assert bool(steering.grammar) != bool(steering.spec)
 
 
 @pytest.mark.promise("S1-049")

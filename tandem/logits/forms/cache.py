@@ -19,15 +19,11 @@ class FormCache(Generic[T]):
         self._kept: OrderedDict[str, tuple[T, int]] = OrderedDict()
         self.used_bytes = 0
         """What all that is kept here, or in use, takes."""
-        self.hits = 0
-        self.misses = 0
 
     def get(self, key: str) -> T | None:
         found = self._kept.get(key)
         if found is None:
-            self.misses += 1
             return None
-        self.hits += 1
         self._kept.move_to_end(key)
         return found[0]
 

@@ -59,10 +59,7 @@ class LlguidanceCompiler:
 
 def compile_form(kind: Kind, source: str, model: Model) -> bytes:
     """In this process. Raises ValueError for a form that has an error, saying which."""
-    if kind == "choice":
-        texts: list[str] = json.loads(source)
-        return msgspec.msgpack.encode([model.encode(text) for text in texts])
-    return _grammar(kind, source).encode()
+    return _choice(source, model) if kind == "choice" else _grammar(kind, source).encode()
 
 
 def matcher(compiled: bytes, model: Model) -> Any:
@@ -88,6 +85,15 @@ def warm_up(model: Model) -> None:
 def tokenizer_of(model: Model) -> Any:
     """llguidance's view of a model's tokenizer. Raises ValueError."""
     return _tokenizer(model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids)))
+
+
+def _choice(source: str, model: Model) -> bytes:
+    """The answers in tokens, each with the end, sorted: those that begin alike are neighbours."""
+    texts, token_ids = json.loads(source)
+    for answer in token_ids:
+        model.check(answer)
+    answers = {(*answer, model.eos_token_id) for answer in (*map(model.encode, texts), *token_ids)}
+    return msgspec.msgpack.encode(sorted(answers))
 
 
 def _grammar(kind: Kind, source: str) -> str:

@@ -44,8 +44,14 @@ _PR_SET_PDEATHSIG: Final = 1
 """prctl(2)."""
 _DEFAULT_STACK_BYTES: Final = 2 * 1024 * 1024
 """A thread's, where the system sets no limit."""
+_MOST_STACK_BYTES: Final = 4 * 1024 * 1024
+"""A library's threads reserve their stacks within a form's memory, and SGLang raises the limit of
+its processes to 64 MiB, of which eight threads would leave nothing.
+"""
 _PAGE: Final = resource.getpagesize()
 _READ_BYTES: Final = 1024 * 1024
+_LEAST_BYTES: Final = 256 * 1024
+"""What a small form counts for: it may fit into memory that was free here, and grow nothing."""
 _MESSAGE_CHARACTERS: Final = 500
 _TOO_DEEP: Final = "it is nested too deep, by itself or through what it refers to"
 
@@ -101,7 +107,7 @@ class _Fork:
             return None
         if status == 0 and content:
             return answers.decode(content)
-        return TooDear(self._why(status, used))
+        return self._why(status, used)
 
     def _read(self, stream: socket.socket) -> bytes | None:
         """All it says. None: it is to be killed, because it takes too long or the worker has
@@ -123,16 +129,16 @@ class _Fork:
                 content += part
         return None
 
-    def _why(self, status: int, used: resource.struct_rusage) -> str:
+    def _why(self, status: int, used: resource.struct_rusage) -> TooDear:
         boot = self._boot
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         if ended_by == signal.SIGXCPU or used.ru_utime + used.ru_stime >= boot.cpu_seconds:
-            return f"compiling it takes more than {boot.cpu_seconds} s of CPU time"
+            return TooDear(f"compiling it takes more than {boot.cpu_seconds} s of CPU time")
         if time.monotonic() - self._began >= boot.seconds:
-            return f"compiling it takes more than {boot.seconds:g} s"
+            return TooDear(f"compiling it takes more than {boot.seconds:g} s", lasting=False)
         if ended_by in (signal.SIGSEGV, signal.SIGBUS):
-            return _TOO_DEEP
-        return f"compiling it takes more than {boot.memory_bytes // 2**20} MiB of memory"
+            return TooDear(_TOO_DEEP)
+        return TooDear(f"compiling it takes more than {boot.memory_bytes // 2**20} MiB of memory")
 
 
 def _compile(
@@ -151,7 +157,7 @@ def _compile(
 
 
 def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
-    """`before`: the memory of this process when nothing was compiled."""
+    """`before`: this process's own memory when nothing was compiled."""
     try:
         compiled = compiler.compile(order.kind, order.source)
     except MemoryError:
@@ -163,23 +169,32 @@ def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
     except BaseException as error:  # noqa: BLE001 - a panic of a library, about a client's text
         return Wrong(f"it cannot be compiled ({type(error).__name__})")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Compiled(compiled, max(peak - before, len(order.source) + len(compiled)))
+    _, _, files = _memory()
+    texts = len(order.source) + len(compiled)
+    return Compiled(compiled, max(peak - files - before, texts, _LEAST_BYTES))
 
 
 def _confine(boot: CompilerBoot) -> int:
-    """Put limits on this fork. Returns the bytes of memory that it has."""
+    """Put limits on this fork. Returns the bytes of memory that it has for itself: what it maps of
+    files, libraries above all, it shares.
+    """
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stdout.fileno())
     os.dup2(silence, sys.stderr.fileno())  # libraries quote what they cannot compile
-    pages = Path("/proc/self/statm").read_text().split()
-    size, resident = int(pages[0]) * _PAGE, int(pages[1]) * _PAGE
+    size, resident, files = _memory()
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, boot.cpu_seconds),
         (resource.RLIMIT_AS, size + boot.memory_bytes),
     ):
         resource.setrlimit(limit, (most, most + (limit == resource.RLIMIT_CPU)))
-    return resident
+    return resident - files
+
+
+def _memory() -> list[int]:
+    """Bytes of this process: mapped, resident, and resident of files."""
+    pages = Path("/proc/self/statm").read_text().split()
+    return [int(count) * _PAGE for count in pages[:3]]
 
 
 def _die_with(parent: int) -> None:
@@ -192,7 +207,8 @@ def _again_with_small_stacks(descriptor: str) -> NoReturn:
     """Start this program anew: the size of a thread's stack is read when a program starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     theirs = _DEFAULT_STACK_BYTES if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_STACK, (theirs // 2, hard))
+    ours = min(theirs // 2, _MOST_STACK_BYTES)
+    resource.setrlimit(resource.RLIMIT_STACK, (ours, hard))
     os.execv(sys.executable, [sys.executable, "-m", PROGRAM, descriptor, "again"])
 
 

@@ -63,6 +63,8 @@ class TooDear(msgspec.Struct, frozen=True, tag=True):
     """A form took more than it may."""
 
     message: str
+    lasting: bool = True
+    """False: on a machine that is less busy it may pass."""
 
 
 Answer = Compiled | Wrong | TooDear

@@ -104,6 +104,9 @@ class Workshop:
         self._refused: OrderedDict[str, str] = OrderedDict()
         self.cache: FormCache[Uncompiled] = FormCache(limits.cache_bytes)
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.hits = 0
+        """Sequences that found their form compiled or refused."""
+        self.misses = 0
         self.seconds = Histogram(REQUEST_SECONDS)
         """From the order to the end of each compilation."""
 
@@ -126,9 +129,10 @@ class Workshop:
         """What came of a form, if that is known. Raises InvalidRequestError where it was
         refused.
         """
-        if (message := self._refused.get(key)) is not None:
-            raise InvalidRequestError(message)
-        return self.cache.get(key)
+        hit = key in self._refused or self.cache.get(key) is not None
+        self.hits += hit
+        self.misses += not hit
+        return self._known(key)
 
     async def compiled(self, key: str, make: Callable[[], Uncompiled]) -> Uncompiled:
         """`make` is called where nobody asked for the form yet.
@@ -136,7 +140,7 @@ class Workshop:
         Raises InvalidRequestError for a form that has an error or is too dear; QueueFullError where
         too much waits or is in use; EngineError where no process can compile it.
         """
-        if (known := self.known(key)) is not None:
+        if (known := self._known(key)) is not None:
             return known
         job = self._jobs.get(key) or self._ordered(key, make)
         job.waiters += 1
@@ -147,6 +151,11 @@ class Workshop:
             if not job.waiters and job in self._queue:
                 self._queue.remove(job)
                 self._jobs.pop(job.key, None)
+
+    def _known(self, key: str) -> Uncompiled | None:
+        if (message := self._refused.get(key)) is not None:
+            raise InvalidRequestError(message)
+        return self.cache.get(key)
 
     def _ordered(self, key: str, make: Callable[[], Uncompiled]) -> _Job:
         if len(self._queue) >= MAX_WAITING:
@@ -197,12 +206,16 @@ class Workshop:
         try:
             answer = await slot.compile(Order(job.form.kind, job.form.source))
             outcome, result = await self._judged(job, answer)
-        except LostError as error:
-            log.error("a form could not be compiled", extra={"reason": str(error)})
-            outcome, result = "lost", EngineError("this form could not be compiled here")
         except asyncio.CancelledError:
             self._finish(job, "lost", EngineError("the worker is shutting down"))
             raise
+        except Exception as error:
+            # Whatever it is, the next form is compiled.
+            unexpected = None if isinstance(error, LostError) else error
+            log.error(
+                "a form could not be compiled", extra={"reason": str(error)}, exc_info=unexpected
+            )
+            outcome, result = "lost", EngineError("this form could not be compiled here")
         self.seconds.observe(monotonic() - began)
         self._finish(job, outcome, result)
 
@@ -212,12 +225,14 @@ class Workshop:
                 return await self._kept(job, compiled, size)
             case Wrong(message):
                 return "wrong", self._refuse(job.key, message)
-            case TooDear(message):
+            case TooDear(message, lasting):
                 log.warning(
                     "a form is too dear",
                     extra={"reason": message, "kind": job.form.kind, "bytes": len(job.form.source)},
                 )
-                return "too_dear", self._refuse(job.key, f"this form is too dear: {message}")
+                told = f"this form is too dear: {message}"
+                refused = self._refuse(job.key, told) if lasting else InvalidRequestError(told)
+                return "too_dear", refused
 
     async def _kept(
         self, job: _Job, compiled: bytes, size: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -27,7 +27,7 @@ class Choice(Form):
 
     A text is generated in its one usual tokenisation.
 
-    The answers are kept sorted: those that begin as the output does are neighbours, and each token
+    The answers are sorted: those that begin as the output does are neighbours, and each token
     narrows them down. Time and memory are linear in all their tokens together.
     """
 
@@ -44,7 +44,7 @@ class Choice(Form):
             raise ValueError("give texts or token_ids")
         self._texts, self._token_ids = texts or [], token_ids or []
         self._answers: list[list[int]] = []
-        """Sorted, each with the end."""
+        """Sorted, each once and with the end."""
         self._masks: dict[tuple[int, int, int], Mask] = {}
         """For places where answers part; fewer than there are answers."""
         self._ended: Mask | None = None
@@ -53,21 +53,12 @@ class Choice(Form):
 
     @property
     def source(self) -> str:
-        return json.dumps(self._texts)
+        return json.dumps([self._texts, self._token_ids])
 
     def use(self, compiled: bytes, model: Model) -> None:
-        for token_ids in self._token_ids:
-            model.check(token_ids)
-        end = model.eos_token_id
-        tokens = [*_token_lists.decode(compiled), *self._token_ids]
-        self._answers = sorted([*answer, end] for answer in tokens)
-        self._ended = Mask.of("force", [end])
+        self._answers = _token_lists.decode(compiled)
+        self._ended = Mask.of("force", [model.eos_token_id])
         self._begin()
-
-    def fresh(self) -> Self:
-        made = super().fresh()
-        made._begin()
-        return made
 
     def in_tokens(self) -> dict[str, list[list[int]]]:
         """Arguments of the same choice, which take no tokenizer to read."""
@@ -95,11 +86,10 @@ class Choice(Form):
         self._read += 1
 
     def _going_on(self) -> tuple[int, int]:
-        """From and to below which answers do not end here: the others come first."""
-        low, read = self._low, self._read
-        while low < self._high and len(self._answers[low]) <= read:
-            low += 1
-        return low, self._high
+        """From and to below which answers do not end here: one that does comes first."""
+        low, high = self._low, self._high
+        ends = low < high and len(self._answers[low]) == self._read
+        return low + ends, high
 
     def _next(self, low: int, high: int) -> Mask:
         """The tokens that follow in the answers from `low` to below `high`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 
 from tandem.logits.forms.compiler import Kind
@@ -37,6 +38,13 @@ class HostileCompiler:
             case "kill the process":
                 os.kill(os.getppid(), 9)
                 time.sleep(3600)
+            case "threads":
+                together = threading.Barrier(8)
+                threads = [threading.Thread(target=together.wait, args=(30,)) for _ in range(8)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
             case "quiet":
                 os.write(2, b"the client's words")
         return f"{os.getppid()}".encode()

@@ -109,3 +109,19 @@ def test_the_sequences_of_a_request_are_read_once() -> None:
 )
 def test_brackets_are_counted_where_they_group(text: str, quoted: bool, depth: int) -> None:
     assert max(0, bracket_depth(text, quoted=quoted)) == depth
+
+
+HALVES: dict[str, dict[str, Any]] = {
+    "a text": {"pattern": "\ud800"},
+    "a name": {"schema": {"\udfff": 1}},
+    "deep in": {"schema": {"a": [{"b": "x\ud83dx"}]}},
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_of_a_surrogate_pair_is_refused_because_it_cannot_travel(name: str) -> None:
+    with pytest.raises(ValueError, match="surrogate"):
+        LIMITS.check([HALVES[name]])
+    with pytest.raises(ValueError, match="surrogate"):
+        LIMITS.parse([json.dumps(HALVES[name])])
+    assert LIMITS.parse([json.dumps({"a": "\U0001f600"})]) == [{"a": "\U0001f600"}]

@@ -169,3 +169,16 @@ def test_what_reads_text_is_refused_for_a_model_without_a_tokenizer(name: str) -
     silent = Model(vocabulary=2048, eos_token_ids=[EOS])
     with pytest.raises(InvalidRequestError, match="no tokenizer"):
         state_of((name, EXAMPLES[name]), model=silent)
+
+
+def test_answers_given_twice_and_beginnings_of_others_are_chosen_as_each_alone() -> None:
+    longest = MODEL.encode("a b c d")
+    texts = [*["a b c"] * 500, "a", "a", "a b"]
+    state = state_of(("choice", {"texts": texts, "token_ids": [longest, longest]}))
+    for length in range(1, len(longest) + 1):
+        row = rows("numpy", 1)[0]
+        assert state.apply(TokenHistory((5,), longest[:length]), row) is None
+        left = {int(token) for token in numpy.flatnonzero(numpy.isfinite(row))}
+        goes_on = set(longest[length : length + 1])
+        ends = longest[:length] in [longest, *map(MODEL.encode, texts)]
+        assert left == goes_on | ({EOS} if ends else set())

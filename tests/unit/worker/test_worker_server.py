@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from tandem.worker.core import machine
 from tandem.worker.phase import LoadPhase
 from tandem.worker.server import Worker
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 LOAD: dict[str, LoadPhase] = {"prefill": load_prefill, "decode": load_decode}
 
 
@@ -48,13 +49,20 @@ class Router:
     async def send(self, **command: Any) -> None:
         await self.call.write(worker_pb2.WorkerCommand(**command))
 
-    async def start(self, leg: int = 1) -> None:
+    async def start(self, leg: int = 1, **processors: Any) -> None:
+        """`processors`: the arguments of logits processors, by name."""
         task = common_pb2.Task(
             trace_id=TRACE,
             model=MODEL,
             prompt_token_ids=[10, 11],
             sampling=common_pb2.SamplingParams(**SAMPLING),
             want_text=True,
+            logits=common_pb2.LogitsSpec(
+                processors=[
+                    common_pb2.LogitsProcessor(name=name, args_json=json.dumps(args))
+                    for name, args in processors.items()
+                ]
+            ),
         )
         command = worker_pb2.StartLeg(
             leg=leg,
@@ -200,6 +208,39 @@ async def test_a_sequence_goes_through_and_the_stream_lives_on(
             said = await router.until(lambda said, leg=leg: said.of(leg, "closed"))
             assert said.finishes(100 + leg)[0].completion_tokens == 2
         assert len(said.rows(101)) >= 1
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+async def test_a_peer_that_skips_the_frontend_gets_no_form_past_the_workers_own_check(
+    serving: Callable[..., Any], phase: str
+) -> None:
+    """Each is refused or compiled elsewhere; the engine, and a sequence beside, never notice."""
+    too_dear: dict[str, dict[str, Any]] = {
+        "regex": {"pattern": "a?" * 15_000},
+        "choice": {"texts": ["x" * 300_000]},
+        "ebnf": {"grammar": "root ::= " + "(" * 400 + '"a"' + ")" * 400},
+        "json_schema": {"schema": {"a": [[]] * 65_537}},
+    }
+    async with serving(phase, engine="sim", form_cpu_seconds=1) as served:
+        router = served.connect()
+        await router.start(1)
+        await served.submitted(1)
+        for leg, (name, args) in enumerate(too_dear.items(), start=2):
+            await router.start(leg, **{name: args})
+            said = await router.until(lambda said, leg=leg: said.of(leg, "closed"))
+            assert said.closed(leg).error.code == "invalid_request", name
+        await router.start(9, regex={"pattern": "(yes|no), [0-9]{3}"})
+        await served.submitted(2)
+        (beside, good) = served.engine.submitted
+        assert beside.logits is None
+        assert good.logits.named()[0].ready is not None
+        assert not router.said.of(1, "closed")
+        for request in (beside, good):
+            served.engine.give(Delta(request.request_id, [20], Ending.LENGTH))
+        said = await router.until(lambda said: said.of(1, "closed") and said.of(9, "closed"))
+        assert {said.closed(leg).outcome for leg in (1, 9)} == {
+            worker_pb2.LegClosed.OUTCOME_FINISHED
+        }
 
 
 async def test_steps_that_come_while_a_write_is_in_flight_share_a_frame(
