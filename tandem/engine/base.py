@@ -71,6 +71,8 @@ class EngineRequest:
     trace_id: str = ""
     cache_salt: str = ""
     """Cached prefixes are those of requests that have the same one."""
+    tenant: str = ""
+    """The client's key, by name; empty: none was asked."""
 
 
 class Ending(enum.Enum):
@@ -159,6 +161,8 @@ class EngineSettings:
     nodes: Nodes = ONE_NODE
     tls: PeerTls | None = None
     """What gRPC of the engine's own, between the phases, is secured with."""
+    form_cache_bytes: int = 512 * 2**20
+    """Most that an engine with grammars of its own may keep of them."""
 
 
 class Engine(Protocol):

@@ -99,7 +99,7 @@ class FormedEngine:
     ) -> None:
         began = time.monotonic()
         try:
-            ready = {place: await self._compiled(spec, place) for place in places}
+            ready = {place: await self._compiled(spec, place, request.tenant) for place in places}
             left = request.timeout_seconds - (time.monotonic() - began)
             formed = replace(_with(request, spec, ready), timeout_seconds=max(left, _LEAST_SECONDS))
             self._engine.submit(formed)
@@ -114,10 +114,10 @@ class FormedEngine:
         except TandemError as error:
             raise _at(place, error) from error
 
-    async def _compiled(self, spec: LogitsProcessorSpec, place: int) -> Uncompiled:
+    async def _compiled(self, spec: LogitsProcessorSpec, place: int, tenant: str) -> Uncompiled:
         try:
             return await self._workshop.compiled(
-                _key(spec, place), lambda: self._registry.form(spec, place)
+                _key(spec, place), lambda: self._registry.form(spec, place), tenant
             )
         except TandemError as error:
             raise _at(place, error) from error

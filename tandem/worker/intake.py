@@ -90,6 +90,7 @@ class Intake:
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
             cache_salt=task.cache_salt,
+            tenant=task.tenant,
         )
         output = self._output(task)
         return Start(link=link, command=command, task=task, request=request, output=output)

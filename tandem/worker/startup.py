@@ -57,6 +57,7 @@ def engine_settings(
         registry=registry,
         nodes=config.engine_nodes(),
         tls=tls,
+        form_cache_bytes=config.form_cache_mb * 2**20,
     )
 
 

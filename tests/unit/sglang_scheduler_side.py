@@ -8,17 +8,19 @@ import json
 import math
 import struct
 import sys
+import time
 from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from sglang.srt.constrained import base_grammar_backend, xgrammar_backend
 from sglang.srt.environ import envs
 from sglang.srt.layers import sampler
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import cpu, delayed_sampling, processor, requests, seeds
+from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, requests, seeds
 from tandem.engine.sglang.rows import RowEditor
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
@@ -249,6 +251,64 @@ def seeded_min_p() -> Any:
     return sorted(set(drawn.tolist()))
 
 
+class Compiled(SimpleNamespace):
+    """As an xgrammar grammar of SGLang, as far as its size is asked."""
+
+
+def grammar_caches() -> Any:
+    """Both are bounded, the least recently used goes first, and what is replaced counts once."""
+    grammars.bound(2_000)
+    cache = base_grammar_backend.BaseGrammarBackend().cache
+    compiler = xgrammar_backend.GrammarCompiler
+    for key in "abc":
+        cache[key] = Compiled(ctx=SimpleNamespace(memory_size_bytes=400))
+        cache["a"] = cache.get("a")
+    return [sorted(cache), compiler.keywords["cache_limit_bytes"]]
+
+
+class Steps(xgrammar_backend.XGrammarGrammar):
+    """A grammar whose steps take what the test says, and allow what it says."""
+
+    def __init__(self, seconds: float, allowed: int) -> None:
+        self.seconds, self.allowed = seconds, allowed
+
+
+def _steps_take_what_is_said() -> None:
+    def spend(grammar: Any) -> None:
+        end = time.thread_time() + grammar.seconds
+        while time.thread_time() < end:
+            pass
+
+    def fill(self: Any, mask: Any, row: int) -> None:
+        spend(self)
+        mask[row].fill_(self.allowed)
+
+    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
+    xgrammar_backend.XGrammarGrammar.accept_token = lambda self, _: spend(self)
+    grammars.watch()
+
+
+def watched_grammars() -> Any:
+    """Of each: what its mask became, why it failed, and whether the next token ends its request."""
+    _steps_take_what_is_said()
+    seen = []
+    for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5)):
+        grammar = Steps(seconds, allowed)
+        mask = torch.zeros((2, 1), dtype=torch.int32)
+        grammar.fill_vocab_mask(mask, 1)
+        failure = grammars.failure_of(grammar)
+        try:
+            grammar.accept_token(1)
+            ended = ""
+        except ValueError as error:
+            ended = str(error)
+        seen.append([mask[:, 0].tolist(), failure, ended == failure])
+    slow = Steps(0.0, 5)
+    slow.seconds = 0.12
+    slow.accept_token(1)
+    return [*seen, grammars.failure_of(slow)]
+
+
 def missing_plugin() -> Any:
     try:
         cpu.verify()
@@ -270,6 +330,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     hashes,
     shares,
     seeded_min_p,
+    grammar_caches,
+    watched_grammars,
     missing_plugin,
     processor.TandemLogitProcessor.to_str,
 )

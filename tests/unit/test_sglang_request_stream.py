@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +16,8 @@ from tandem.engine.sglang import request_stream
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.request_stream import RequestStream
 from tandem.errors import EngineError, KvTransferError
+from tandem.logits.ready.grammar import Regex
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
 
 RID = "tandem-7"
@@ -94,7 +98,13 @@ def chunk(token_ids: list[int], /, **reason: Any) -> dict[str, Any]:
     return {"output_ids": token_ids, "meta_info": {"finish_reason": reason or None}}
 
 
-def start(manager: Manager, *, role: Role = Role.DECODE, seconds: float = WAIT) -> Run:
+def start(
+    manager: Manager,
+    *,
+    role: Role = Role.DECODE,
+    seconds: float = WAIT,
+    logits: LogitsProcessorSpec | None = None,
+) -> Run:
     deltas: list[Delta] = []
     request = EngineRequest(
         request_id=7,
@@ -102,6 +112,7 @@ def start(manager: Manager, *, role: Role = Role.DECODE, seconds: float = WAIT) 
         sampling=common_pb2.SamplingParams(max_tokens=9),
         room=1,
         timeout_seconds=seconds,
+        logits=logits,
     )
     stream = RequestStream(
         request, role=role, manager=manager, sglang_request=SglangRequest(), emit=deltas.append
@@ -117,6 +128,22 @@ async def test_tokens_arrive_as_they_are_streamed_and_the_last_delta_has_the_end
     assert [list(delta.token_ids) for delta in run.deltas] == [[4], [5, 6], [1]]
     assert last.end is Ending.STOP
     assert run.manager.closed == 1
+
+
+async def test_a_form_counts_as_in_use_until_its_request_ends() -> None:
+    """The scheduler has it in memory for as long, wherever it is kept."""
+    form = Regex("a+")
+    entry = LogitsProcessorEntry("regex", {}, from_client=True, key="key", ready=form)
+    run = start(Manager(), logits=LogitsProcessorSpec((entry,)))
+    used = weakref.ref(form)
+    del form, entry
+    gc.collect()
+    assert used() is not None
+    run.manager.chunks.put_nowait(chunk([1], type="stop", matched=1))
+    await run.end()
+    del run
+    gc.collect()
+    assert used() is None
 
 
 async def test_the_measured_hand_over_rides_on_the_first_delta() -> None:

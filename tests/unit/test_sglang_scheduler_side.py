@@ -120,5 +120,21 @@ def test_min_p_works_with_a_seed(seen: dict[str, Any]) -> None:
     assert seen["seeded_min_p"] == [1, 2]
 
 
+def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
+    assert seen["grammar_caches"] == [["a", "c"], 1_000]
+
+
+def test_a_grammar_that_takes_too_long_or_allows_nothing_ends_its_request(
+    seen: dict[str, Any],
+) -> None:
+    good, nothing, slow, slow_to_accept = seen["watched_grammars"]
+    assert good == [[0, 5], "", True]
+    # A row of nothing would end the scheduler: it is sampled freely, then its request ends.
+    assert nothing == [[0, -1], "the answer's form allows no further token", True]
+    too_slow = "the answer's form takes more than 100 ms of CPU time for a token"
+    assert slow == [[0, 5], too_slow, True]
+    assert slow_to_accept == too_slow
+
+
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
     assert "pip install ./plugins/sglang-cpu" in seen["missing_plugin"]

@@ -22,6 +22,8 @@ class Additions:
     """`Registry.portable`."""
     model: Mapping[str, Any]
     """Arguments of tandem.logits.model.Model."""
+    grammar_cache_bytes: int
+    """Most that the scheduler may keep of compiled grammars."""
     states: Any = field(default_factory=_shared_number)
     """In memory that both processes share: how many sequences have logits processors now. Each rank
     writes its own number, which is the same on all of them."""

@@ -56,17 +56,21 @@ class GrammarCache(OrderedDict[Any, Any]):
 
 
 def bound(max_bytes: int) -> None:
-    """Call it before the scheduler starts."""
+    """What SGLang and xgrammar keep comes to `max_bytes` at most, half of it each: the one finds
+    the form of a later request, the other lets sequences that come together share a compilation.
+    Call it before the scheduler starts.
+    """
+    half = max_bytes // 2
     made = base_grammar_backend.BaseGrammarBackend.__init__
 
     @functools.wraps(made)
     def make(backend: Any) -> None:
         made(backend)
-        backend.cache = GrammarCache(max_bytes)
+        backend.cache = GrammarCache(half)
 
     base_grammar_backend.BaseGrammarBackend.__init__ = make
     xgrammar_backend.GrammarCompiler = functools.partial(
-        xgrammar_backend.GrammarCompiler, cache_limit_bytes=max_bytes
+        xgrammar_backend.GrammarCompiler, cache_limit_bytes=half
     )
 
 

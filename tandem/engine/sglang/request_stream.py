@@ -41,6 +41,7 @@ class RequestStream:
         self._timer: asyncio.TimerHandle | None = None
         self._cause: Ended | None = None  # we asked for the end, and this is it
         self._abandon_at = 0.0
+        self._logits = request.logits  # its forms count as in use for as long
         self.prompt_length = len(request.token_ids)
         self.generated = 0
 

@@ -32,8 +32,6 @@ from tandem.usercode.deadline import WATCH
 
 _MEASURED = "_tandem_measured"
 _SERVER_ERROR = 500
-GRAMMAR_CACHE_BYTES = 512 * 2**20
-"""Most that each of SGLang's caches keeps of compiled grammars."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
@@ -45,7 +43,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     Scheduler.get_output_streamer_class = _streamer_class
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
-    grammars.bound(GRAMMAR_CACHE_BYTES)
+    grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
     _apply_processors(additions)
     run_scheduler_process(*args, **kwargs)

@@ -56,6 +56,7 @@ class Setup:
             on_cpu=self._device == "cpu",
             registry=self.processors.portable,
             model=self._facts,
+            grammar_cache_bytes=self._settings.form_cache_bytes,
         )
         made = arguments.server_args(
             self._options,

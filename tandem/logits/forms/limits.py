@@ -30,7 +30,7 @@ class SpecLimits:
         """Raises ValueError, saying which limit is passed."""
         self._check_shape(all_args)
         self.check_bytes(sum(len(json.dumps(args)) for args in all_args))
-        _check_characters(all_args)
+        _check_travels(all_args)
 
     def check_bytes(self, count: int) -> None:
         """Raises ValueError where the JSON of all arguments is longer than it may be."""
@@ -47,7 +47,7 @@ class SpecLimits:
         if not all(isinstance(args, dict) for args in all_args):
             raise ValueError("arguments must be a JSON object")
         self._check_shape(all_args)
-        _check_characters(all_args)
+        _check_travels(all_args)
         return all_args
 
     def _check_shape(self, all_args: Sequence[Mapping[str, Any]]) -> None:
@@ -78,14 +78,16 @@ class SpecLimits:
 DEFAULT_LIMITS = SpecLimits()
 
 
-def _check_characters(all_args: Sequence[Mapping[str, Any]]) -> None:
-    """JSON may write half of a surrogate pair, which is no text: nothing can be made of it, and it
-    cannot travel.
+def _check_travels(all_args: Sequence[Mapping[str, Any]]) -> None:
+    """JSON may write half of a surrogate pair, which is no text, and a number that is too large to
+    be one; Python's also reads NaN. Nothing can be made of them, and they cannot travel.
     """
     try:
-        json.dumps(all_args, ensure_ascii=False).encode()
+        json.dumps(all_args, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError("half of a surrogate pair, which is no character") from error
+    except ValueError as error:
+        raise ValueError("a number that is not finite, or too large") from error
 
 
 def check_text(text: str, *, quoted: bool) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from tandem.errors import EngineError, InvalidRequestError, QueueFullError, Tand
 from tandem.histogram import Histogram
 from tandem.logits.forms.cache import FormCache
 from tandem.logits.forms.compiler import Kind
+from tandem.logits.forms.line import Line
 from tandem.logits.forms.link import FormLink, LostError
 from tandem.logits.forms.wire import Answer, Compiled, CompilerBoot, Order, TooDear, Wrong
 from tandem.logits.model import Model
@@ -29,7 +30,8 @@ from tandem.metrics import REQUEST_SECONDS
 
 log = logging.getLogger(__name__)
 MAX_WAITING: Final = 64
-"""Forms that wait to be compiled."""
+"""Forms that wait to be compiled, of all keys."""
+_FULL: Final = f"{MAX_WAITING} forms wait to be compiled already"
 _REMEMBERED: Final = 1024
 """Forms that were refused."""
 _STACK_BYTES: Final = 16 * 1024 * 1024
@@ -79,11 +81,12 @@ class WorkshopLimits:
 class _Job:
     """A form that is being compiled, or waits for it."""
 
-    __slots__ = ("done", "form", "key", "waiters")
+    __slots__ = ("done", "form", "key", "tenant", "waiters")
 
-    def __init__(self, key: str, form: Uncompiled) -> None:
+    def __init__(self, key: str, form: Uncompiled, tenant: str) -> None:
         self.key = key
         self.form = form
+        self.tenant = tenant
         self.waiters = 0
         self.done: asyncio.Future[Uncompiled] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -97,7 +100,7 @@ class Workshop:
         self._model = model
         self._limits = limits
         self._jobs: dict[str, _Job] = {}
-        self._queue: deque[_Job] = deque()
+        self._line: Line[_Job] = Line(MAX_WAITING)
         self._added = asyncio.Event()
         self._slots: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="forms")
@@ -113,12 +116,12 @@ class Workshop:
     @property
     def waiting(self) -> int:
         """Forms that wait for a process."""
-        return len(self._queue)
+        return len(self._line)
 
     def is_compiling(self, key: str) -> bool:
         """Whether a process has this form now."""
         job = self._jobs.get(key)
-        return job is not None and job not in self._queue
+        return job is not None and job not in self._line
 
     def start(self) -> None:
         """Start the processes now, where the plan says so; else with the first form."""
@@ -134,22 +137,25 @@ class Workshop:
         self.misses += not hit
         return self._known(key)
 
-    async def compiled(self, key: str, make: Callable[[], Uncompiled]) -> Uncompiled:
-        """`make` is called where nobody asked for the form yet.
+    async def compiled(
+        self, key: str, make: Callable[[], Uncompiled], tenant: str = ""
+    ) -> Uncompiled:
+        """`make` is called where nobody asked for the form yet. `tenant`: the client's key.
 
         Raises InvalidRequestError for a form that has an error or is too dear; QueueFullError where
         too much waits or is in use; EngineError where no process can compile it.
         """
         if (known := self._known(key)) is not None:
             return known
-        job = self._jobs.get(key) or self._ordered(key, make)
+        job = self._jobs.get(key) or self._ordered(key, make, tenant)
+        self._line.favour(job, tenant)
         job.waiters += 1
         try:
             return await asyncio.shield(job.done)
         finally:
             job.waiters -= 1
-            if not job.waiters and job in self._queue:
-                self._queue.remove(job)
+            if not job.waiters and job in self._line:
+                self._line.remove(job)
                 self._jobs.pop(job.key, None)
 
     def _known(self, key: str) -> Uncompiled | None:
@@ -157,16 +163,18 @@ class Workshop:
             raise InvalidRequestError(message)
         return self.cache.get(key)
 
-    def _ordered(self, key: str, make: Callable[[], Uncompiled]) -> _Job:
-        if len(self._queue) >= MAX_WAITING:
-            raise QueueFullError(f"{MAX_WAITING} forms wait to be compiled already")
+    def _ordered(self, key: str, make: Callable[[], Uncompiled], tenant: str) -> _Job:
+        if not self._line.has_room(tenant):
+            raise QueueFullError(_FULL)
         try:
-            job = self._jobs[key] = _Job(key, make())
+            job = self._jobs[key] = _Job(key, make(), tenant)
         except InvalidRequestError as error:
             self.outcomes["wrong"] += 1
             self._refuse(key, error.message)
             raise
-        self._queue.append(job)
+        gone = self._line.add(job)
+        if gone is not None:
+            self._end(gone, QueueFullError(_FULL))
         self._added.set()
         self._run_slots()
         return job
@@ -190,14 +198,14 @@ class Workshop:
             self._slots.add(task)
 
     async def _work(self, slot: _Slot) -> None:
-        """Compile what waits, first come first, for ever."""
+        """Compile what waits, for ever."""
         try:
             await slot.ready_if(self._plan.eager)
             while True:
-                while not self._queue:
+                while not self._line:
                     self._added.clear()
                     await self._added.wait()
-                await self._compile(slot, self._queue.popleft())
+                await self._compile(slot, self._line.next())
         finally:
             await slot.end()
 
@@ -265,6 +273,9 @@ class Workshop:
 
     def _finish(self, job: _Job, outcome: str, result: Uncompiled | TandemError) -> None:
         self.outcomes[outcome] += 1
+        self._end(job, result)
+
+    def _end(self, job: _Job, result: Uncompiled | TandemError) -> None:
         self._jobs.pop(job.key, None)
         if job.done.done():
             return

@@ -28,7 +28,73 @@ def objects(count: int) -> list[Args]:
     return [{"type": "object", "properties": {f"k{n}": {"const": n}}} for n in range(count)]
 
 
+def doubled(keyword: str, levels: int) -> Args:
+    """Each level names the next twice."""
+    names = {f"d{n}": {keyword: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$defs": {**names, f"d{levels}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+def doubled_rules(levels: int) -> str:
+    rules = [f"r{n} ::= r{n + 1} r{n + 1}" for n in range(levels)]
+    return "\n".join(["root ::= r0", *rules, f'r{levels} ::= "a"'])
+
+
+ODD_TYPES: dict[str, Args] = {
+    "a number among types": {"type": ["string", 5]},
+    "no type": {"type": None},
+    "an unknown type": {"type": "text"},
+    "a list of properties": {"type": "object", "properties": []},
+    "an object of values": {"enum": {}},
+    "no values": {"enum": []},
+    "a text of required names": {"type": "object", "required": "a"},
+    "numbers of required names": {"type": "object", "required": [1]},
+    "a number for a ref": {"$ref": 5},
+    "a number for a pattern": {"type": "string", "pattern": 5},
+    "a number for items": {"type": "array", "items": 5},
+    "an object of schemas": {"allOf": {}},
+    "no schemas": {"anyOf": []},
+    "a text for a length": {"type": "string", "minLength": "5"},
+    "a length below nothing": {"type": "string", "minLength": -1, "maxLength": -5},
+    "a length that is none": {"type": "string", "minLength": 1e308},
+    "a length of 65 bits": {"type": "string", "minLength": 2**64},
+    "no words at all": {},
+    "never": {"not": {}},
+}
+"""Where a schema must have something else: right or wrong, it costs nobody anything."""
 SCHEMAS: dict[str, Args] = {
+    **ODD_TYPES,
+    "doubles by any of": doubled("anyOf", 24),
+    "doubles by all of": doubled("allOf", 24),
+    "has two of itself": {
+        "$defs": {
+            "n": {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}},
+                "required": ["a", "b"],
+            }
+        },
+        "$ref": "#/$defs/n",
+    },
+    "itself among additional properties": {
+        "type": "object",
+        "additionalProperties": {"$ref": "#"},
+        "patternProperties": {".*": {"$ref": "#"}},
+    },
+    "12000 values": {"enum": list(range(12_000))},
+    "numbers in a range": {"type": "number", "minimum": -1e308, "maximum": 1e308},
+    "numbers in a small range": {
+        "type": "number",
+        "exclusiveMinimum": 1e-300,
+        "exclusiveMaximum": 1.0000000000000002e-300,
+    },
+    "integers of 64 bits": {"type": "integer", "minimum": -(2**63), "maximum": 2**64},
+    "a counted pattern": {"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}"},
+    "3000 items in order": {"type": "array", "prefixItems": [{"type": "string"}] * 3000},
+    "NUL in a value": {"const": "a\0b"},
+    "NUL in a pattern": {"type": "string", "pattern": "a\0b"},
+    "NUL in a name": {"type": "object", "properties": {"a\0": {}}, "required": ["a\0"]},
+    "a long format": {"type": "string", "format": "x" * 10_000},
+    "a long description": {"type": "integer", "description": "x" * 200_000},
     "chain of 200 refs": chain_of_refs(200),
     "chain of 1000 refs": chain_of_refs(1000),
     "chain of 4000 refs": chain_of_refs(4000),
@@ -76,6 +142,18 @@ REGEXES = {
     "NUL": "a\0b",
     "500 alternatives of dots": "|".join(".*" + str(n) for n in range(500)),
     "60 groups": "(" * 60 + "a" + ")" * 60,
+    "counted beyond 64 bits": "a{99999999999999999999}",
+    "counted backwards": "a{2,1}",
+    "a class backwards": "[z-a]",
+    "an open class": "[",
+    "an open group": "(?:",
+    "an open escape": "a\\",
+    "itself by name": "(?P<a>a)(?P=a)",
+    "beyond Unicode": r"\u{110000}",
+    "half a character": "\ud800",
+    "dots": "." * 60_000,
+    "classes": "[^a]{1,3000}" * 20,
+    "any length": "(.{0,3000}){0,3000}",
 }
 GRAMMARS = {
     "blank": " ",
@@ -92,6 +170,14 @@ GRAMMARS = {
     "counted": 'root ::= ("a" | "b"){1,100000}',
     "an open quote": 'root ::= "a',
     "an open class": "root ::= [a",
+    "doubles by rules": doubled_rules(24),
+    "counted a million times": 'root ::= "a"{1,1000000}',
+    "only a comment": "# root",
+    "NUL": 'root ::= "a\0b"',
+    "half a character": 'root ::= "\ud800"',
+    "beyond Unicode": r'root ::= "\u{FFFFFFFF}"',
+    "each other": 'root ::= a\na ::= b | "x"\nb ::= a',
+    "a long word": 'root ::= "' + "word " * 10_000 + '"',
     "huge number": 'root ::= "a"{' + "9" * 5000 + "}",
 }
 FORMS: list[tuple[str, str, Args]] = [
@@ -101,4 +187,7 @@ FORMS: list[tuple[str, str, Args]] = [
     ("choice", "one long text", {"texts": ["words and words " * 2500]}),
     ("choice", "1024 texts", {"texts": [f"choice {n} of many, many" for n in range(1024)]}),
     ("choice", "one letter", {"texts": ["a" * n for n in range(1, 300)]}),
+    ("choice", "NUL", {"texts": ["a\0b", "\0"]}),
+    ("choice", "half a character", {"texts": ["\ud800"]}),
+    ("choice", "the same", {"texts": ["same"] * 1024}),
 ]

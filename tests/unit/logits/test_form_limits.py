@@ -125,3 +125,12 @@ def test_half_of_a_surrogate_pair_is_refused_because_it_cannot_travel(name: str)
     with pytest.raises(ValueError, match="surrogate"):
         LIMITS.parse([json.dumps(HALVES[name])])
     assert LIMITS.parse([json.dumps({"a": "\U0001f600"})]) == [{"a": "\U0001f600"}]
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_a_number_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        LIMITS.parse([f'{{"schema": {{"const": [{text}]}}}}'])
+    with pytest.raises(ValueError, match="not finite"):
+        LIMITS.check([{"schema": {"const": [float(text)]}}])
+    assert LIMITS.parse(['{"a": 1e308}']) == [{"a": 1e308}]

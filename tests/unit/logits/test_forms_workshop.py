@@ -63,9 +63,9 @@ def processes() -> list[psutil.Process]:
     ]
 
 
-async def compiled(shop: Workshop, source: str, key: str = "") -> PlainForm:
+async def compiled(shop: Workshop, source: str, key: str = "", tenant: str = "") -> PlainForm:
     form = await asyncio.wait_for(
-        shop.compiled(key or source, lambda: PlainForm(source)), WAIT_SECONDS
+        shop.compiled(key or source, lambda: PlainForm(source), tenant), WAIT_SECONDS
     )
     assert isinstance(form, PlainForm)
     return form
@@ -208,6 +208,38 @@ async def test_so_many_wait_and_one_more_is_refused(monkeypatch: pytest.MonkeyPa
         with pytest.raises(InvalidRequestError):
             await busy
         await asyncio.gather(*tasks)
+
+
+async def test_another_keys_form_waits_for_one_of_a_key_that_asks_for_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workshop, "MAX_WAITING", 4)
+    order: list[str] = []
+
+    async def asked(source: str, key: str, tenant: str) -> None:
+        try:
+            await compiled(shop, source, key, tenant)
+        finally:
+            order.append(key)
+
+    async with open_workshop(seconds=1.0) as shop:
+        await compiled(shop, "good")
+        busy = asyncio.create_task(asked("sleep", "busy", "greedy"))
+        await until(lambda: shop.is_compiling("busy"))
+        flood = [asyncio.create_task(asked("good", str(n), "greedy")) for n in range(4)]
+        await until(lambda: shop.waiting == 4)
+        with pytest.raises(QueueFullError):
+            await compiled(shop, "good", "one more", "greedy")
+        other = asyncio.create_task(asked("good", "other", "modest"))
+        shared = asyncio.create_task(asked("good", "2", "third"))
+        results = await asyncio.gather(busy, other, shared, *flood, return_exceptions=True)
+    # The last of the greedy key's had to go at once; another's wait for one of its own.
+    assert [type(result) for result in results if result is not None] == [
+        InvalidRequestError,
+        QueueFullError,
+    ]
+    assert order == ["3", "busy", "0", "other", "2", "2", "1"]
+    assert shop.waiting == 0
 
 
 async def test_forms_in_use_count_until_they_are_let_go_of() -> None:

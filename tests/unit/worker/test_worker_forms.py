@@ -41,8 +41,12 @@ class Workbench(Workshop):
         super().__init__(plan, Model(vocabulary=8), WorkshopLimits())
         self.asked: dict[str, asyncio.Future[None]] = {}
         self.forms: dict[str, Uncompiled] = {}
+        self.tenants: list[str] = []
 
-    async def compiled(self, key: str, make: Callable[[], Uncompiled]) -> Uncompiled:
+    async def compiled(
+        self, key: str, make: Callable[[], Uncompiled], tenant: str = ""
+    ) -> Uncompiled:
+        self.tenants.append(tenant)
         if key not in self.asked:
             self.forms[key] = make()
             self.asked[key] = asyncio.get_running_loop().create_future()
@@ -84,7 +88,9 @@ async def rig() -> AsyncIterator[Rig]:
     await asyncio.wait_for(made.formed.close(), WAIT_SECONDS)
 
 
-def request(number: int, *processors: tuple[str, str], seconds: float = 300.0) -> EngineRequest:
+def request(
+    number: int, *processors: tuple[str, str], seconds: float = 300.0, tenant: str = ""
+) -> EngineRequest:
     message = common_pb2.LogitsSpec(
         processors=[
             common_pb2.LogitsProcessor(name=name, args_json=args) for name, args in processors
@@ -96,6 +102,7 @@ def request(number: int, *processors: tuple[str, str], seconds: float = 300.0) -
         sampling=common_pb2.SamplingParams(),
         logits=SpecReader().read(message),
         timeout_seconds=seconds,
+        tenant=tenant,
     )
 
 
@@ -206,6 +213,12 @@ async def test_a_form_that_clients_may_not_name_is_not_compiled(rig: Rig) -> Non
     (delta,) = rig.said
     assert isinstance(delta.error, UnsupportedError)
     assert not rig.submitted
+
+
+async def test_a_form_waits_in_the_line_of_its_clients_key(rig: Rig) -> None:
+    rig.formed.submit(request(1, REGEX, tenant="them"))
+    await rig.turns()
+    assert rig.shop.tenants == ["them"]
 
 
 async def test_a_refused_form_is_refused_at_once_again(rig: Rig) -> None:

@@ -1,0 +1,72 @@
+"""The forms that wait to be compiled, and whose turn it is: one of each key's in turn, of a key's
+the first that came. So whoever asks for many dear forms waits for them himself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+
+class Waiting(Protocol):
+    tenant: str
+    """The key that it waits for; all without one are one."""
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class Line(Generic[W]):
+    """At most `most` wait. When it is full, a key that has few waiting takes the place of one that
+    has more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._keys: OrderedDict[str, list[W]] = OrderedDict()
+        """The next key first. None is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._keys.values()))
+
+    def __contains__(self, job: W) -> bool:
+        return job in self._keys.get(job.tenant, ())
+
+    def has_room(self, tenant: str) -> bool:
+        """Whether this key may add one, if another's has to go for it."""
+        longest = max(map(len, self._keys.values()), default=0)
+        return len(self) < self._most or self._count(tenant) + 1 < longest
+
+    def add(self, job: W) -> W | None:
+        """There must be room. Returns what had to go for it: the last of the longest."""
+        gone = None
+        if len(self) >= self._most:
+            gone = max(self._keys.values(), key=len)[-1]
+            self.remove(gone)
+        self._keys.setdefault(job.tenant, []).append(job)
+        return gone
+
+    def favour(self, job: W, tenant: str) -> None:
+        """Another key waits for it too: it waits where its turn comes sooner."""
+        if job in self and self._count(tenant) + 1 < self._count(job.tenant):
+            self.remove(job)
+            job.tenant = tenant
+            self.add(job)
+
+    def next(self) -> W:
+        """Something must wait."""
+        tenant, jobs = self._keys.popitem(last=False)
+        job = jobs.pop(0)
+        if jobs:
+            self._keys[tenant] = jobs
+        return job
+
+    def remove(self, job: W) -> None:
+        """It must wait."""
+        jobs = self._keys[job.tenant]
+        jobs.remove(job)
+        if not jobs:
+            del self._keys[job.tenant]
+
+    def _count(self, tenant: str) -> int:
+        return len(self._keys.get(tenant, ()))

@@ -1,0 +1,94 @@
+"""Whose form is compiled next, and who goes when too many wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tandem.logits.forms.line import Line
+
+
+@dataclass(eq=False)
+class Job:
+    tenant: str
+    number: int = 0
+
+
+def line_of(*tenants: str, most: int = 8) -> Line[Job]:
+    line: Line[Job] = Line(most)
+    for number, tenant in enumerate(tenants):
+        assert line.has_room(tenant)
+        line.add(Job(tenant, number))
+    return line
+
+
+def turns(line: Line[Job]) -> list[tuple[str, int]]:
+    order = []
+    while line:
+        job = line.next()
+        assert job not in line
+        order.append((job.tenant, job.number))
+    return order
+
+
+def test_keys_take_turns_and_a_keys_own_keep_their_order() -> None:
+    line = line_of("a", "a", "a", "b", "c", "b")
+    assert len(line) == 6
+    assert turns(line) == [("a", 0), ("b", 3), ("c", 4), ("a", 1), ("b", 5), ("a", 2)]
+
+
+def test_who_comes_again_waits_behind_the_others() -> None:
+    line = line_of("a", "b")
+    assert line.next().tenant == "a"
+    line.add(Job("a", 7))
+    assert turns(line) == [("b", 1), ("a", 7)]
+
+
+def test_the_last_of_the_longest_goes_for_a_key_that_has_few() -> None:
+    line = line_of("a", "a", "a", "b", most=4)
+    assert not line.has_room("a")
+    assert line.has_room("b")
+    gone = line.add(Job("b", 9))
+    assert gone is not None
+    assert (gone.tenant, gone.number) == ("a", 2)
+    assert gone not in line
+    assert not line.has_room("b")  # it would only take a place from one that has as few
+    assert line.has_room("c")
+    assert turns(line) == [("a", 0), ("b", 3), ("a", 1), ("b", 9)]
+
+
+def test_without_keys_so_many_wait_and_no_more() -> None:
+    line = line_of("", "", most=2)
+    assert not line.has_room("")
+    line.next()
+    assert line.has_room("")
+    assert line.add(Job("")) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_is_removed_has_no_turn(number: int) -> None:
+    line: Line[Job] = Line(4)
+    jobs = [Job("a", 0), Job("a", 1), Job("b", 2)]
+    for job in jobs:
+        line.add(job)
+    line.remove(jobs.pop(number))
+    assert sorted(turns(line)) == sorted((job.tenant, job.number) for job in jobs)
+
+
+def test_a_form_that_two_keys_want_waits_in_the_shorter_line() -> None:
+    line = line_of("a", "a")
+    last = Job("a", 5)
+    line.add(last)
+    line.favour(last, "b")
+    assert turns(line) == [("a", 0), ("b", 5), ("a", 1)]
+    line.favour(last, "c")  # it does not wait any more
+    assert not line
+
+
+def test_a_form_stays_where_its_turn_comes_as_soon() -> None:
+    line = line_of("a", "b")
+    first = Job("a", 4)
+    line.add(first)
+    line.favour(first, "b")
+    assert first.tenant == "a"
