@@ -785,6 +785,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-181",
+        "Given a form of an answer that is too dear to compile, then it costs its own request "
+        "alone, also where no frontend checked it.",
+        ours=True,
+    ),
+    Promise(
         "S6-145",
         "Given a chat whose template fails or tries to escape, then that request is refused.",
         ours=True,

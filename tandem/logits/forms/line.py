@@ -54,7 +54,7 @@ class Line(Generic[W]):
             self.add(job)
 
     def next(self) -> W:
-        """Something must wait."""
+        """The form whose turn it is, which waits no longer. Something must be waiting."""
         tenant, jobs = self._keys.popitem(last=False)
         job = jobs.pop(0)
         if jobs:
@@ -62,7 +62,7 @@ class Line(Generic[W]):
         return job
 
     def remove(self, job: W) -> None:
-        """It must wait."""
+        """Take a form out that nobody wants any more. It must be waiting."""
         jobs = self._keys[job.tenant]
         jobs.remove(job)
         if not jobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import threading
 import time
 
@@ -28,7 +29,7 @@ class HostileCompiler:
             case "sleep":
                 time.sleep(3600)
             case "eat":
-                return b"x" * 2**30
+                return str(len(b"x" * 2**28)).encode()
             case "recurse":
                 self.compile(kind, source)
             case "panic":
@@ -45,6 +46,12 @@ class HostileCompiler:
                     thread.start()
                 for thread in threads:
                     thread.join()
+            case "limits":
+                cpu, core = (
+                    resource.getrlimit(limit)
+                    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_CORE)
+                )
+                return f"{cpu} {core}".encode()
             case "quiet":
                 os.write(2, b"the client's words")
         return f"{os.getppid()}".encode()

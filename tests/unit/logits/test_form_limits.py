@@ -48,6 +48,7 @@ def test_what_is_within_the_limits_is_read_as_it_was_sent(name: str) -> None:
     assert LIMITS.parse([json.dumps(FIT[name])]) == [FIT[name]]
 
 
+@pytest.mark.promise("S6-181")
 @pytest.mark.parametrize("name", PASS)
 def test_what_passes_a_limit_is_refused_here_and_at_the_worker(name: str) -> None:
     args, says = PASS[name]
@@ -90,6 +91,20 @@ def test_the_sequences_of_a_request_are_read_once() -> None:
     ]
     assert specs[0] is not None
     assert specs[0] is specs[1] is specs[2]
+
+
+def test_forms_are_known_by_their_names_and_arguments() -> None:
+    given = [("regex", '{"pattern": "a"}'), ("regex", '{"pattern": "b"}'), ("ebnf", "{}")]
+    message = common_pb2.LogitsSpec(
+        processors=[
+            common_pb2.LogitsProcessor(name=name, args_json=args) for name, args in given * 2
+        ]
+    )
+    spec = SpecReader().read(message)
+    assert spec is not None
+    keys = [entry.key for entry in spec.named()]
+    assert keys[:3] == keys[3:]
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize(

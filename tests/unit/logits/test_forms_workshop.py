@@ -87,6 +87,7 @@ async def refusal(shop: Workshop, source: str) -> str:
     return error.value.message
 
 
+@pytest.mark.promise("S6-181")
 async def test_what_kills_a_form_costs_that_form_alone_and_says_what_was_too_dear() -> None:
     async with open_workshop() as shop:
         before = (await compiled(shop, "good")).compiled
@@ -96,6 +97,11 @@ async def test_what_kills_a_form_costs_that_form_alone_and_says_what_was_too_dea
             assert says in message, source
             assert (await compiled(shop, "good", key=f"after {source}")).compiled == before, source
         assert shop.outcomes["too_dear"] == len(DEADLY)
+
+
+async def test_a_form_is_ended_by_the_kernel_and_leaves_no_core() -> None:
+    async with open_workshop() as shop:
+        assert (await compiled(shop, "limits")).compiled == b"(1, 2) (0, 0)"
 
 
 async def test_a_form_that_only_waits_is_ended_by_the_clock() -> None:
@@ -210,6 +216,7 @@ async def test_so_many_wait_and_one_more_is_refused(monkeypatch: pytest.MonkeyPa
         await asyncio.gather(*tasks)
 
 
+@pytest.mark.promise("S6-154")
 async def test_another_keys_form_waits_for_one_of_a_key_that_asks_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -285,9 +292,9 @@ async def test_nothing_is_left_of_a_worker_that_was_killed() -> None:
         "import asyncio, sys; sys.path[:0] = sys.argv[1:]\n"
         "import test_forms_workshop as t\n"
         "async def main():\n"
-        "    async with t.open_workshop(seconds=60.0, cpu_seconds=60) as shop:\n"
+        "    async with t.open_workshop(seconds=100.0) as shop:\n"
         "        print(int((await t.compiled(shop, 'good')).compiled), flush=True)\n"
-        "        await t.compiled(shop, 'spin')\n"
+        "        await t.compiled(shop, 'sleep')\n"
         "asyncio.run(main())\n"
     )
     worker = subprocess.Popen(  # noqa: ASYNC220 - it is only started here
