@@ -15,12 +15,20 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from sglang.srt.constrained import base_grammar_backend, xgrammar_backend
+from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
 from sglang.srt.environ import envs
 from sglang.srt.layers import sampler
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, requests, seeds
+from tandem.engine.sglang import (
+    cpu,
+    delayed_sampling,
+    grammars,
+    guidance,
+    processor,
+    requests,
+    seeds,
+)
 from tandem.engine.sglang.rows import RowEditor
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
@@ -269,7 +277,7 @@ def grammar_caches() -> Any:
 class Steps(xgrammar_backend.XGrammarGrammar):
     """A grammar whose steps take what the test says, and allow what it says."""
 
-    def __init__(self, seconds: float, allowed: int) -> None:
+    def __init__(self, seconds: float, allowed: int | None) -> None:
         self.seconds, self.allowed = seconds, allowed
 
 
@@ -281,6 +289,8 @@ def _steps_take_what_is_said() -> None:
 
     def fill(self: Any, mask: Any, row: int) -> None:
         spend(self)
+        if self.allowed is None:
+            raise RuntimeError("secret")
         mask[row].fill_(self.allowed)
 
     xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
@@ -292,7 +302,7 @@ def watched_grammars() -> Any:
     """Of each: what its mask became, why it failed, and whether the next token ends its request."""
     _steps_take_what_is_said()
     seen = []
-    for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5)):
+    for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5), (0.0, None)):
         grammar = Steps(seconds, allowed)
         mask = torch.zeros((2, 1), dtype=torch.int32)
         grammar.fill_vocab_mask(mask, 1)
@@ -307,6 +317,26 @@ def watched_grammars() -> Any:
     slow.seconds = 0.12
     slow.accept_token(1)
     return [*seen, grammars.failure_of(slow)]
+
+
+def bounded_guidance() -> Any:
+    """llguidance's matchers have our limits, so a step that is too dear is an error; JSON is as
+    xgrammar's and sim's.
+    """
+    made: list[Any] = []
+
+    def matcher(_tokenizer: Any, _grammar: str, **given: Any) -> None:
+        made.append([given["limits"].step_max_items, given["limits"].max_lexer_states])
+
+    guidance.bound_steps()
+    guidance.LLMatcher = SimpleNamespace(
+        grammar_from_json_schema=lambda _, **given: made.append(given)
+    )
+    named = llguidance_backend.LLMatcher
+    named.grammar_from_json_schema("{}", defaults={"whitespace_flexible": False})
+    guidance.LLMatcher = matcher
+    named("tokenizer", "grammar", log_level=1)
+    return made
 
 
 def missing_plugin() -> Any:
@@ -332,6 +362,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     seeded_min_p,
     grammar_caches,
     watched_grammars,
+    bounded_guidance,
     missing_plugin,
     processor.TandemLogitProcessor.to_str,
 )

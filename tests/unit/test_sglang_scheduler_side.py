@@ -127,13 +127,20 @@ def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
 def test_a_grammar_that_takes_too_long_or_allows_nothing_ends_its_request(
     seen: dict[str, Any],
 ) -> None:
-    good, nothing, slow, slow_to_accept = seen["watched_grammars"]
+    good, nothing, slow, raising, slow_to_accept = seen["watched_grammars"]
     assert good == [[0, 5], "", True]
     # A row of nothing would end the scheduler: it is sampled freely, then its request ends.
     assert nothing == [[0, -1], "the answer's form allows no further token", True]
     too_slow = "the answer's form takes more than 100 ms of CPU time for a token"
     assert slow == [[0, 5], too_slow, True]
+    assert raising == [[0, -1], "the answer's form cannot go on (RuntimeError)", True]
     assert slow_to_accept == too_slow
+
+
+def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:
+    json_arguments, limits = seen["bounded_guidance"]
+    assert json_arguments["overrides"]["item_separator"] == ", "
+    assert limits == [10_000, 20_000]
 
 
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:

@@ -289,6 +289,12 @@ def test_an_engine_with_skipped_tokenizer_is_refused(model_path: Path) -> None:
         )
 
 
+def test_the_grammar_backend_is_one_whose_steps_have_limits() -> None:
+    assert server_args(Role.DECODE, {})["grammar_backend"] == "llguidance"
+    chosen = {"server_args": '{"grammar_backend": "xgrammar"}'}
+    assert server_args(Role.DECODE, chosen)["grammar_backend"] == "xgrammar"
+
+
 def test_one_node_is_started_as_if_there_were_no_others() -> None:
     assert not {"nnodes", "node_rank", "dist_init_addr"} & server_args(Role.DECODE, {}).keys()
 

@@ -20,8 +20,10 @@ from tandem.errors import ConfigError, StartError
 CPU_PLUGIN = "tandem_sglang_cpu"
 TRANSPORT = "nixl/ucx"
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
-GRAMMAR_BACKENDS = ("xgrammar", "llguidance", "none")
-"""Those that forms of answers are checked with before the scheduler sees them."""
+GRAMMAR_BACKENDS = ("llguidance", "xgrammar", "none")
+"""Those that forms of answers are checked with before the scheduler sees them. The first is ours,
+because it has limits for each step: one of xgrammar's may take seconds, in which nobody is served.
+"""
 _CPU_KV_TOKENS = 65536
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
@@ -101,6 +103,7 @@ def server_args(
         ONE_LINE_JSON: True,  # of which a model may want no end
         **_chosen(options, device),
         **options.extra,
+        "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
         "host": host,
         "max_running_requests": max_sequences,

@@ -96,6 +96,9 @@ def _llguidance(
     from sglang.srt.constrained.llguidance_backend import GuidanceBackend
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
+    from tandem.engine.sglang.guidance import bound_steps
+
+    bound_steps()
     return GuidanceBackend(
         tokenizer=get_tokenizer(tokenizer_path),
         any_whitespace=any_whitespace,

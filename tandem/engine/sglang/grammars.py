@@ -2,19 +2,26 @@
 
 - What is kept of them is bounded: SGLang would keep all for ever.
 - A step that one takes too long for ends its request. A form that passed its check was rehearsed
-  for its first tokens alone, and xgrammar's time for a step may grow with each.
-- One that allows no token ends its request, and its row is sampled freely once more: a row of
-  nothing would end the scheduler.
+  for its first tokens alone, and xgrammar has no limits for a step, as llguidance has.
+- One that raises or allows no token ends its request, and its row is sampled freely once more: an
+  exception, or a row of nothing, would end the scheduler.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from time import thread_time
 from typing import Any
 
-from sglang.srt.constrained import base_grammar_backend, xgrammar_backend
+from sglang.srt.constrained import (
+    base_grammar_backend,
+    llguidance_backend,
+    xgrammar_backend,
+)
+
+from tandem.engine.sglang import guidance
 
 _ENTRY_BYTES = 64 * 1024
 """Taken of a grammar that does not say how large it is."""
@@ -75,20 +82,37 @@ def bound(max_bytes: int) -> None:
 
 
 def watch() -> None:
-    """End requests whose grammar takes too long or leaves no token. Call it before the scheduler
-    starts."""
-    fill = xgrammar_backend.XGrammarGrammar.fill_vocab_mask
-    accept = xgrammar_backend.XGrammarGrammar.accept_token
+    """End requests whose grammar takes too long, raises or leaves no token. Call it before the
+    scheduler starts."""
+    guidance.bound_steps()
+    for kind in (xgrammar_backend.XGrammarGrammar, llguidance_backend.GuidanceGrammar):
+        kind.fill_vocab_mask = _watched_fill(kind.fill_vocab_mask)
+        kind.accept_token = _watched_accept(kind.accept_token)
+    # llguidance would fill all rows at once, and not say whose grammar failed.
+    llguidance_backend.GuidanceGrammar.fill_vocab_mask_batched = staticmethod(
+        base_grammar_backend.BaseGrammarObject.fill_vocab_mask_batched
+    )
 
+
+def _watched_fill(fill: Callable[..., None]) -> Callable[..., None]:
     def fill_vocab_mask(self: Any, vocab_mask: Any, idx: int) -> None:
         began = thread_time()
-        fill(self, vocab_mask, idx)
+        try:
+            fill(self, vocab_mask, idx)
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            setattr(self, _FAILURE, f"the answer's form cannot go on ({type(error).__name__})")
+            vocab_mask[idx].fill_(-1)
+            return
         if thread_time() - began > _STEP_SECONDS:
             setattr(self, _FAILURE, _TOO_SLOW)
         if not vocab_mask[idx].any():
             setattr(self, _FAILURE, "the answer's form allows no further token")
             vocab_mask[idx].fill_(-1)
 
+    return fill_vocab_mask
+
+
+def _watched_accept(accept: Callable[..., None]) -> Callable[..., None]:
     def accept_token(self: Any, token: int) -> None:
         if failed := failure_of(self):
             raise ValueError(failed)  # SGLang ends the request
@@ -97,8 +121,7 @@ def watch() -> None:
         if thread_time() - began > _STEP_SECONDS:
             setattr(self, _FAILURE, _TOO_SLOW)
 
-    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill_vocab_mask
-    xgrammar_backend.XGrammarGrammar.accept_token = accept_token
+    return accept_token
 
 
 def failure_of(grammar: Any) -> str:

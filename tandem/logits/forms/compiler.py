@@ -11,16 +11,20 @@ import functools
 import importlib
 import json
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from tandem.logits.model import Model
 
 Kind: TypeAlias = Literal["json_schema", "regex", "ebnf", "choice"]
-_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+ONE_LINE: Final[Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As Python's json.dumps, and as xgrammar without free whitespace."""
-_LIMITS = {"step_lexer_fuel": 100_000, "step_max_items": 10_000, "max_lexer_states": 20_000}
+STEP_LIMITS: Final[dict[str, Any]] = {
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 10_000,
+    "max_lexer_states": 20_000,
+}
 """A mask takes about 10 ms at most, and a matcher 40 MB. llguidance's own limits are 2 to 12 times
 as high."""
 REHEARSED_TOKENS = 128
@@ -65,7 +69,7 @@ def compile_form(kind: Kind, source: str, model: Model) -> bytes:
 def matcher(compiled: bytes, model: Model) -> Any:
     """llguidance's matcher of a grammar, before the first token. Raises ValueError."""
     library = _library()
-    limits = library.LLParserLimits(**_LIMITS, verbose_errors=False)
+    limits = library.LLParserLimits(**STEP_LIMITS, verbose_errors=False)
     made = library.LLMatcher(tokenizer_of(model), compiled.decode(), log_level=0, limits=limits)
     if made.is_error():
         raise ValueError(_words(made.get_error()))
@@ -99,7 +103,7 @@ def _choice(source: str, model: Model) -> bytes:
 def _grammar(kind: Kind, source: str) -> str:
     library = _library().LLMatcher
     if kind == "json_schema":
-        made: str = library.grammar_from_json_schema(source, overrides=_ONE_LINE)
+        made: str = library.grammar_from_json_schema(source, overrides=ONE_LINE)
     elif kind == "regex":
         made = library.grammar_from_regex(source)
     else:

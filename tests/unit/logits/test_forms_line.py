@@ -56,6 +56,7 @@ def test_the_last_of_the_longest_goes_for_a_key_that_has_few() -> None:
     assert not line.has_room("b")  # it would only take a place from one that has as few
     assert line.has_room("c")
     assert turns(line) == [("a", 0), ("b", 3), ("a", 1), ("b", 9)]
+    assert not line_of("a", "a", "b", "c", most=4).has_room("b")
 
 
 def test_without_keys_so_many_wait_and_no_more() -> None:

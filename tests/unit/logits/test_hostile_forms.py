@@ -13,6 +13,7 @@ from logits_bench import MODEL, REGISTRY, generate
 
 from tandem.engine.sim import forms as sim_forms
 from tandem.errors import InvalidRequestError, ProcessorError
+from tandem.logits.forms.limits import DEFAULT_LIMITS
 from tandem.logits.forms.workshop import Workshop, WorkshopLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
@@ -31,6 +32,10 @@ class Asked:
         self.shop = Workshop(plan, MODEL, WorkshopLimits(cpu_seconds=1, seconds=60.0))
 
     async def compiled(self, name: str, args: dict[str, Any], key: str) -> LogitsProcessorSpec:
+        try:
+            DEFAULT_LIMITS.check([args])
+        except ValueError as error:  # as where a worker reads tasks
+            raise InvalidRequestError(str(error)) from error
         entry = LogitsProcessorEntry(name, args, from_client=True, key=key)
         spec = LogitsProcessorSpec((entry,))
         ready = await self.shop.compiled(key, lambda: REGISTRY.form(spec, 0))
