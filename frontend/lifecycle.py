@@ -132,6 +132,7 @@ def _build(
         log.warning("the model has no chat template: chat completions are refused")
     demultiplexer = Demultiplexer(
         metrics.upstream,
+        complaints,
         model=config.model_name,
         tokenizer_sha256=tokenizer.sha256,
         max_open=config.max_open_requests,

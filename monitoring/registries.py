@@ -7,15 +7,18 @@ in a pool and a classifier.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from prometheus_client import Metric
 
 from frontend.metrics import Metrics as FrontendMetrics
 from frontend.slo import Slo
 from router import metrics as router_metrics
+from router.conduct import Conduct
 from router.config import RouterConfig
 from router.core import events
 from router.core.values import Fingerprint, Phase, Profile
+from router.discovery import Listed
 from router.discovery.static import StaticDiscovery
 from router.relay import Relay
 from router.server import build_core
@@ -72,7 +75,9 @@ def _router() -> Iterator[Metric]:
     workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1)
     # Straight to the core: the relay would want a link to carry out what comes of it.
     relay.core.handle(0.0, [_worker_up()])
-    yield from router_metrics.new_registry(lambda: router_metrics.read(relay, workers)).collect()
+    listed = (Listed("any", Phase.DECODE), Conduct())
+    reading = replace(router_metrics.read(relay, workers), conducts=(listed,))
+    yield from router_metrics.new_registry(lambda: reading).collect()
 
 
 def _worker_up() -> events.WorkerUp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from router.conduct import EJECT_AFTER, EJECT_SECONDS
 from router.policies import PolicyName
 from tandem import tracing
 from tandem.config import setting
@@ -19,8 +20,9 @@ _ABOVE_ZERO = (
     "settle_seconds",
     "pair_wait_seconds",
     "worker_silence_seconds",
+    "eject_seconds",
 )
-_NOT_NEGATIVE = ("max_retries", "drain_seconds")
+_NOT_NEGATIVE = ("max_retries", "drain_seconds", "eject_after_faults")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,14 @@ class RouterConfig:
     )
     worker_silence_seconds: float = setting(
         10.0, "A worker that sends nothing for this long is lost; it reports at least each second."
+    )
+    eject_after_faults: int = setting(
+        EJECT_AFTER,
+        "Faults in a worker's output within a minute after which it is taken out for"
+        " eject_seconds. 0: never.",
+    )
+    eject_seconds: float = setting(
+        EJECT_SECONDS, "Time for which a worker is left alone whose output could not be read."
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,

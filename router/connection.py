@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import grpc
 import grpc.aio
 
 from router import translate
+from router.conduct import Conduct
 from router.core import events
 from router.core.values import Profile
 from router.discovery import Listed
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 DESCRIBE_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 2.0
+MOST_EVENTS = 65_536
+"""In one frame; more are no worker's."""
 UNLISTED = "it is no longer listed"
 _OUR_FAULT = "the router made an error; its log has it"
 
@@ -43,8 +47,10 @@ class WorkerConnection:
         *,
         tls: PeerTls | None = None,
         silence_seconds: float,
+        conduct: Conduct | None = None,
     ) -> None:
         self.listed = listed
+        self.conduct = conduct or Conduct(listed.address)
         self.is_listed = True
         self.description: worker_pb2.WorkerDescription | None = None
         """As last told, its load included."""
@@ -57,25 +63,40 @@ class WorkerConnection:
         self._tls = tls
         self._silence = silence_seconds
         self._pause = FIRST_BACKOFF_SECONDS
+        self._unlisted = asyncio.Event()
         self._withheld = False
         """The core has been told to give it nothing new."""
 
     async def run(self) -> None:
         """Until the worker is not listed, and has finished what is open on it."""
         while self.is_listed:
-            self._note(await self._session())
+            trouble = await self._session()
+            ejected = self.conduct.condemned
+            self._note(self.conduct.eject() if ejected else trouble)
             self.tried.set()
-            if self.is_listed:
+            if ejected:
+                await self._stay_away(self.conduct.eject_seconds)
+            elif self.is_listed:
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * 2, LAST_BACKOFF_SECONDS)
         self.tried.set()  # also where it left the list before it was dialled
+        self.conduct.close()
         log.info("worker dropped", extra=self._extra(reason=UNLISTED))
 
     def set_listed(self, is_listed: bool) -> None:
         """What discovery says of the worker now."""
         self.is_listed = is_listed
+        if not is_listed:
+            self._unlisted.set()
         if self.connected:
             self._withhold()
+
+    async def _stay_away(self, seconds: float) -> None:
+        """For so long, or until the worker leaves the list."""
+        self._unlisted.clear()
+        if self.is_listed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._unlisted.wait(), seconds)
 
     def _note(self, trouble: str) -> None:
         """Log what is new: an absent worker is tried for ever and named once."""
@@ -123,7 +144,7 @@ class WorkerConnection:
         """Pass frames on until the stream ends, or nothing is to come of it any longer. Raises
         AioRpcError or TimeoutError, or WorkerError where the worker cannot be used.
         """
-        link = WorkerLink()
+        link = WorkerLink(self.conduct)
         address, relay, silence = self.listed.address, self._relay, self._silence
         clock = asyncio.get_running_loop().time
         call = stub.Connect(link.outbox.messages())
@@ -133,16 +154,27 @@ class WorkerConnection:
                     limit.reschedule(clock() + silence)
                     if not self.connected:  # the first frame says that it took the stream
                         self._begin(link, await self._describe(stub), frame.load.open_legs)
+                    if len(frame.events) > MOST_EVENTS:
+                        raise self._at_fault(f"a frame of {len(frame.events)} events")
                     relay.frame(address, frame)
+                    if self.conduct.condemned:
+                        raise WorkerError("too much of its output could not be read")
                     if frame.HasField("load"):
                         self._take_load(frame.load)
                         if self._is_over():
                             break
                         if link.waits and link.patience.over(clock(), silence):
                             raise WorkerError("it does not read its commands")
+                if frame is not grpc.aio.EOF:  # gRPC gives None for what it cannot read
+                    raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
         finally:
             call.cancel()
         return "it ended its stream" if self.is_listed else UNLISTED
+
+    def _at_fault(self, fault: str) -> WorkerError:
+        """What cannot be worked with ends the stream: nobody knows what was in it."""
+        self.conduct.blame(fault)
+        return WorkerError(f"it sent {fault}")
 
     async def _describe(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> Profile:
         """Asked only once the stream is there. So a worker that was restarted in between, and has

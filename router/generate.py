@@ -7,6 +7,7 @@ those of any frontend.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from google.protobuf.message import DecodeError
@@ -15,7 +16,7 @@ from router.core import actions, events
 from router.ingress import check_names
 from router.permissions import Permissions
 from tandem import ids
-from tandem.errors import InternalError, InvalidRequestError, SlowClientError, TandemError
+from tandem.errors import InvalidRequestError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns
@@ -86,19 +87,26 @@ class Answers:
 
     def __init__(self, n: int, max_backlog_bytes: int) -> None:
         self._open = n
+        self._runs: dict[int, int] = {}
+        """Which worker each output runs on."""
+        self._rows: Counter[int] = Counter()
         self._max_backlog = max_backlog_bytes
         self._backlog = 0
         self._waiting: list[router_pb2.GenerateResponse] = []
         self._failure: TandemError | None = None
         self._changed = asyncio.Event()
 
-    def add_payload(self, payload: bytes) -> None:
+    def add_run(self, sequence: int, worker: int) -> None:
+        self._runs[sequence] = worker
+
+    def add_payload(self, worker: int, payload: bytes) -> str:
         try:
             rows = columns.parse(payload)
+            self._check(worker, rows)
             responses = _responses(rows)
-        except (DecodeError, IndexError, ValueError):
-            self.fail(InternalError("a worker sent columns that cannot be read"))
-            return
+        except (DecodeError, IndexError, ValueError) as error:
+            self.add_lost(worker)
+            return f"output that cannot be read: {error}"
         self._open -= len(rows.finish)
         self._backlog += len(payload)
         self._waiting += responses
@@ -106,6 +114,25 @@ class Answers:
             self._waiting = []
             self.fail(SlowClientError("the client does not read its stream"))
         self._changed.set()
+        return ""
+
+    def add_lost(self, worker: int) -> None:
+        if worker in self._runs.values():
+            self.fail(WorkerError("a worker's output cannot be read; try again"))
+
+    def _check(self, worker: int, rows: common_pb2.TokenColumns) -> None:
+        """Raises ValueError for output that is not what follows."""
+        for sequence, offset in zip(rows.sequence, rows.offset, strict=True):
+            if self._runs.get(sequence) != worker:
+                raise ValueError("rows of sequences that run elsewhere")
+            if offset != self._rows[sequence]:
+                raise ValueError("a row is missing or comes again")
+            self._rows[sequence] += 1
+        for finish in rows.finish:
+            if self._runs.get(finish.sequence) != worker:
+                raise ValueError("the end of a sequence that runs elsewhere")
+            if finish.rows != self._rows[finish.sequence]:
+                raise ValueError("a row is missing or comes again")
 
     def add_end(self, action: actions.EndSequence) -> None:
         if action.error is not None:

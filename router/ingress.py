@@ -11,6 +11,8 @@ from tandem.v1 import router_pb2
 
 MOST_AT_ONCE = 65_536
 """Submits or cancels in one message; more are no frontend's."""
+MAX_FAULT = 100
+"""Characters of a complaint that are kept."""
 MAX_NAME_CHARACTERS = 512
 """The longest name of a model."""
 
@@ -61,5 +63,5 @@ def check_names(trace_id: str, model: str, *, where: str = "") -> None:
 
 def check_message(message: router_pb2.FrontendMessage) -> None:
     """Raises InvalidRequestError where it holds more than a frontend says at once."""
-    if max(len(message.submit), len(message.cancel)) > MOST_AT_ONCE:
+    if max(map(len, (message.submit, message.cancel, message.complaint))) > MOST_AT_ONCE:
         raise InvalidRequestError(f"more than {MOST_AT_ONCE} submits or cancels at once")

@@ -6,10 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
 from router import translate
+from router.conduct import Conduct
 from router.core import actions
+from router.inspection import Inspection
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
@@ -62,8 +66,17 @@ def _first_items(sizes: Iterable[int]) -> tuple[int, int]:
 class Sink(Protocol):
     """Where output for one frontend number goes."""
 
-    def add_payload(self, payload: bytes) -> None:
-        """Take output: a serialised TokenColumns."""
+    def add_run(self, sequence: int, worker: int) -> None:
+        """The sequence's decode leg runs on the worker of that number from now on."""
+
+    def add_payload(self, worker: int, payload: bytes) -> str:
+        """Take output of a worker: a serialised TokenColumns. Returns what is wrong with it, where
+        that was looked at; empty: nothing.
+        """
+        ...
+
+    def add_lost(self, worker: int) -> None:
+        """Some output of a worker is missing."""
 
     def add_end(self, action: actions.EndSequence) -> None: ...
 
@@ -93,14 +106,26 @@ class FrontendLink:
         self._clock = clock
         self._patience = Patience()
         self._backlog = 0
-        self._payloads: list[bytes] = []
+        self._payloads: list[tuple[int, bytes]] = []
+        """Each with the number of its worker."""
+        self._runs: list[tuple[int, int]] = []
+        self._lost: set[int] = set()
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
         self._draining = False
 
-    def add_payload(self, payload: bytes) -> None:
-        self._payloads.append(payload)
+    def add_run(self, sequence: int, worker: int) -> None:
+        """Leaves with the next message: no output of it can come before."""
+        self._runs.append((sequence, worker))
+
+    def add_payload(self, worker: int, payload: bytes) -> str:
+        self._payloads.append((worker, payload))
         self._grow(len(payload))
+        return ""
+
+    def add_lost(self, worker: int) -> None:
+        self._lost.add(worker)
+        self.outbox.notify()
 
     def add_end(self, action: actions.EndSequence) -> None:
         end = translate.sequence_end(action)
@@ -118,6 +143,7 @@ class FrontendLink:
     def fail(self, error: TandemError) -> None:
         self.failure = error
         self._payloads, self._ends, self._backlog = [], [], 0
+        self._runs, self._lost = [], set()
         self.over.set()
 
     def close(self) -> None:
@@ -137,20 +163,28 @@ class FrontendLink:
     def _take(self) -> router_pb2.RouterMessage | None:
         self._patience.moved()
         payloads, ends = self._payloads, self._ends
-        fleet, draining = self._fleet, self._draining
-        self._fleet, self._draining = None, False
+        fleet, draining, lost = self._fleet, self._draining, self._lost
+        self._fleet, self._draining, self._lost = None, False, set()
         if self._backlog <= MESSAGE_BYTES:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
-        payload = b"".join(payloads)
-        if not (payload or ends or draining or fleet is not None):
+        if not (payloads or ends or draining or lost or fleet is not None):
             return None
-        return router_pb2.RouterMessage(payload=payload, ends=ends, fleet=fleet, draining=draining)
+        message = router_pb2.RouterMessage(
+            ends=ends, fleet=fleet, draining=draining, lost=sorted(lost)
+        )
+        if payloads:
+            _join(payloads, message)
+        if self._runs:
+            runs, self._runs = self._runs, []
+            message.run_sequence.extend([sequence for sequence, _ in runs])
+            message.run_worker.extend([worker for _, worker in runs])
+        return message
 
-    def _take_some(self) -> tuple[list[bytes], list[router_pb2.SequenceEnd]]:
+    def _take_some(self) -> tuple[list[tuple[int, bytes]], list[router_pb2.SequenceEnd]]:
         """The first of a large backlog. Ends come after all payloads: they apply after them."""
-        count, size = _first_items(map(len, self._payloads))
+        count, size = _first_items(len(payload) for _, payload in self._payloads)
         payloads, self._payloads = self._payloads[:count], self._payloads[count:]
         ends: list[router_pb2.SequenceEnd] = []
         if not self._payloads:
@@ -161,6 +195,14 @@ class FrontendLink:
         if self._payloads or self._ends:
             self.outbox.notify()
         return payloads, ends
+
+
+def _join(payloads: list[tuple[int, bytes]], message: router_pb2.RouterMessage) -> None:
+    """Payloads as they go into a message: those of one worker that follow each other are one."""
+    message.payload = b"".join([payload for _, payload in payloads])
+    for worker, parts in groupby(payloads, key=itemgetter(0)):
+        message.part_worker.append(worker)
+        message.part_bytes.append(sum([len(payload) for _, payload in parts]))
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:
@@ -175,7 +217,14 @@ class WorkerLink:
     however much waits, it leaves in pieces as fast as the worker reads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, conduct: Conduct | None = None) -> None:
+        self.conduct = conduct or Conduct()
+        self.number = 0
+        """By which frontends know the worker, from `Relay.worker_up` on."""
+        self.shows = False
+        """Output comes from here: it is a decode worker."""
+        self.inspection: Inspection | None = None
+        """Reads what comes, while there is a doubt."""
         self.outbox: Outbox[worker_pb2.WorkerCommand] = Outbox(self._take)
         self.patience = Patience()
         self.keeps_tasks = True

@@ -18,8 +18,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from router.conduct import Conduct
 from router.core.snapshot import Snapshot, WorkerSnapshot
 from router.core.values import Counts, Fingerprint, Phase
+from router.discovery import Listed
 from router.discovery.base import Trouble
 from router.relay import Relay
 from router.workers import Workers
@@ -49,6 +51,8 @@ class Reading:
     """Workers that discovery lists."""
     discovery_age_seconds: float
     discovery_errors: Mapping[Trouble, int]
+    conducts: Iterable[tuple[Listed, Conduct]]
+    """Those of the workers that discovery lists."""
 
 
 def read(relay: Relay, workers: Workers) -> Reading:
@@ -60,6 +64,7 @@ def read(relay: Relay, workers: Workers) -> Reading:
         listed=workers.discovered(),
         discovery_age_seconds=workers.keeper.age_seconds(),
         discovery_errors=dict(workers.keeper.errors),
+        conducts=workers.conducts(),
     )
 
 
@@ -95,6 +100,7 @@ class RouterCollector(Collector):
         yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
         yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
         yield from _workers(core.workers)
+        yield from _conducts(reading.conducts)
         yield from _discovery(reading)
 
 
@@ -135,6 +141,19 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
         family = GaugeMetricFamily(f"tandem_router_worker_{name}", text, labels=["worker", "phase"])
         for worker in workers:
             family.add_metric([worker.address, worker.phase.value], getattr(worker, name))
+        yield family
+
+
+def _conducts(conducts: Iterable[tuple[Listed, Conduct]]) -> Iterator[Metric]:
+    for name, text in (
+        ("faults", "What the worker sent and could not be read, as this router saw it."),
+        ("ejections", "How often the worker was left alone for a time, for that."),
+    ):
+        family = CounterMetricFamily(
+            f"tandem_router_worker_{name}", text, labels=["worker", "phase"]
+        )
+        for listed, conduct in conducts:
+            family.add_metric([listed.address, listed.phase.value], getattr(conduct, name))
         yield family
 
 

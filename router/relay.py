@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from router import spans, suspects, translate
+from router import inspection, spans, suspects, translate
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Phase, Profile
+from router.inspection import Inspection
 from router.links import Sink, WorkerLink
+from tandem import ids
 from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError
 from tandem.tracing.spans import Tracer
@@ -27,6 +29,9 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """How late a deadline may be noticed."""
+MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
+"""A worker's for one frontend, in one frame; what is more would not fit into a message with others.
+"""
 _MAX_DESTINATION = 2**32 - 1
 
 
@@ -52,9 +57,11 @@ class Relay:
         self._clock = clock
         self._frontends: dict[int, Sink] = {}
         self._workers: dict[str, WorkerLink] = {}
+        self._numbered: dict[int, WorkerLink] = {}
+        self._new_worker = ids.counter()
         self._last_frontend = 0
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
-            actions.StartLeg: lambda action: self._workers[action.worker].start(action),
+            actions.StartLeg: self._start_leg,
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
             actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
@@ -138,7 +145,8 @@ class Relay:
         profile: Profile,
         other_legs: int = 0,
     ) -> None:
-        self._workers[address] = link
+        link.number, link.shows = self._new_worker(), profile.phase is Phase.DECODE
+        self._workers[address] = self._numbered[link.number] = link
         up = events.WorkerUp(
             worker=address, listed_as=listed_as, profile=profile, other_legs=other_legs
         )
@@ -148,21 +156,60 @@ class Relay:
         """`died`: whether the worker may have: not, where somebody gave the stream up."""
         unsent = self._workers[address].unsent()
         self.handle(events.WorkerDown(address, reason, died, unsent))
-        del self._workers[address]
+        del self._numbered[self._workers.pop(address).number]
 
     def frame(self, address: str, frame: worker_pb2.WorkerFrame) -> None:
         """What a worker's sequences did in one step: payloads first, events after them."""
         self.relayed_frames += 1
+        link = self._workers[address]
         for envelope in frame.envelopes:
             sink = self._frontends.get(envelope.destination)
             if sink is not None:
                 payload = envelope.payload
                 self.relayed_bytes += len(payload)
-                sink.add_payload(payload)
+                if len(payload) > MAX_PAYLOAD_BYTES:
+                    fault = "a payload too large for any frontend"
+                    sink.add_lost(link.number)
+                else:
+                    fault = sink.add_payload(link.number, payload)
+                    if link.inspection is not None:
+                        fault = fault or self._inspect(address, link, envelope)
+                if fault:
+                    link.conduct.blame(fault)
         if frame.events:
             self.handle(*translate.leg_events(address, frame.events))
 
+    def complaint(self, worker: int, fault: str) -> None:
+        """A frontend could not read output of a worker: look for ourselves, for a time."""
+        link = self._numbered.get(worker)
+        if link is None:
+            return
+        link.conduct.doubt(fault)
+        until = self._clock() + inspection.SECONDS
+        if link.inspection is None:
+            link.inspection = Inspection(until)
+        link.inspection.until = until
+
+    def _inspect(self, address: str, link: WorkerLink, envelope: worker_pb2.Envelope) -> str:
+        """What is wrong with a payload; empty: nothing, or it is believed again."""
+        assert link.inspection is not None
+        if self._clock() > link.inspection.until:
+            link.inspection = None
+            return ""
+        frontend = envelope.destination
+
+        def elsewhere(sequence: int) -> bool:
+            return self.core.runs_elsewhere(address, frontend, sequence)
+
+        return link.inspection.fault(frontend, envelope.payload, elsewhere)
+
     # --- actions ---------------------------------------------------------------------------------
+
+    def _start_leg(self, action: actions.StartLeg) -> None:
+        link = self._workers[action.worker]
+        link.start(action)
+        if link.shows:
+            self._frontends[action.frontend].add_run(action.sequence, link.number)
 
     def _request_ended(self, action: actions.RequestEnded) -> None:
         for address in action.workers:

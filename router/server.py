@@ -101,6 +101,8 @@ async def running(
         relay,
         tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
+        eject_after=config.eject_after_faults,
+        eject_seconds=config.eject_seconds,
     )
     server = Server(peer_tls, caller="frontend", reflects=config.grpc_reflection)
     servicer = RouterServicer(config, relay, workers)

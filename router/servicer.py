@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from router import generate, ingress
 from router.config import RouterConfig
@@ -15,7 +16,7 @@ from router.links import FrontendLink
 from router.permissions import Permissions
 from router.relay import Relay
 from router.workers import Workers
-from tandem.errors import TandemError
+from tandem.errors import InvalidRequestError, TandemError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 
 CODE_METADATA = "tandem-code"
@@ -67,12 +68,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         limit = self._config.max_timeout_seconds
         permissions = self._permissions
         tracing = self._relay.tracer is not None
-        async for message in messages:
-            try:
-                ingress.check_message(message)
-            except TandemError as error:
-                link.fail(error)
-                return
+        async for message in _readable(messages, link):
             batch: list[events.Event] = [
                 ingress.read_submit(
                     number,
@@ -85,6 +81,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             ]
             batch += [events.Cancel(number, first) for first in message.cancel]
             self._relay.handle(*batch)
+            for complaint in message.complaint:
+                self._relay.complaint(complaint.worker, complaint.fault[: ingress.MAX_FAULT])
         link.over.set()
 
     async def _write(self, context: FrontendContext, link: FrontendLink) -> None:
@@ -131,6 +129,20 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             queued=core.queue_length,
             open_sequences=core.open_sequences,
         )
+
+
+async def _readable(
+    messages: AsyncIterator[router_pb2.FrontendMessage], link: FrontendLink
+) -> AsyncIterator[router_pb2.FrontendMessage]:
+    """Until the frontend ends its stream, or says what cannot be: then its link fails."""
+    try:
+        async for message in messages:
+            ingress.check_message(message)
+            yield message
+    except DecodeError:
+        link.fail(InvalidRequestError("a message is no tandem.v1.FrontendMessage"))
+    except TandemError as error:
+        link.fail(error)
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:

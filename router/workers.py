@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from router.conduct import EJECT_AFTER, EJECT_SECONDS, Conduct
 from router.connection import UNLISTED, WorkerConnection
 from router.core.values import Phase
 from router.discovery import Discovery, Listed, Watchkeeper
@@ -27,11 +28,15 @@ class Workers:
         *,
         tls: PeerTls | None = None,
         silence_seconds: float,
+        eject_after: int = EJECT_AFTER,
+        eject_seconds: float = EJECT_SECONDS,
     ) -> None:
         self._discovery = discovery
         self._relay = relay
         self._tls = tls
         self._silence = silence_seconds
+        self._eject_after = eject_after
+        self._eject_seconds = eject_seconds
         self.known = False
         """Discovery has given a list, and each worker on it is connected or was not reached: from
         then on `no_pair` is the truth.
@@ -89,9 +94,19 @@ class Workers:
             self._relay,
             tls=self._tls,
             silence_seconds=self._silence,
+            conduct=Conduct(
+                listed.address,
+                eject_after=self._eject_after,
+                eject_seconds=self._eject_seconds,
+                clock=asyncio.get_running_loop().time,
+            ),
         )
         self._connections[listed.address] = connection
         return connection
+
+    def conducts(self) -> list[tuple[Listed, Conduct]]:
+        """How each listed worker does."""
+        return [(each.listed, each.conduct) for each in self._connections.values()]
 
     def statuses(self) -> list[router_pb2.WorkerStatus]:
         """Every listed worker, connected or not, and why no pair uses it."""

@@ -72,6 +72,12 @@ class UpstreamMetrics:
             "Tokens received from the router.",
             registry=registry,
         )
+        self.unreadable = Counter(
+            "tandem_frontend_unreadable_output",
+            "Faults in workers' output: rows that are missing, come again, are of sequences that"
+            " run elsewhere, or cannot be read.",
+            registry=registry,
+        )
         self.inter_token_seconds = InterTokenSeconds(registry)
 
     def watch_waiting(self, read: Callable[[], float]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 from frontend.upstream.submission import Submission
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
 """Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
 
+MOST_RUNS = 100
+"""A choice whose output classifiers block is not run again so often."""
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
 
@@ -98,6 +101,7 @@ class RequestState:
         self.first_at = 0.0
         self.backlog = 0
         self.pump: Callable[[], bool] | None = None
+        self._row_counts = [0] * submission.choices
         self._tokens = [0] * submission.choices
         self._last_at = [0.0] * submission.choices
         self._rows: list[Row] = []
@@ -131,9 +135,9 @@ class RequestState:
         return sequence - (sequence - self.base) % self.n
 
     def silent(self, first_sequence: int) -> bool:
-        """Whether no token has come for any choice of a prompt."""
+        """Whether nothing has come for any choice of a prompt."""
         start = first_sequence - self.base
-        return not any(self._tokens[start : start + self.n])
+        return not any(self._row_counts[start : start + self.n])
 
     def to_submit(self, first_sequence: int, *, seconds: float) -> router_pb2.Submit:
         """One prompt for a router, which has `seconds` for it."""
@@ -160,13 +164,18 @@ class RequestState:
     def row(
         self,
         sequence: int,
+        offset: int,
         count: int,
         text: str,
         token_ids: Sequence[int],
         logprobs: Sequence[common_pb2.TokenLogprobs],
         now: float,
-    ) -> None:
+    ) -> bool:
+        """False: it is not the sequence's next one, and is not taken."""
         choice = sequence - self.base
+        if offset != self._row_counts[choice]:
+            return False
+        self._row_counts[choice] = offset + 1
         if count:
             self._tokens[choice] += count
             last = self._last_at[choice]
@@ -179,6 +188,24 @@ class RequestState:
         if not self._touched:
             self._touched = True
             self._touched_list.append(self)
+        return True
+
+    def fits(self, finish: common_pb2.Finish) -> bool:
+        """Whether it can be the end of what came for its choice."""
+        choice = finish.sequence - self.base
+        prompt = self.submission.prompts[choice // self.n]
+        return (
+            finish.rows == self._row_counts[choice]
+            and finish.cached_tokens <= len(prompt.token_ids)
+            and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
+        )
+
+    def report(self, report: common_pb2.PhaseReport) -> None:
+        """One that cannot be, or is one too many, is left out."""
+        numbers = (report.hook_seconds, report.phase_seconds, report.kv_seconds)
+        fits = all(isfinite(number) and number >= 0 for number in numbers)
+        if fits and len(self.reports) < 2 * MOST_RUNS * self.submission.choices:
+            self.reports.append(report)
 
     def finish(self, finish: common_pb2.Finish) -> None:
         choice = finish.sequence - self.base

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Protocol
 
 import grpc
@@ -110,13 +110,16 @@ class RouterLink:
             call = stub.Connect(stream.outbox.messages())
             reason = ""
             try:
-                reason = await self._listen(call.__aiter__(), stream, receiver)
+                reason = await self._listen(_readable(call), stream, receiver)
             except TimeoutError:
                 reason = "the router did not greet"
             except (ValueError, DecodeError) as error:
                 reason = f"the router broke the protocol: {error}"
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
+            except Exception:  # whatever a router says costs its stream, and no more
+                reason = "the frontend made an error; its log has it"
+                log.exception("a message of the router could not be worked with")
             finally:
                 stream.outbox.close()
                 stream.over.set()
@@ -157,3 +160,13 @@ class RouterLink:
             extra = {"address": self._address, "reason": reason}
             log.warning("no stream to the router", extra=extra)
         self._complaint = reason
+
+
+async def _readable(
+    messages: AsyncIterable[router_pb2.RouterMessage | None],
+) -> AsyncIterator[router_pb2.RouterMessage]:
+    """Raises ValueError for None, which gRPC gives for a message that it cannot read."""
+    async for message in messages:
+        if message is None:
+            raise ValueError("a message is no tandem.v1.RouterMessage")
+        yield message

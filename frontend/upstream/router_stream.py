@@ -32,6 +32,8 @@ class RouterStream:
         self._submits: dict[int, router_pb2.Submit] = {}
         self._submit_bytes = 0
         self._cancels: list[int] = []
+        self._complaints: dict[int, str] = {}
+        """What could not be read, by worker."""
         self._on_empty: Callable[[], object] | None = None
 
     def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
@@ -58,6 +60,11 @@ class RouterStream:
                 self._cancels.append(first)
                 self.outbox.notify()
         self._check_empty()
+
+    def complain(self, worker: int, fault: str) -> None:
+        """Tell the router that output of a worker could not be read; the first fault is said."""
+        self._complaints.setdefault(worker, fault)
+        self.outbox.notify()
 
     def unsent(self, first_sequence: int) -> bool:
         """Whether a submit is certain not to have reached the router."""
@@ -95,6 +102,10 @@ class RouterStream:
         self._submit_bytes -= size
         if self._submits:
             self.outbox.notify()
-        if not submits and not cancels:
+        complaints, self._complaints = self._complaints, {}
+        if not submits and not cancels and not complaints:
             return None
-        return router_pb2.FrontendMessage(submit=submits, cancel=cancels)
+        message = router_pb2.FrontendMessage(submit=submits, cancel=cancels)
+        for worker, fault in complaints.items():
+            message.complaint.add(worker=worker, fault=fault)
+        return message

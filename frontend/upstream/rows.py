@@ -1,7 +1,8 @@
 """Cuts a frame's columns into rows, and hands each to the request whose sequence it is of.
 
 A sequence that wants token ids has bit 62 set, so that the columns can be cut even where rows
-belong to a request that has gone meanwhile.
+belong to a request that has gone meanwhile. A row that is not its sequence's next one ends that
+request: what is missing would be passed over in silence.
 """
 
 from __future__ import annotations
@@ -10,38 +11,72 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from frontend.upstream.request_state import RequestState
+from tandem.errors import WorkerError
 from tandem.v1 import common_pb2
 
 WITH_TOKEN_IDS = 1 << 62
+MOST_TOKENS = 65_536
+"""Tokens of one row; a worker cuts what is larger by far."""
+GAP = "a row is missing or comes again"
+HUGE = "a number that cannot be"
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
+class HandedOut:
+    """What came of one frame."""
+
+    __slots__ = ("faults", "strays", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.faults: dict[int, str] = {}
+        """What was wrong, by sequence; their requests have failed."""
+        self.strays: set[int] = set()
+        """Sequences that `routes` does not have."""
+
+
+def unreadable() -> WorkerError:
+    """What a request ends with, part of whose output is lost."""
+    return WorkerError("A worker's output cannot be read; try again")
+
+
 def hand_out(
     columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
-) -> None:
-    """Give every row to the request that `routes` has for its sequence; others are dropped.
+) -> HandedOut:
+    """Give every row to the request that `routes` has for its sequence; others are dropped. A
+    request fails with the first of its rows that cannot be.
 
     Raises ValueError where the columns disagree, before any row is handed out: a text that is
     missing would give each of those after it to its neighbour's client.
     """
     sequences, counts, texts = columns.sequence, columns.token_count, columns.text
-    if not len(sequences) == len(counts) == len(texts):
+    offsets = columns.offset
+    if not len(sequences) == len(counts) == len(texts) == len(offsets):
         raise ValueError("the columns of a frame differ in length")
-    if columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS:
-        _hand_out_rich(columns, routes, now)
-        return
+    out = HandedOut()
+    rich = columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
+    if rich or max(counts, default=0) > MOST_TOKENS:
+        _hand_out_rich(columns, routes, now, out)
+        return out
     get = routes.get
-    for sequence, count, text in zip(sequences, counts, texts, strict=True):
+    for sequence, offset, count, text in zip(sequences, offsets, counts, texts, strict=True):
         state = get(sequence)
-        if state is not None:
-            state.row(sequence, count, text, _NO_IDS, _NO_LOGPROBS, now)
+        if state is None:
+            out.strays.add(sequence)
+        elif not state.row(sequence, offset, count, text, _NO_IDS, _NO_LOGPROBS, now):
+            _spoil(state, sequence, GAP, out)
+    out.tokens = sum(counts)
+    return out
 
 
 def _hand_out_rich(
-    columns: common_pb2.TokenColumns, routes: Mapping[int, RequestState], now: float
+    columns: common_pb2.TokenColumns,
+    routes: Mapping[int, RequestState],
+    now: float,
+    out: HandedOut,
 ) -> None:
-    """Rows some of which have token ids or log-probabilities."""
+    """Rows some of which have token ids or log-probabilities, or too many tokens."""
     with_ids = (
         count
         for sequence, count in zip(columns.sequence, columns.token_count, strict=True)
@@ -54,8 +89,8 @@ def _hand_out_rich(
     for entry in columns.logprobs:
         logprobs[entry.sequence].append(entry)
     position = 0
-    for sequence, count, text in zip(
-        columns.sequence, columns.token_count, columns.text, strict=True
+    for sequence, offset, count, text in zip(
+        columns.sequence, columns.offset, columns.token_count, columns.text, strict=True
     ):
         ids: Sequence[int] = _NO_IDS
         if sequence & WITH_TOKEN_IDS:
@@ -63,8 +98,18 @@ def _hand_out_rich(
             position += count
         entries = _for_row(logprobs[sequence], count) if sequence in logprobs else _NO_LOGPROBS
         state = routes.get(sequence)
-        if state is not None:
-            state.row(sequence, count, text, ids, entries, now)
+        if state is None:
+            out.strays.add(sequence)
+        elif count > MOST_TOKENS:
+            _spoil(state, sequence, HUGE, out)
+        elif not state.row(sequence, offset, count, text, ids, entries, now):
+            _spoil(state, sequence, GAP, out)
+        out.tokens += count if count <= MOST_TOKENS else 0
+
+
+def _spoil(state: RequestState, sequence: int, fault: str, out: HandedOut) -> None:
+    out.faults[sequence] = fault
+    state.fail(unreadable())
 
 
 def _for_row(

@@ -110,6 +110,14 @@ class Core:
         """Why no pair uses a connected worker now, for people; empty: one does."""
         return self.state.fleet.refusal(self.state.fleet.workers[worker])
 
+    def runs_elsewhere(self, worker: str, frontend: int, sequence: int) -> bool:
+        """Whether a sequence is open, and its decode leg is not on that worker."""
+        request = self.state.frontends.get(frontend, {}).get(sequence)
+        if request is None:
+            return False
+        decode = request.sequences[sequence - request.submit.first_sequence].decode
+        return decode is None or decode.worker.key != worker
+
     # --- frontends -------------------------------------------------------------------------------
 
     def _frontend_up(self, event: events.FrontendUp) -> None:

@@ -566,6 +566,7 @@ class Finish(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     WITHHELD_FIELD_NUMBER: _builtins.int
     EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     reason: Global___FinishReason.ValueType
     stop_reason: _builtins.str
@@ -579,6 +580,8 @@ class Finish(_message.Message):
     """a hook's terminate or a classifier's block ended it; stop_reason says which"""
     external_scores: _builtins.str
     """a JSON object: what each classifier answered, by its name"""
+    rows: _builtins.int
+    """of the sequence, all that came before this"""
     def __init__(
         self,
         *,
@@ -590,10 +593,11 @@ class Finish(_message.Message):
         cached_tokens: _builtins.int = ...,
         withheld: _builtins.bool = ...,
         external_scores: _builtins.str = ...,
+        rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "external_scores", b"external_scores", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "sequence", b"sequence", "stop_reason", b"stop_reason", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "external_scores", b"external_scores", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "rows", b"rows", "sequence", b"sequence", "stop_reason", b"stop_reason", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -703,7 +707,8 @@ Global___PhaseReport: _TypeAlias = PhaseReport  # noqa: Y015
 class TokenColumns(_message.Message):
     """Token payload: columns of one row for each sequence that has something to show. Every field is repeated, so two serialised
     payloads are merged by joining their bytes, and a relay never parses one.
-    Row i is sequence[i], token_count[i], text[i], and, for sequences that want token ids, the next token_count[i] of token_id.
+    Row i is sequence[i], offset[i], token_count[i], text[i], and, for sequences that want token ids, the next token_count[i] of
+    token_id. offset[i] is how many rows the sequence had before it: whoever reads rows ends a sequence that has a gap.
     Logprobs belong to their sequence's rows in order. Finishes and reports apply after all rows.
     """
 
@@ -716,6 +721,7 @@ class TokenColumns(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -730,6 +736,8 @@ class TokenColumns(_message.Message):
     def finish(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finish]: ...
     @_builtins.property
     def report(self) -> _containers.RepeatedCompositeFieldContainer[Global___PhaseReport]: ...
+    @_builtins.property
+    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -740,10 +748,11 @@ class TokenColumns(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
         finish: _abc.Iterable[Global___Finish] | None = ...,
         report: _abc.Iterable[Global___PhaseReport] | None = ...,
+        offset: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "report", b"report", "sequence", b"sequence", "text", b"text", "token_count", b"token_count", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "offset", b"offset", "report", b"report", "sequence", b"sequence", "text", b"text", "token_count", b"token_count", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,25 +26,55 @@ class FrontendMessage(_message.Message):
 
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    COMPLAINT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def submit(self) -> _containers.RepeatedCompositeFieldContainer[Global___Submit]: ...
     @_builtins.property
     def cancel(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Submit.first_sequence of requests whose client has gone; unknown numbers are ignored"""
 
+    @_builtins.property
+    def complaint(self) -> _containers.RepeatedCompositeFieldContainer[Global___Complaint]: ...
     def __init__(
         self,
         *,
         submit: _abc.Iterable[Global___Submit] | None = ...,
         cancel: _abc.Iterable[_builtins.int] | None = ...,
+        complaint: _abc.Iterable[Global___Complaint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "submit", b"submit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "complaint", b"complaint", "submit", b"submit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FrontendMessage: _TypeAlias = FrontendMessage  # noqa: Y015
+
+@_typing.final
+class Complaint(_message.Message):
+    """A worker's output could not be read. What it was of has ended at the frontend; the router looks at the worker itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    worker: _builtins.int
+    """as in RouterMessage.part_worker; unknown numbers are ignored"""
+    fault: _builtins.str
+    """for people, at most 100 characters; holds nothing of the output"""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.int = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Complaint: _TypeAlias = Complaint  # noqa: Y015
 
 @_typing.final
 class Submit(_message.Message):
@@ -118,6 +148,11 @@ class RouterMessage(_message.Message):
     ENDS_FIELD_NUMBER: _builtins.int
     FLEET_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    PART_WORKER_FIELD_NUMBER: _builtins.int
+    PART_BYTES_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    RUN_SEQUENCE_FIELD_NUMBER: _builtins.int
+    RUN_WORKER_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
     draining: _builtins.bool
@@ -130,6 +165,28 @@ class RouterMessage(_message.Message):
     def fleet(self) -> Global___Fleet:
         """on connect, and whenever it changes"""
 
+    @_builtins.property
+    def part_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Whose output it is. The router numbers workers, from 1; a worker that connects anew has a new number. Empty: not said.
+        the payload is parts of these workers, joined in this order
+        """
+
+    @_builtins.property
+    def part_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and so long is each"""
+
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """output of these workers is missing: all that runs there has a gap; apply after the payload"""
+
+    @_builtins.property
+    def run_sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """these sequences' decode legs"""
+
+    @_builtins.property
+    def run_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """run on these workers from now on; apply before the payload"""
+
     def __init__(
         self,
         *,
@@ -137,10 +194,15 @@ class RouterMessage(_message.Message):
         ends: _abc.Iterable[Global___SequenceEnd] | None = ...,
         fleet: Global___Fleet | None = ...,
         draining: _builtins.bool = ...,
+        part_worker: _abc.Iterable[_builtins.int] | None = ...,
+        part_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        lost: _abc.Iterable[_builtins.int] | None = ...,
+        run_sequence: _abc.Iterable[_builtins.int] | None = ...,
+        run_worker: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "ends", b"ends", "fleet", b"fleet", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

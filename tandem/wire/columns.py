@@ -19,6 +19,7 @@ class Draft:
     __slots__ = (
         "finishes",
         "logprobs",
+        "offsets",
         "reports",
         "sequences",
         "texts",
@@ -28,6 +29,7 @@ class Draft:
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
+        self.offsets: list[int] = []
         self.token_counts: list[int] = []
         self.texts: list[str] = []
         self.token_ids: list[int] = []
@@ -36,10 +38,18 @@ class Draft:
         self.reports: list[common_pb2.PhaseReport] = []
 
     def add(
-        self, sequence: int, token_count: int, text: str, token_ids: Sequence[int] = ()
+        self,
+        sequence: int,
+        offset: int,
+        token_count: int,
+        text: str,
+        token_ids: Sequence[int] = (),
     ) -> None:
-        """One row. `token_ids` holds `token_count` ids where the sequence wants them, or none."""
+        """One row, of a sequence that has had `offset` rows before. `token_ids` holds `token_count`
+        ids where the sequence wants them, or none.
+        """
         self.sequences.append(sequence)
+        self.offsets.append(offset)
         self.token_counts.append(token_count)
         self.texts.append(text)
         if token_ids:
@@ -48,6 +58,7 @@ class Draft:
     def serialize(self) -> bytes:
         return common_pb2.TokenColumns(
             sequence=self.sequences,
+            offset=self.offsets,
             token_count=self.token_counts,
             text=self.texts,
             token_id=self.token_ids,

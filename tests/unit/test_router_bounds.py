@@ -222,7 +222,7 @@ async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> 
     def given_up_by(*times: float) -> bool:
         for each in times:
             now[0] = each
-            link.add_payload(b"x" * 300)
+            link.add_payload(1, b"x" * 300)
         return link.failure is not None
 
     assert not given_up_by(0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
@@ -235,7 +235,7 @@ async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> 
 
 async def test_a_frontend_that_is_given_up_leaves_nothing_to_send_for_ever() -> None:
     link = FrontendLink(1_000, clock=lambda: 0.0)
-    link.add_payload(b"x" * 2 * MESSAGE_BYTES)
+    link.add_payload(1, b"x" * 2 * MESSAGE_BYTES)
     assert link.failure is not None
     link.close()
     # It never suspends, so a message that is asked for again and again would stop the loop.
@@ -253,9 +253,9 @@ async def test_a_frontend_that_is_given_up_leaves_nothing_to_send_for_ever() -> 
 
 async def test_a_frontend_that_reads_too_slowly_is_given_up_past_four_times_its_bound() -> None:
     link = FrontendLink(1_000, clock=lambda: 0.0)
-    link.add_payload(b"x" * 4_000)
+    link.add_payload(1, b"x" * 4_000)
     assert link.failure is None
-    link.add_payload(b"x")
+    link.add_payload(1, b"x")
     assert isinstance(link.failure, SlowClientError)
 
 
@@ -275,7 +275,7 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
     link = FrontendLink(max_backlog_bytes=10 * MESSAGE_BYTES)
     payloads = [bytes([index]) * (MESSAGE_BYTES // 2) for index in range(9)]
     for payload in payloads:
-        link.add_payload(payload)
+        link.add_payload(1, payload)
     link.add_end(actions.EndSequence(1, 7, None))
     messages, got = link.outbox.messages(), b""
     while True:
@@ -289,8 +289,8 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
 
 async def test_joined_payloads_are_the_bytes_that_came() -> None:
     link = FrontendLink(max_backlog_bytes=1_000)
-    link.add_payload(b"\x00one")
-    link.add_payload(b"two\xff")
+    link.add_payload(1, b"\x00one")
+    link.add_payload(1, b"two\xff")
     message = await anext(link.outbox.messages())
     assert message.payload == b"\x00onetwo\xff"
 
@@ -424,6 +424,7 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
     answers = Answers(1, 1_000_000)
     columns = common_pb2.TokenColumns(
         sequence=[1],
+        offset=[0],
         token_count=[2],
         text=["hi"],
         token_id=[5, 6],
@@ -431,9 +432,10 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
             common_pb2.PhaseReport(sequence=1, phase=common_pb2.PHASE_PREFILL),
             common_pb2.PhaseReport(sequence=1, phase=common_pb2.PHASE_DECODE),
         ],
-        finish=[common_pb2.Finish(sequence=1)],
+        finish=[common_pb2.Finish(sequence=1, rows=1)],
     )
-    answers.add_payload(columns.SerializeToString())
+    answers.add_run(1, 7)
+    assert not answers.add_payload(7, columns.SerializeToString())
     got = [each async for each in answers.responses()]
     assert [each.report.phase for each in got] == [
         common_pb2.PHASE_DECODE,
@@ -445,9 +447,9 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
 
 async def test_a_slow_generate_client_is_failed_at_its_bound() -> None:
     answers = Answers(1, 10)
-    answers.add_payload(
-        common_pb2.TokenColumns(sequence=[1], token_count=[1], text=["x" * 20]).SerializeToString()
-    )
+    columns = common_pb2.TokenColumns(sequence=[1], offset=[0], token_count=[1], text=["x" * 20])
+    answers.add_run(1, 7)
+    assert not answers.add_payload(7, columns.SerializeToString())
     with pytest.raises(SlowClientError):
         await anext(answers.responses())
 

@@ -5,7 +5,7 @@ frontends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn
 
@@ -601,11 +601,13 @@ def generate_request(n: int = 1, **task: Any) -> router_pb2.GenerateRequest:
     return router_pb2.GenerateRequest(task=common_pb2.Task(sampling=sampling, **task), n=n)
 
 
-def rows(*texts: tuple[int, str], finish: tuple[int, ...] = ()) -> bytes:
+def rows(*texts: tuple[int, str], offset: int = 0, finish: Mapping[int, int] = {}) -> bytes:
+    """`finish`: sequences that end here, with the rows that each has had."""
     draft = Draft()
     for sequence, text in texts:
-        draft.add(sequence, 1, text)
-    draft.finishes += [common_pb2.Finish(sequence=each, completion_tokens=1) for each in finish]
+        draft.add(sequence, offset, 1, text)
+    for sequence, count in finish.items():
+        draft.finishes.append(common_pb2.Finish(sequence=sequence, completion_tokens=1, rows=count))
     return draft.serialize()
 
 
@@ -623,7 +625,9 @@ async def test_generate_streams_texts_and_the_finish_of_each_output() -> None:
         s.decode.say(**{to: rows((1, "a"), (2, "x"))})
         first = [await soon(call.read()), await soon(call.read())]
         assert [(each.output_index, each.text) for each in first] == [(0, "a"), (1, "x")]
-        s.decode.say(closed(one.leg), closed(two.leg), **{to: rows((2, "y"), finish=(2, 1))})
+        s.decode.say(
+            closed(one.leg), closed(two.leg), **{to: rows((2, "y"), offset=1, finish={2: 2, 1: 1})}
+        )
         rest = [await soon(call.read()), await soon(call.read())]
         assert await soon(call.code()) is grpc.StatusCode.OK
         assert [(each.output_index, each.text) for each in rest] == [(1, "y"), (0, "")]
@@ -683,5 +687,5 @@ async def test_generate_fails_where_a_worker_sends_what_is_no_payload() -> None:
         s.decode.say(**{f"to_{decode.destination}": b"\xff\xff garbage"})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await soon(call.read())
-        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg

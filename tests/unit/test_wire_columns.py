@@ -16,7 +16,7 @@ ROW = st.tuples(
 def _serialize(rows: list[tuple[int, int, str, int]]) -> bytes:
     draft = columns.Draft()
     for sequence, count, text, token in rows:
-        draft.add(sequence, count, text, [token] * count)
+        draft.add(sequence, 0, count, text, [token] * count)
         draft.finishes.append(common_pb2.Finish(sequence=sequence, stop_reason=text))
     return draft.serialize()
 
@@ -31,8 +31,8 @@ def test_two_payloads_joined_are_the_payload_of_both(
 
 def test_a_row_without_token_ids_takes_none_of_another_rows() -> None:
     draft = columns.Draft()
-    draft.add(1, 2, "ab")
-    draft.add(2, 2, "", [7, 8])
+    draft.add(1, 0, 2, "ab")
+    draft.add(2, 0, 2, "", [7, 8])
     parsed = columns.parse(draft.serialize())
     assert list(parsed.sequence) == [1, 2]
     assert list(parsed.token_count) == [2, 2]

@@ -143,6 +143,8 @@ class Leg:
     """The engine has not said yet that it let go of the request."""
     held: bool = False
     """Its output waits for the router's release, in its parcel."""
+    rows: int = 0
+    """Shown so far, those in its parcel included."""
     parcel: Parcel | None = None
     """Output that waits, or that has all left since; see `waiting`."""
     first_at: float | None = None
@@ -188,17 +190,19 @@ class Leg:
         if self.parcel is not None or size > MAX_ROW_BYTES:
             parcel = self.waiting or (self._new_parcel() if size > MAX_ROW_BYTES else None)
             if parcel is not None:
-                parcel.add(WaitingRow(count, text, token_ids, logprobs or None))
+                self.rows += parcel.add(WaitingRow(count, text, token_ids, logprobs or None))
                 return
-        outgoing = self.outgoing
+        outgoing, offset = self.outgoing, self.rows
+        self.rows = offset + 1
         draft = outgoing.draft(self.destination)
-        draft.add(self.sequence, count, text, token_ids if self.want_token_ids else ())
+        draft.add(self.sequence, offset, count, text, token_ids if self.want_token_ids else ())
         if logprobs:
             draft.logprobs.append(encoded_logprobs(self.sequence, token_ids, logprobs))
         outgoing.backlog += size
 
     def finish(self, finish: common_pb2.Finish) -> None:
         """Its last word to the client, after all rows."""
+        finish.rows = self.rows
         size = CHARACTER_BYTES * (len(finish.external_scores) + len(finish.stop_reason))
         parcel = self.waiting
         if parcel is None and size > MAX_ROW_BYTES:
@@ -235,7 +239,10 @@ class Leg:
 
     def _empty_parcel(self) -> Parcel:
         return Parcel(
-            destination=self.destination, sequence=self.sequence, shows_ids=self.want_token_ids
+            destination=self.destination,
+            sequence=self.sequence,
+            shows_ids=self.want_token_ids,
+            offset=self.rows,
         )
 
     def _new_parcel(self) -> Parcel:

@@ -71,6 +71,7 @@ class Parcel:
         "destination",
         "event",
         "finish",
+        "offset",
         "report",
         "rows",
         "sent",
@@ -78,9 +79,11 @@ class Parcel:
         "size",
     )
 
-    def __init__(self, *, destination: int, sequence: int, shows_ids: bool) -> None:
+    def __init__(self, *, destination: int, sequence: int, shows_ids: bool, offset: int) -> None:
+        """`offset`: rows of the sequence before its own."""
         self.destination = destination
         self.sequence = sequence
+        self.offset = offset
         self._shows_ids = shows_ids
         self.rows: deque[WaitingRow] = deque()
         self.size = 0
@@ -92,11 +95,12 @@ class Parcel:
         self.sent = False
         """All of it has left. Nothing more can be added."""
 
-    def add(self, row: WaitingRow) -> None:
-        """Behind the others; a large one in several."""
-        for part in row.cut(-(-row.size // MAX_ROW_BYTES)):
-            self.rows.append(part)
-            self.size += part.size
+    def add(self, row: WaitingRow) -> int:
+        """Behind the others; a large one in several. Returns in how many."""
+        parts = row.cut(-(-row.size // MAX_ROW_BYTES))
+        self.rows += parts
+        self.size += sum(part.size for part in parts)
+        return len(parts)
 
     def move(self, draft: Draft) -> int:
         """The first rows go into a frame, about MAX_ROW_BYTES of them. Returns their size."""
@@ -106,7 +110,8 @@ class Parcel:
             size = row.size
             self.size -= size
             moved += size
-            write(draft, self.sequence, row, shows_ids=self._shows_ids)
+            write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
+            self.offset += 1
         return moved
 
     def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
@@ -171,10 +176,10 @@ def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:
     return 8 + 8 * len(logprobs[0][1])
 
 
-def write(draft: Draft, sequence: int, row: WaitingRow, *, shows_ids: bool) -> None:
+def write(draft: Draft, sequence: int, offset: int, row: WaitingRow, *, shows_ids: bool) -> None:
     """A row of a parcel, into a frame."""
     count, text, token_ids, logprobs = row
-    draft.add(sequence, count, text, token_ids if shows_ids else ())
+    draft.add(sequence, offset, count, text, token_ids if shows_ids else ())
     if logprobs is not None and count:
         draft.logprobs.append(encoded_logprobs(sequence, token_ids, logprobs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.network import Network
 from simulated.script import RUNS, SEED, Request, text_of
+from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.v1 import common_pb2
 
@@ -87,6 +89,7 @@ class FrontendProcess:
         metrics = UpstreamMetrics(CollectorRegistry())
         self.demultiplexer = Demultiplexer(
             metrics,
+            Complaints(logging.getLogger(__name__)),
             model=self.model,
             tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
             max_open=10_000,

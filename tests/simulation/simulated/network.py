@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from simulated.loop import PROCESS, Process, VirtualLoop
 
@@ -140,7 +141,10 @@ class Call:
             raise asyncio.CancelledError
         item = await self.down.read()
         if isinstance(item, bytes):
-            message = self._deserialize(item)
+            try:
+                message = self._deserialize(item)
+            except DecodeError:
+                return None  # as grpc.aio has it
             self._network.watch_arrival(self, message)
             return message
         self.down._arrived.append(item)  # also for whoever reads again

@@ -66,10 +66,10 @@ class EchoWorker(worker_pb2_grpc.WorkerServicer):
         if self._decodes:
             started = worker_pb2.LegEvent(leg=start.leg, started=worker_pb2.LegStarted())
             frames.put_nowait(worker_pb2.WorkerFrame(events=[started]))
-            for number, text in enumerate(ROWS, 1):
+            for number, text in enumerate(ROWS):
                 draft = Draft()
-                draft.add(start.sequence, 1, text)
-                if number == len(ROWS):
+                draft.add(start.sequence, number, 1, text)
+                if number == len(ROWS) - 1:
                     draft.finishes.append(_finish(start.sequence))
                 payload = draft.serialize()
                 envelope = worker_pb2.Envelope(destination=start.destination, payload=payload)
@@ -86,6 +86,7 @@ def _finish(sequence: int) -> common_pb2.Finish:
         sequence=sequence,
         reason=common_pb2.FINISH_REASON_STOP,
         completion_tokens=len(ROWS),
+        rows=len(ROWS),
     )
 
 

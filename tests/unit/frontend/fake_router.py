@@ -7,6 +7,7 @@ router would say.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,11 +34,11 @@ class Reply:
         self.cancelled = asyncio.Event()
 
     def text(self, text: str, *, output: int = 0, tokens: int = 1) -> None:
-        self._stream.draft.add(self.first + output, tokens, text)
+        self._stream.add_row(self.first + output, tokens, text)
         self._stream.outbox.notify()
 
     def token_ids(self, token_ids: Sequence[int], *, output: int = 0) -> None:
-        self._stream.draft.add(self.first + output, len(token_ids), "", token_ids)
+        self._stream.add_row(self.first + output, len(token_ids), "", token_ids)
         self._stream.outbox.notify()
 
     def logprobs(self, entry: common_pb2.TokenLogprobs, *, output: int = 0) -> None:
@@ -67,6 +68,7 @@ class Reply:
                 prompt_tokens=len(self.task.prompt_token_ids),
                 completion_tokens=completion_tokens,
                 cached_tokens=cached_tokens,
+                rows=self._stream.rows[self.first + output],
             )
         )
         self._stream.outbox.notify()
@@ -99,6 +101,7 @@ class Stream:
 
     def __init__(self, fleet: router_pb2.Fleet, *, draining: bool) -> None:
         self.draft = Draft()
+        self.rows: Counter[int] = Counter()
         self.ends: list[router_pb2.SequenceEnd] = []
         self.fleet: router_pb2.Fleet | None = fleet
         self.draining = draining
@@ -106,6 +109,11 @@ class Stream:
         self.outbox = Outbox(self._take)
         self._taken = asyncio.Event()
         self.outbox.notify()
+
+    def add_row(self, sequence: int, tokens: int, text: str, ids: Sequence[int] = ()) -> None:
+        """The sequence's next one."""
+        self.draft.add(sequence, self.rows[sequence], tokens, text, ids)
+        self.rows[sequence] += 1
 
     async def flushed(self) -> None:
         while self.draft.sequences or self.draft.finishes or self.ends:

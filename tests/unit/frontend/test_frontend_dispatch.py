@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +15,7 @@ from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.request_state import RequestState
 from frontend.upstream.router_stream import RouterStream
 from frontend.upstream.submission import Prompt
+from tandem.complaints import Complaints
 from tandem.errors import RouterLostError, SlowClientError, TandemError, TooLargeError, WorkerError
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
@@ -26,6 +28,7 @@ class Bench:
         self._stack = stack
         self.demultiplexer = Demultiplexer(
             UpstreamMetrics(CollectorRegistry()),
+            Complaints(logging.getLogger(__name__)),
             model="m",
             tokenizer_sha256="ours",
             max_open=64,
@@ -53,6 +56,7 @@ class Bench:
         self.demultiplexer.receive(stream, router_pb2.RouterMessage(fleet=fleet))
 
     def rows(self, stream: RouterStream, **columns: Any) -> None:
+        columns.setdefault("offset", [0] * len(columns.get("sequence", ())))
         payload = common_pb2.TokenColumns(**columns).SerializeToString()
         self.demultiplexer.receive(stream, router_pb2.RouterMessage(payload=payload))
 
@@ -181,12 +185,206 @@ async def test_a_frame_that_lost_all_its_token_ids_ends_the_requests_that_want_t
     assert isinstance(asked.error, WorkerError)
 
 
+class Worker:
+    """One that a router of the bench speaks for."""
+
+    def __init__(self, bench: Bench, stream: RouterStream, number: int) -> None:
+        self._bench, self._stream, self.number = bench, stream, number
+
+    def runs(self, *sequences: int) -> None:
+        message = router_pb2.RouterMessage(
+            run_sequence=sequences, run_worker=[self.number] * len(sequences)
+        )
+        self._bench.demultiplexer.receive(self._stream, message)
+
+    def says(self, payload: bytes) -> None:
+        message = router_pb2.RouterMessage(
+            payload=payload, part_worker=[self.number], part_bytes=[len(payload)]
+        )
+        self._bench.demultiplexer.receive(self._stream, message)
+
+    def rows(self, **columns: Any) -> None:
+        self.says(common_pb2.TokenColumns(**columns).SerializeToString())
+
+
+def complaints(stream: RouterStream) -> dict[int, str]:
+    message = stream._take()
+    return {} if message is None else {each.worker: each.fault for each in message.complaint}
+
+
+def _row(sequence: int, offset: int, text: str = "x", count: int = 1) -> dict[str, Any]:
+    return {
+        "sequence": [sequence],
+        "offset": [offset],
+        "token_count": [count],
+        "text": [text],
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        (lambda mine, other: _row(mine, 2), "missing"),
+        (lambda mine, other: _row(mine, 0), "comes again"),
+        (lambda mine, other: _row(mine, 2**32 - 1), "missing"),
+        (lambda mine, other: _row(mine, 1, count=2**32 - 1), "cannot be"),
+        (lambda mine, other: _row(mine, 1, count=65_537), "cannot be"),
+        (lambda mine, other: {"finish": [common_pb2.Finish(sequence=mine, rows=2)]}, "missing"),
+        (lambda mine, other: {"finish": [common_pb2.Finish(sequence=mine, rows=0)]}, "missing"),
+        (
+            lambda mine, other: {
+                "finish": [common_pb2.Finish(sequence=mine, rows=1, completion_tokens=2**32 - 1)]
+            },
+            "missing",
+        ),
+        (
+            lambda mine, other: {
+                "finish": [common_pb2.Finish(sequence=mine, rows=1, cached_tokens=2**32 - 1)]
+            },
+            "missing",
+        ),
+        (lambda mine, other: {**_row(mine, 1), "text": []}, "differ in length"),
+        (lambda mine, other: {**_row(mine, 1), "offset": []}, "differ in length"),
+        (lambda mine, other: {**_row(mine, 1), "token_count": [1, 1]}, "differ in length"),
+        (lambda mine, other: {**_row(mine, 1), "token_id": [7]}, "disagree"),
+        (None, "no tandem.v1.TokenColumns"),
+    ],
+)
+async def test_a_bad_frame_ends_what_it_is_of_and_its_worker_is_named(
+    bench: Bench, columns: Any, fault: str
+) -> None:
+    router = bench.router()
+    mine, other = bench.ask(), bench.ask()
+    sent(router)
+    bad, good = Worker(bench, router, 1), Worker(bench, router, 2)
+    bad.runs(mine.base)
+    good.runs(other.base)
+    bad.rows(**_row(mine.base, 0))
+    good.rows(**_row(other.base, 0))
+    if columns is None:
+        bad.says(b"\xff")
+    else:
+        bad.rows(**columns(mine.base, other.base))
+    good.rows(**_row(other.base, 1), finish=[common_pb2.Finish(sequence=other.base, rows=2)])
+    assert isinstance(mine.error, WorkerError)
+    assert (other.error, other.open_choices, len(other.take()[0])) == (None, 0, 2)
+    assert len(mine.take()[0]) == 1
+    said = complaints(router)
+    assert list(said) == [1]
+    assert fault in said[1]
+
+
+@pytest.mark.parametrize("end", [False, True])
+async def test_rows_of_another_worker_s_sequence_touch_it_not(bench: Bench, end: bool) -> None:
+    router = bench.router()
+    mine, other = bench.ask(), bench.ask()
+    sent(router)
+    bad, good = Worker(bench, router, 1), Worker(bench, router, 2)
+    bad.runs(mine.base)
+    good.runs(other.base)
+    if end:
+        bad.rows(finish=[common_pb2.Finish(sequence=other.base)])
+    else:
+        bad.rows(**_row(other.base, 0, "not yours"))
+    good.rows(**_row(other.base, 0, "yours"))
+    assert (mine.error, other.error, other.open_choices) == (None, None, 1)
+    assert [row[1] for row in other.take()[0]] == ["yours"]
+    assert "run elsewhere" in complaints(router)[1]
+
+
+async def test_rows_of_a_request_that_has_gone_are_no_fault(bench: Bench) -> None:
+    router = bench.router()
+    gone = bench.ask()
+    worker = Worker(bench, router, 1)
+    worker.runs(gone.base)
+    gone.fail(WorkerError("gone"))
+    worker.rows(**_row(gone.base, 0))
+    assert complaints(router) == {}
+
+
+async def test_a_row_without_its_sequence_ends_all_that_runs_on_its_worker(bench: Bench) -> None:
+    router = bench.router()
+    first, second, other = bench.ask(), bench.ask(), bench.ask()
+    sent(router)
+    worker = Worker(bench, router, 1)
+    worker.runs(first.base, second.base)
+    worker.rows(**{**_row(first.base, 0), "offset": [0, 0], "text": ["a", "b"]})
+    assert isinstance(first.error, WorkerError)
+    assert isinstance(second.error, WorkerError)
+    assert other.error is None
+
+
+async def test_what_the_router_could_not_pass_on_ends_what_runs_there(bench: Bench) -> None:
+    router = bench.router()
+    mine, other = bench.ask(), bench.ask()
+    sent(router)
+    Worker(bench, router, 1).runs(mine.base)
+    Worker(bench, router, 2).runs(other.base)
+    bench.demultiplexer.receive(router, router_pb2.RouterMessage(lost=[1, 77]))
+    assert isinstance(mine.error, WorkerError)
+    assert (other.error, complaints(router)) == (None, {})
+
+
+async def test_a_sequence_that_is_tried_again_is_the_next_worker_s(bench: Bench) -> None:
+    router = bench.router()
+    state = bench.ask()
+    sent(router)
+    first, second = Worker(bench, router, 1), Worker(bench, router, 2)
+    first.runs(state.base)
+    second.runs(state.base)
+    first.says(b"\xff")
+    assert state.error is None
+    second.says(b"\xff")
+    assert isinstance(state.error, WorkerError)
+
+
+async def test_a_router_says_only_where_its_own_requests_run(bench: Bench) -> None:
+    router = bench.router()
+    state = bench.ask()
+    other = RouterStream()
+    Worker(bench, other, 1).runs(state.base, 2**64 - 1)
+    Worker(bench, other, 1).says(b"\xff")
+    assert state.error is None
+    Worker(bench, router, 1).runs(state.base)
+    Worker(bench, router, 1).rows(**_row(state.base, 0))
+    assert len(state.take()[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"part_worker": [1], "part_bytes": [2]},
+        {"part_worker": [1], "part_bytes": []},
+        {"part_worker": [1, 2], "part_bytes": [3]},
+        {"part_worker": [0], "part_bytes": [3]},
+        {"run_worker": [1]},
+    ],
+)
+async def test_parts_that_do_not_add_up_are_the_router_s_fault(
+    bench: Bench, parts: dict[str, list[int]]
+) -> None:
+    with pytest.raises(ValueError, match=r"parts|zip"):
+        bench.demultiplexer.receive(
+            bench.router(), router_pb2.RouterMessage(payload=b"abc", **parts)
+        )
+
+
+async def test_reports_with_numbers_that_cannot_be_are_left_out(bench: Bench) -> None:
+    router = bench.router()
+    state = bench.ask()
+    odd = [float("nan"), float("inf"), -1.0, 0.5]
+    reports = [common_pb2.PhaseReport(sequence=state.base, phase_seconds=each) for each in odd]
+    bench.rows(router, report=reports)
+    assert [each.phase_seconds for each in state.reports] == [0.5]
+
+
 async def test_a_client_that_reads_too_slowly_is_given_up(bench: Bench) -> None:
     router = bench.router()
     state = bench.ask()
     state.pump = lambda: False
-    for _ in range(20):
-        bench.rows(router, sequence=[state.base], token_count=[1], text=["x" * 1_000])
+    for row in range(20):
+        text = ["x" * 1_000]
+        bench.rows(router, sequence=[state.base], offset=[row], token_count=[1], text=text)
     assert isinstance(state.error, SlowClientError)
     assert bench.client.aborted
 

@@ -251,7 +251,7 @@ def test_a_size_is_never_less_than_what_travels() -> None:
     logprobs: list[TokenLogprob] = [(-0.1, [(2**31, -0.5)] * 20)] * 50
     row = WaitingRow(50, "\U0001f600" * 1000, (100_000,) * 50, logprobs)
     draft = outgoing.Draft()
-    outgoing.write(draft, 2**62 + 7, row, shows_ids=True)
+    outgoing.write(draft, 2**62 + 7, 2**31, row, shows_ids=True)
     assert len(draft.serialize()) <= row.size + 50 * 4 + 50 * 20  # ids are varints of up to 5 bytes
 
 

@@ -1,0 +1,40 @@
+"""Which worker each open sequence runs on, as routers say: whose output it may be, and what ends
+where that worker's output is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_stream import RouterStream
+
+_NONE: Mapping[int, RequestState] = MappingProxyType({})
+
+
+class Runs:
+    """A router numbers its workers for itself, so a worker is known by stream and number."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[RouterStream, int], dict[int, RequestState]] = {}
+        self._at: dict[int, tuple[RouterStream, int]] = {}
+
+    def begin(self, stream: RouterStream, worker: int, sequence: int, state: RequestState) -> None:
+        """It runs there from now on, and nowhere else."""
+        self.end(sequence)
+        self._at[sequence] = stream, worker
+        self._of.setdefault((stream, worker), {})[sequence] = state
+
+    def end(self, sequence: int) -> None:
+        """Nothing more is expected of it. It need not be known."""
+        place = self._at.pop(sequence, None)
+        if place is not None:
+            here = self._of[place]
+            del here[sequence]
+            if not here:
+                del self._of[place]
+
+    def of(self, stream: RouterStream, worker: int) -> Mapping[int, RequestState]:
+        """The requests of the sequences that run on a worker, by sequence."""
+        return self._of.get((stream, worker), _NONE)

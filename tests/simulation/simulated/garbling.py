@@ -1,0 +1,85 @@
+"""Output as a broken worker sends it: rows that are lost, come again, are of another sequence or
+have numbers that cannot be, columns that disagree, bytes that are none.
+
+Whose output it was is noted: they may fail, and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from router.core.actions import StartLeg
+from simulated.dice import Dice
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.columns import parse
+
+COLUMNS = ("sequence", "offset", "token_count", "text")
+
+
+class Garbler:
+    """Of one router: what it reads of its workers."""
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+        self._ran: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+        """Requests by sequence, by the frontend and the worker that they ever ran on."""
+
+    def started(self, action: StartLeg, trace_id: str) -> None:
+        """A leg was started."""
+        self._ran[action.frontend, action.worker][action.sequence] = int(trace_id, 16)
+
+    def garble(self, address: str, envelope: worker_pb2.Envelope) -> bool:
+        """Change it, and note the requests whose output that spoils. Returns whether it can be seen
+        of the payload alone.
+        """
+        ran = self._ran[envelope.destination, address]
+        others = {
+            sequence
+            for (frontend, worker), there in self._ran.items()
+            if frontend == envelope.destination and worker != address
+            for sequence in there
+        }
+        spoilt, seen = self._change(envelope, set(ran), others - set(ran))
+        self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
+        return seen
+
+    def _change(
+        self, envelope: worker_pb2.Envelope, mine: set[int], others: set[int]
+    ) -> tuple[set[int], bool]:
+        source = self._dice.random
+        columns = parse(envelope.payload)
+        named = {*columns.sequence, *(finish.sequence for finish in columns.finish)}
+        kind = source.choice(("bytes", "column", "lost", "again", "another", "foreign", "huge"))
+        if kind == "bytes" or not columns.sequence:
+            envelope.payload += b"\xff"
+            return mine | named, True
+        place = source.randrange(len(columns.sequence))
+        # Where there are ids, they no longer belong to the rows.
+        spoilt, seen = named if columns.token_id else {columns.sequence[place]}, False
+        if kind == "column":
+            column = source.choice([columns.token_count, columns.text, columns.offset])
+            del column[place]
+            spoilt, seen = named, True
+        elif kind == "lost":
+            _keep(columns, [each for each in range(len(columns.sequence)) if each != place])
+        elif kind == "again":
+            _keep(columns, [*range(len(columns.sequence)), place])
+        elif kind == "huge":
+            number = source.choice((columns.token_count, columns.offset))
+            number[place] = 2**32 - 1
+        else:
+            into = sorted(others if kind == "foreign" else mine) or [2**63]
+            columns.sequence[place] = source.choice(into)
+            spoilt |= {columns.sequence[place]} & mine
+        envelope.payload = columns.SerializeToString()
+        return spoilt, seen
+
+
+def _keep(columns: common_pb2.TokenColumns, places: Iterable[int]) -> None:
+    """Keep those rows alone. Token ids stay as they are, and so disagree with them."""
+    for name in COLUMNS:
+        column = getattr(columns, name)
+        kept = [column[place] for place in places]
+        del column[:]
+        column.extend(kept)

@@ -1,0 +1,228 @@
+"""Whether a worker's output can be read: who says so, what is counted, and who is taken out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from router.conduct import WITHIN_SECONDS, Conduct
+from router.config import RouterConfig
+from router.core import events
+from router.core.values import Fingerprint, Phase, Profile
+from router.inspection import SECONDS, Inspection
+from router.links import FrontendLink, WorkerLink
+from router.relay import MAX_PAYLOAD_BYTES, Relay
+from router.server import build_core
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+
+_KIND = Fingerprint("m", "", "e", "1", "f", 16, "", "", 1, "t", 1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rows(*numbers: tuple[int, int], finish: tuple[tuple[int, int], ...] = ()) -> bytes:
+    """Rows of so and so many sequences, each with its offset; ends, each with its rows."""
+    return common_pb2.TokenColumns(
+        sequence=[sequence for sequence, _ in numbers],
+        offset=[offset for _, offset in numbers],
+        token_count=[1] * len(numbers),
+        text=["x"] * len(numbers),
+        finish=[common_pb2.Finish(sequence=each, rows=count) for each, count in finish],
+    ).SerializeToString()
+
+
+# --- conduct ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "after", "condemned"),
+    [
+        ((0.0, 1.0), 3, False),
+        ((0.0, 1.0, 2.0), 3, True),
+        ((0.0, 1.0, WITHIN_SECONDS), 3, True),
+        ((0.0, 1.0, WITHIN_SECONDS + 1.0), 3, False),
+        ((0.0, 50.0, 61.0, 62.0), 3, True),
+        ((0.0,), 1, True),
+        ((0.0, 1.0, 2.0, 3.0), 0, False),
+    ],
+)
+async def test_a_few_faults_within_a_minute_condemn_a_worker(
+    times: tuple[float, ...], after: int, condemned: bool
+) -> None:
+    clock = Clock()
+    conduct = Conduct("a:1", eject_after=after, clock=clock)
+    for clock.now in times:
+        conduct.blame("nonsense")
+    assert conduct.condemned == condemned
+    assert conduct.faults == len(times)
+
+
+async def test_an_ejected_worker_begins_anew() -> None:
+    conduct = Conduct("a:1", eject_after=1, eject_seconds=7.0, clock=Clock())
+    conduct.blame("nonsense")
+    assert "ejected for 7 s" in conduct.eject()
+    assert (conduct.condemned, conduct.ejections, conduct.faults) == (False, 1, 1)
+
+
+async def test_faults_are_named_sparingly_and_counted_all(caplog: pytest.LogCaptureFixture) -> None:
+    conduct = Conduct("a:1")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            conduct.blame("nonsense")
+        conduct.close()
+    said: Any = caplog.records
+    assert {(each.address, each.reason) for each in said[:-1]} == {("a:1", "nonsense")}
+    assert len(said) - 1 + said[-1].count == 20
+    assert len(said) < 10
+
+
+# --- inspection ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payloads", "fault"),
+    [
+        ([rows((1, 4)), rows((1, 5), (2, 0), (1, 6))], ""),
+        ([rows((1, 4)), rows(finish=((1, 5),))], ""),
+        ([rows(finish=((1, 5),)), rows((1, 0))], ""),
+        ([b"\xff"], "no tandem.v1.TokenColumns"),
+        ([rows((1, 4)), rows((1, 6))], "missing or comes again"),
+        ([rows((1, 4)), rows((1, 4))], "missing or comes again"),
+        ([rows((1, 4), (1, 4))], "missing or comes again"),
+        ([rows((1, 4)), rows(finish=((1, 6),))], "missing or comes again"),
+        ([rows((9, 0))], "run elsewhere"),
+        ([common_pb2.TokenColumns(sequence=[1], offset=[0]).SerializeToString()], "differ"),
+        ([common_pb2.TokenColumns(text=["a"]).SerializeToString()], "differ"),
+    ],
+)
+async def test_an_inspection_finds_what_a_frontend_would(payloads: list[bytes], fault: str) -> None:
+    inspection = Inspection(until=1.0)
+    found = [inspection.fault(1, each, lambda sequence: sequence == 9) for each in payloads]
+    assert found[:-1] == [""] * (len(payloads) - 1)
+    assert fault in found[-1]
+    assert bool(found[-1]) == bool(fault)
+
+
+async def test_frontends_number_their_sequences_each_for_itself() -> None:
+    inspection = Inspection(until=1.0)
+    for frontend in (1, 2):
+        assert not inspection.fault(frontend, rows((1, 3)), lambda _: False)
+
+
+# --- the relay -------------------------------------------------------------------------------
+
+
+class Bench:
+    """A relay with one frontend, and a pair that has the frontend's sequence 41."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.relay = Relay(build_core(RouterConfig()), clock=self.clock)
+        self.frontend = FrontendLink(1_000_000_000)
+        self.number = self.relay.frontend_up(self.frontend)
+        self.decode = WorkerLink(Conduct("d", clock=self.clock))
+        self._up("p", WorkerLink(), Phase.PREFILL)
+        self._up("d", self.decode, Phase.DECODE)
+        submit = events.Submit(
+            frontend=self.number, first_sequence=41, n=1, model="m", timeout_seconds=9.0, task=b""
+        )
+        self.relay.handle(submit)
+
+    def _up(self, address: str, link: WorkerLink, phase: Phase) -> None:
+        profile = Profile(
+            name=address, phase=phase, fingerprint=_KIND, max_sequences=4, context_length=64
+        )
+        self.relay.worker_up(address, link, listed_as=phase, profile=profile)
+
+    def say(self, payload: bytes) -> None:
+        envelope = worker_pb2.Envelope(destination=self.number, payload=payload)
+        self.relay.frame("d", worker_pb2.WorkerFrame(envelopes=[envelope]))
+
+    def complain(self) -> None:
+        self.relay.complaint(self.decode.number, "nonsense")
+
+    def told(self) -> router_pb2.RouterMessage:
+        message = self.frontend._take()
+        assert message is not None
+        return message
+
+
+async def test_a_frontend_is_told_which_worker_a_sequence_runs_on_before_its_output() -> None:
+    bench = Bench()
+    bench.say(b"one")
+    bench.say(b"two")
+    told = bench.told()
+    assert (list(told.run_sequence), list(told.run_worker)) == ([41], [bench.decode.number])
+    assert (told.payload, list(told.part_worker), list(told.part_bytes)) == (
+        b"onetwo",
+        [bench.decode.number],
+        [6],
+    )
+
+
+async def test_what_several_workers_said_stays_apart() -> None:
+    link = FrontendLink(1_000_000)
+    for worker, payload in ((1, b"a"), (2, b"bb"), (2, b"b"), (1, b"c")):
+        link.add_payload(worker, payload)
+    message = link._take()
+    assert message is not None
+    assert message.payload == b"abbbc"
+    assert (list(message.part_worker), list(message.part_bytes)) == ([1, 2, 1], [1, 3, 1])
+
+
+async def test_a_frontend_s_word_alone_takes_no_worker_out() -> None:
+    bench = Bench()
+    for _ in range(100):
+        bench.complain()
+        bench.say(rows((41, 0)))
+        bench.decode.inspection = None
+    assert bench.decode.conduct.faults == 0
+
+
+async def test_a_worker_that_somebody_complains_of_is_looked_at_for_a_time() -> None:
+    bench = Bench()
+    bench.say(b"\xff")
+    assert bench.decode.conduct.faults == 0, "nobody had complained"
+    bench.complain()
+    for _ in range(3):
+        bench.say(b"\xff")
+    assert (bench.decode.conduct.faults, bench.decode.conduct.condemned) == (3, True)
+    bench.clock.now += SECONDS + 1
+    bench.say(b"\xff")
+    bench.say(b"\xff")
+    assert bench.decode.conduct.faults == 3
+    assert bench.decode.inspection is None
+
+
+async def test_rows_of_what_runs_elsewhere_are_a_fault() -> None:
+    bench = Bench()
+    bench.complain()
+    bench.say(rows((41, 0), (77, 0)))  # 77 may have ended
+    assert bench.decode.conduct.faults == 0
+    assert bench.relay.core.runs_elsewhere("p", bench.number, 41)
+    assert not bench.relay.core.runs_elsewhere("d", bench.number, 41)
+
+
+async def test_a_complaint_of_an_unknown_worker_is_ignored() -> None:
+    bench = Bench()
+    bench.relay.complaint(2**32 - 1, "nonsense")
+    bench.relay.complaint(0, "nonsense")
+    assert bench.decode.inspection is None
+
+
+@pytest.mark.parametrize(("extra", "lost"), [(0, False), (1, True)])
+async def test_a_payload_too_large_for_a_frontend_is_left_out_and_said(extra: int, lost: bool) -> None:
+    bench = Bench()
+    bench.say(bytes(MAX_PAYLOAD_BYTES + extra))
+    told = bench.told()
+    assert bool(told.lost) == lost
+    assert bool(told.payload) != lost
+    assert bench.decode.conduct.faults == lost
