@@ -32,6 +32,12 @@ class Dice:
     faults_end: float
     """Nothing breaks later, so that all must come to rest."""
 
+    spoilt: set[int] = field(default_factory=set)
+    """Requests whose output a broken worker spoilt."""
+
+    quirks: dict[str, str] = field(default_factory=dict)
+    """Of workers, by address."""
+
     trace: Callable[[str], None] | None = None
     """Gets a line for each thing worth telling."""
 

@@ -148,8 +148,9 @@ def draw(seed: int) -> Plan:
 def _quirk(source: random.Random, phase: Phase) -> Quirk:
     """What a worker of another make, or of a wrong deployment, does otherwise."""
     quirks: tuple[Quirk, ...] = ("newer", "layout", "full")
-    own: Quirk = "forgetful" if phase is Phase.PREFILL else "hasty"
-    return source.choice((own, own, own, own, *quirks))
+    if phase is Phase.DECODE:
+        return source.choice(("hasty", "hasty", "hasty", "garbles", "garbles", *quirks))
+    return source.choice(("forgetful", "forgetful", "forgetful", "forgetful", *quirks))
 
 
 def _share(source: random.Random, requests: list[Request]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from router.conduct import EJECT_AFTER
 from router.config import RouterConfig
 from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
@@ -19,6 +21,7 @@ from router.server import RunningRouter
 from router.servicer import RouterServicer
 from router.workers import Workers
 from simulated.dice import MOST_PAUSE, Dice
+from simulated.garbling import Garbler
 from simulated.loop import Process
 from simulated.network import CALL, Network
 from simulated.router_invariants import check
@@ -26,7 +29,6 @@ from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import router_pb2_grpc, worker_pb2
-from tandem.wire.columns import parse
 
 
 class ScriptedDiscovery:
@@ -79,6 +81,9 @@ class RouterProcess:
         )
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         self.relay = Relay(self.core, clock=loop.time)
+        self.garbler = Garbler(dice)
+        self._seen_faults: Counter[WorkerLink] = Counter()
+        """What the router must have seen itself, by stream."""
         self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))
         self._watch_relay()
         self.discovery = ScriptedDiscovery(dice)
@@ -114,6 +119,9 @@ class RouterProcess:
             ends = [begin for _, begin in taken[1:]] + [len(done)]
             for action in done:
                 self.wire.acted(action)
+                if isinstance(action, StartLeg):
+                    submit = self.core.state.legs[action.leg].sequence.request.submit
+                    self.garbler.started(action, submit.trace_id)
             for (event, begin), end in zip(taken, ends, strict=True):
                 self._trace(event, done[begin:end])
                 self.rules.observe(now, event, done[begin:end])
@@ -136,12 +144,20 @@ class RouterProcess:
         worker_up, worker_down, drain = relay.worker_up, relay.worker_down, relay.drain
 
         def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
+            link = relay._workers[address]
+            if link.conduct.condemned:
+                self.dice.fault(f"{self.name}: {address} is at fault and goes on")
+            share = 0.6 if self.dice.quirks.get(address) == "garbles" else 0.01
             for envelope in message.envelopes:
-                if self.dice.odds(0.01):
-                    envelope.payload = self._garbled(envelope.payload)
+                if envelope.destination in self.wire.frontends and self.dice.odds(share):
+                    seen = self.garbler.garble(address, envelope)
+                    if seen and link.inspection is not None:
+                        self._seen_faults[link] += 1
             self._add_strange_event(address, message)
             self.wire.frame(message)
             frame(address, message)
+            if self._seen_faults[link] > EJECT_AFTER and not link.conduct.condemned:
+                self.dice.fault(f"{self.name}: {address} sends nonsense and is not ejected")
 
         def watched_frontend_up(sink: Sink) -> int:
             number = frontend_up(sink)
@@ -176,15 +192,6 @@ class RouterProcess:
         relay.worker_up = watched_worker_up  # type: ignore[method-assign]
         relay.worker_down = watched_worker_down  # type: ignore[method-assign]
         relay.drain = watched_drain  # type: ignore[method-assign]
-
-    def _garbled(self, payload: bytes) -> bytes:
-        """Rows that have lost a token id, a text or a count, as a broken worker might send them."""
-        columns = parse(payload)
-        lists = [columns.token_id, columns.text, columns.token_count]
-        if filled := [each for each in lists if each]:
-            column = self.dice.random.choice(filled)
-            del column[self.dice.random.randrange(len(column))]
-        return columns.SerializeToString()
 
     def _add_strange_event(self, address: str, message: worker_pb2.WorkerFrame) -> None:
         """Some workers speak of legs that are not theirs."""

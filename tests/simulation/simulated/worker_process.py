@@ -42,9 +42,10 @@ from tandem.worker.shell import Shell
 PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
 
-Quirk = Literal["", "forgetful", "hasty", "newer", "layout", "full"]
+Quirk = Literal["", "forgetful", "hasty", "newer", "layout", "full", "garbles"]
 """Of a worker of another make: it keeps its verdicts to itself; it holds nothing back; its
-fingerprint has a field that routers do not know yet, or another layout; it takes no sequences.
+fingerprint has a field that routers do not know yet, or another layout; it takes no sequences; most
+of its output cannot be read.
 """
 
 

@@ -71,6 +71,7 @@ class World:
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
         self._listing: dict[str, WorkerSpec] = {}
+        self.dice.quirks = {each.address: each.quirk for each in plan.workers}
         self.routers_made = 0
 
     def run(self) -> None:
@@ -408,6 +409,9 @@ class World:
         for each in self.frontends:
             for answer in each.answers:
                 judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
+                unreadable = "output cannot be read" in str(answer.error)
+                if unreadable and answer.request.number not in self.dice.spoilt:
+                    raise BrokenRule(f"request {answer.request.number} pays for another's output")
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
 
