@@ -32,17 +32,19 @@ class Dice:
     faults_end: float
     """Nothing breaks later, so that all must come to rest."""
 
+    trace: Callable[[str], None] | None = None
+    """Gets a line for each thing worth telling."""
+
+    excused: Counter[str] = field(default_factory=Counter)
+    """Broken rules that exceptions.py lets pass, by the exception's name."""
     spoilt: set[int] = field(default_factory=set)
     """Requests whose output a broken worker spoilt."""
 
     quirks: dict[str, str] = field(default_factory=dict)
     """Of workers, by address."""
 
-    trace: Callable[[str], None] | None = None
-    """Gets a line for each thing worth telling."""
-
-    excused: Counter[str] = field(default_factory=Counter)
-    """Broken rules that exceptions.py lets pass, by the exception's name."""
+    garbled: float = 0.0
+    """The share of frames that workers spoil."""
 
     def fault(self, text: str, excuse: str = "") -> None:
         """A rule is broken. `excuse`: the exception that it would be."""

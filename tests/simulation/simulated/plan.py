@@ -80,6 +80,8 @@ class Plan:
     """What waits for a stream leaves by several messages."""
     stale_frontend: bool
     """One has another tokenizer than the workers."""
+    garbled: float
+    """The share of frames that workers spoil."""
     strangers: list[float]
     """When frontends come that break the protocol."""
 
@@ -141,6 +143,7 @@ def draw(seed: int) -> Plan:
         most_held=2 if faulty and source.random() < 0.15 else 1000,
         small_messages=source.random() < 0.3,
         stale_frontend=faulty and source.random() < 0.06,
+        garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.01, 0.1)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
 

@@ -147,7 +147,7 @@ class RouterProcess:
             link = relay._workers[address]
             if link.conduct.condemned:
                 self.dice.fault(f"{self.name}: {address} is at fault and goes on")
-            share = 0.6 if self.dice.quirks.get(address) == "garbles" else 0.01
+            share = 0.6 if self.dice.quirks.get(address) == "garbles" else self.dice.garbled
             for envelope in message.envelopes:
                 if envelope.destination in self.wire.frontends and self.dice.odds(share):
                     seen = self.garbler.garble(address, envelope)

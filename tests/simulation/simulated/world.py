@@ -71,6 +71,7 @@ class World:
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
         self._listing: dict[str, WorkerSpec] = {}
+        self.dice.garbled = plan.garbled
         self.dice.quirks = {each.address: each.quirk for each in plan.workers}
         self.routers_made = 0
 
