@@ -16,6 +16,8 @@ from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
+MAX_DESCRIPTION_BYTES = 256 * 1024
+"""A worker's description of itself: parts of it go to every frontend."""
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
@@ -26,6 +28,8 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
     phase = _PHASES.get(description.phase)
     if phase is None:
         raise WorkerError("the worker names no phase")
+    if description.ByteSize() > MAX_DESCRIPTION_BYTES:
+        raise WorkerError("the worker's description is too large")
     limits = description.limits
     if not limits.context_length or not limits.vocabulary:
         raise WorkerError("the worker has no context or no vocabulary")

@@ -185,3 +185,17 @@ def test_a_worker_that_nothing_fits_narrows_nobody_s_limits(limits: dict[str, in
     )
     with pytest.raises(WorkerError):
         translate.profile(bad)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(200_000, True), (300_000, False)])
+def test_a_worker_s_description_is_bounded(length: int, fits: bool) -> None:
+    description = worker_pb2.WorkerDescription(
+        phase=common_pb2.PHASE_DECODE,
+        limits=worker_pb2.Limits(max_sequences=1, context_length=1, vocabulary=1),
+        logits_processors=["x" * length],
+    )
+    if fits:
+        assert translate.profile(description).logits_processors
+    else:
+        with pytest.raises(WorkerError, match="too large"):
+            translate.profile(description)
