@@ -310,7 +310,10 @@ class Demultiplexer:
         if worker and fault != LOST:
             stream.complain(worker, fault)
         self._complaints.warn(
-            "output of a worker cannot be read", errors.WorkerError.code, reason=fault, worker=worker
+            "output of a worker cannot be read",
+            errors.WorkerError.code,
+            reason=fault,
+            worker=worker,
         )
 
     def _sequence_end(self, stream: RouterStream, end: router_pb2.SequenceEnd) -> None:

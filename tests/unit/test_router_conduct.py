@@ -219,7 +219,9 @@ async def test_a_complaint_of_an_unknown_worker_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(("extra", "lost"), [(0, False), (1, True)])
-async def test_a_payload_too_large_for_a_frontend_is_left_out_and_said(extra: int, lost: bool) -> None:
+async def test_a_payload_too_large_for_a_frontend_is_left_out_and_said(
+    extra: int, lost: bool
+) -> None:
     bench = Bench()
     bench.say(bytes(MAX_PAYLOAD_BYTES + extra))
     told = bench.told()
