@@ -24,10 +24,16 @@ class Garbler:
         self._dice = dice
         self._ran: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         """Requests by sequence, by the frontend and the worker that they ever ran on."""
+        self._unreadable: set[bytes] = set()
 
-    def started(self, action: StartLeg, trace_id: str) -> None:
-        """A leg was started."""
-        self._ran[action.frontend, action.worker][action.sequence] = int(trace_id, 16)
+    def started(self, action: StartLeg, trace_id: str, waiting: Iterable[bytes]) -> None:
+        """A leg was started while payloads wait for its frontend. It leaves in one message with
+        them: of what cannot be read there nobody knows that it came before.
+        """
+        request = int(trace_id, 16)
+        self._ran[action.frontend, action.worker][action.sequence] = request
+        if not self._unreadable.isdisjoint(waiting):
+            self._dice.spoilt.add(request)
 
     def garble(self, address: str, envelope: worker_pb2.Envelope) -> bool:
         """Change it, and note the requests whose output that spoils. Returns whether it can be seen
@@ -42,6 +48,8 @@ class Garbler:
         }
         spoilt, seen = self._change(envelope, set(ran), others - set(ran))
         self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
+        if seen:
+            self._unreadable.add(envelope.payload)
         return seen
 
     def _change(

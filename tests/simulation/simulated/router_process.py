@@ -121,7 +121,9 @@ class RouterProcess:
                 self.wire.acted(action)
                 if isinstance(action, StartLeg):
                     submit = self.core.state.legs[action.leg].sequence.request.submit
-                    self.garbler.started(action, submit.trace_id)
+                    link = self.relay._frontends.get(action.frontend)
+                    waiting = [each for _, each in getattr(link, "_payloads", ())]
+                    self.garbler.started(action, submit.trace_id, waiting)
             for (event, begin), end in zip(taken, ends, strict=True):
                 self._trace(event, done[begin:end])
                 self.rules.observe(now, event, done[begin:end])
