@@ -232,7 +232,8 @@ class WorkerLink:
         self._kept: dict[int, int] = {}
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
-        self._starts: deque[actions.StartLeg] = deque()
+        self._starts: deque[tuple[actions.StartLeg, worker_pb2.StartLeg]] = deque()
+        """What is to be started, and how that is said; only the task is missing."""
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
         self._over: list[int] = []
@@ -240,7 +241,10 @@ class WorkerLink:
         self._paired = False
 
     def start(self, action: actions.StartLeg) -> None:
-        self._starts.append(action)
+        """Raises ValueError where it cannot be said: it must not come to light when it leaves
+        together with others.
+        """
+        self._starts.append((action, translate.start_leg(action)))
         self.outbox.notify()
 
     def release(self, action: actions.ReleaseLeg) -> None:
@@ -269,7 +273,7 @@ class WorkerLink:
 
     def unsent(self) -> frozenset[int]:
         """Legs whose starts have not left."""
-        return frozenset(action.leg for action in self._starts)
+        return frozenset(action.leg for action, _ in self._starts)
 
     def _take(self) -> worker_pb2.WorkerCommand | None:
         self.patience.moved()
@@ -294,7 +298,7 @@ class WorkerLink:
         """As many of the first as make a message, with the tasks that they need."""
         size = 0
         while self._starts and size < MESSAGE_BYTES:
-            action = self._starts.popleft()
+            action, start = self._starts.popleft()
             kept = self._keeps(action)
             size += _ITEM_BYTES
             if kept and action.request not in self._kept:
@@ -304,7 +308,9 @@ class WorkerLink:
                 size += len(action.task)
             elif not kept:
                 size += len(action.task)
-            command.start.append(translate.start_leg(action, kept=kept))
+            start.task = action.overlay if kept else action.task + action.overlay
+            start.kept_task = action.request if kept else 0
+            command.start.append(start)
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""

@@ -64,7 +64,7 @@ class Relay:
             actions.StartLeg: self._start_leg,
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
-            actions.EndSequence: lambda action: self._frontends[action.frontend].add_end(action),
+            actions.EndSequence: self._end_sequence,
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.WorkerDied: suspects.log_death,
@@ -82,17 +82,16 @@ class Relay:
         return pairs and not self.core.draining
 
     def handle(self, *batch: events.Event) -> None:
-        """What cannot be carried out costs its own leg, and none of the actions after it."""
-        not_started: list[events.Event] = []
+        """What cannot be carried out costs its own sequence, and none of the actions after it."""
+        failed: list[events.Event] = []
         for action in self.core.handle(self._clock(), batch):
             try:
                 self._carry_out[type(action)](action)
             except Exception:
                 log.exception("an action failed", extra={"reason": type(action).__name__})
-                if isinstance(action, actions.StartLeg):
-                    not_started.append(_not_started(action))
-        if not_started:
-            self.handle(*not_started)
+                failed += _failed(action)
+        if failed:
+            self.handle(*failed)
         if self.core.draining and self.core.idle:
             self.idle.set()
 
@@ -207,9 +206,21 @@ class Relay:
 
     def _start_leg(self, action: actions.StartLeg) -> None:
         link = self._workers[action.worker]
-        link.start(action)
         if link.shows:
             self._frontends[action.frontend].add_run(action.sequence, link.number)
+        link.start(action)
+
+    def _end_sequence(self, action: actions.EndSequence) -> None:
+        """A frontend that is not told would wait until its deadline: it is told of an error, where
+        what it is to be told cannot be said.
+        """
+        sink = self._frontends[action.frontend]
+        try:
+            sink.add_end(action)
+        except Exception:
+            log.exception("an end cannot be said as it is")
+            error = InternalError("the router could not say how this sequence ended")
+            sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
 
     def _request_ended(self, action: actions.RequestEnded) -> None:
         for address in action.workers:
@@ -232,10 +243,18 @@ class Relay:
         self.fleet_changed.set()
 
 
-def _not_started(action: actions.StartLeg) -> events.LegClosed:
-    """For the core, which would wait for a leg that no worker knows of."""
-    error = InternalError("the router could not start a leg")
-    return events.LegClosed(action.worker, action.leg, Outcome.FAILED, error=error)
+def _failed(action: actions.Action) -> list[events.Event]:
+    """For the core, which would wait for a leg that no worker knows of, or that waits for ever to
+    be released. A leg that is not cancelled ends at the deadline that its worker was told.
+    """
+    match action:
+        case actions.StartLeg():
+            error = InternalError("the router could not start a leg")
+            return [events.LegClosed(action.worker, action.leg, Outcome.FAILED, error=error)]
+        case actions.ReleaseLeg():
+            error = InternalError("the router could not release a leg")
+            return [events.LegFailed(action.worker, action.leg, error)]
+    return []
 
 
 def _log_end(action: actions.RequestEnded) -> None:

@@ -140,8 +140,8 @@ def _overlay(given: bytes) -> bytes:
     return common_pb2.Task(regeneration=again).SerializeToString()
 
 
-def start_leg(action: actions.StartLeg, *, kept: bool) -> worker_pb2.StartLeg:
-    """`kept`: the worker has its task, under the number of the request."""
+def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
+    """All but its task. Raises ValueError for what has no place in the message."""
     return worker_pb2.StartLeg(
         leg=action.leg,
         destination=action.frontend,
@@ -150,8 +150,6 @@ def start_leg(action: actions.StartLeg, *, kept: bool) -> worker_pb2.StartLeg:
         room=action.room,
         kv_peer=action.kv_peer,
         timeout_ms=action.timeout_ms,
-        task=action.overlay if kept else action.task + action.overlay,
-        kept_task=action.request if kept else 0,
         hold_output=action.hold_output,
         parent_span=action.parent_span,
     )

@@ -1,5 +1,5 @@
-"""Joins client requests to the streams of sequences: numbers them and hands each row to its
-request. By which stream they go is dispatch.py's.
+"""Joins client requests to the streams of sequences: numbers them, and ends what routers end. By
+which stream they go is dispatch.py's, and what workers wrote of them output.py's.
 
 Sequence numbers are never reused in the process's life, whichever streams they go by.
 """
@@ -9,31 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-
-from google.protobuf.message import DecodeError
 
 from frontend.upstream import rows
 from frontend.upstream.dispatch import Dispatcher
 from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.output import Output
 from frontend.upstream.request_state import Client, RequestState
 from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.runs import Runs
 from frontend.upstream.submission import Submission
 from tandem import errors
 from tandem.complaints import Complaints
-from tandem.v1 import common_pb2, router_pb2
-from tandem.wire import columns as wire_columns
+from tandem.v1 import router_pb2
 
 log = logging.getLogger(__name__)
 
 _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""
-UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
-FOREIGN = "rows of sequences that run elsewhere"
-LOST = "the router could not pass it on"
 
 
 class Demultiplexer:
@@ -63,9 +57,7 @@ class Demultiplexer:
         self._max_request_bytes = max_request_bytes
         self._max_backlog_bytes = max_backlog_bytes
         self._clock = clock
-        self._routes: dict[int, RequestState] = {}
-        self._running = Runs()
-        self._complaints = complaints
+        self._output = Output(metrics, complaints, clock)
         self._open: set[RequestState] = set()
         self._touched: list[RequestState] = []
         self._idle = asyncio.Event()
@@ -133,7 +125,7 @@ class Demultiplexer:
         )
         self._open.add(state)
         self._idle.clear()
-        self._routes.update(dict.fromkeys(state.sequences, state))
+        self._output.expect(state)
         guard = asyncio.get_running_loop().call_later(
             submission.timeout_seconds + _DEADLINE_GRACE_SECONDS,
             state.fail,
@@ -168,15 +160,10 @@ class Demultiplexer:
         """Raises ValueError where the router says no part's worker, or other nonsense, and
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
-        for sequence, worker in zip(message.run_sequence, message.run_worker, strict=True):
-            self._begin(stream, sequence, worker)
-        if message.payload:
-            for worker, payload in _parts(message):
-                self._part(stream, worker, payload)
-        for worker in message.lost:
-            self._lost(stream, worker, LOST)
+        self._output.receive(stream, message)
         for end in message.ends:
-            self._sequence_end(stream, end)
+            if state := self._output.of(end.sequence):
+                state.guarded(self._sequence_end, stream, state, end)
         for state in self._touched:
             state.settle()
         self._touched.clear()
@@ -186,7 +173,8 @@ class Demultiplexer:
     def unsent(self, firsts: Sequence[int]) -> None:
         """Prompts that have not left for a router which takes nothing new: they go elsewhere."""
         for first in firsts:
-            self._dispatcher.submit_again(self._routes[first], (first,))
+            if state := self._output.of(first):
+                self._dispatcher.submit_again(state, (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
         """Submit again what its router has certainly not begun. The rest fails: hooks may have seen
@@ -226,103 +214,14 @@ class Demultiplexer:
         if not self._open:
             self._idle.set()
         for sequence in state.sequences:
-            self._routes.pop(sequence, None)
-            self._running.end(sequence)
+            self._output.end(sequence)
         self._dispatcher.withdraw(state)
 
-    def _begin(self, stream: RouterStream, sequence: int, worker: int) -> None:
-        """A sequence runs on a worker from now on, if it is open by that stream."""
-        state = self._routes.get(sequence)
-        if state is not None and state.first_of(sequence) in stream.open:
-            self._running.begin(stream, worker, sequence, state)
-
-    def _part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
-        """What one worker wrote; 0: the router does not say which."""
-        try:
-            columns = wire_columns.parse(payload)
-        except DecodeError:
-            if not worker:
-                raise
-            self._lost(stream, worker, UNREADABLE)
-            return
-        routes = self._running.of(stream, worker) if worker else self._routes
-        try:
-            out = rows.hand_out(columns, routes, self._clock())
-        except ValueError as error:
-            self._fail_of(stream, worker, columns, str(error))
-            return
-        if out.tokens:
-            self._metrics.completion_tokens.inc(out.tokens)
-        for report in columns.report:
-            if state := self._routes.get(report.sequence):
-                state.report(report)
-        for finish in columns.finish:
-            self._finish(finish, routes, out)
-        if out.strays and not out.strays.isdisjoint(self._routes):
-            self._complain(stream, worker, FOREIGN)
-        for fault in set(out.faults.values()):
-            self._complain(stream, worker, fault)
-
-    def _finish(
-        self,
-        finish: common_pb2.Finish,
-        routes: Mapping[int, RequestState],
-        out: rows.HandedOut,
+    def _sequence_end(
+        self, stream: RouterStream, state: RequestState, end: router_pb2.SequenceEnd
     ) -> None:
-        sequence = finish.sequence
-        state = routes.get(sequence)
-        if state is None:
-            out.strays.add(sequence)
-        elif not state.fits(finish):
-            out.faults[sequence] = rows.GAP
-            state.fail(rows.unreadable())
-        else:
-            self._routes.pop(sequence)
-            self._running.end(sequence)
-            state.finish(finish)
-
-    def _fail_of(
-        self, stream: RouterStream, worker: int, columns: common_pb2.TokenColumns, fault: str
-    ) -> None:
-        """End the requests that a malformed frame is of, and no others: those that it names, or,
-        where a sequence is missing in it, all that run on the worker.
-        """
-        rest = (len(columns.token_count), len(columns.text), len(columns.offset))
-        if worker and len(columns.sequence) < max(rest):
-            self._lost(stream, worker, fault)
-            return
-        finished = (finish.sequence for finish in columns.finish)
-        routes = self._running.of(stream, worker) if worker else self._routes
-        for sequence in {*columns.sequence, *finished}:
-            if state := routes.get(sequence):
-                state.fail(rows.unreadable())
-        self._complain(stream, worker, fault)
-
-    def _lost(self, stream: RouterStream, worker: int, fault: str) -> None:
-        """Output of a worker is lost, and nobody knows of what: all that runs there ends."""
-        for state in set(self._running.of(stream, worker).values()):
-            state.fail(rows.unreadable())
-        self._complain(stream, worker, fault)
-
-    def _complain(self, stream: RouterStream, worker: int, fault: str) -> None:
-        """Count it, and let the router know, which knows whose fault it is."""
-        self._metrics.unreadable.inc()
-        if worker and fault != LOST:
-            stream.complain(worker, fault)
-        self._complaints.warn(
-            "output of a worker cannot be read",
-            errors.WorkerError.code,
-            reason=fault,
-            worker=worker,
-        )
-
-    def _sequence_end(self, stream: RouterStream, end: router_pb2.SequenceEnd) -> None:
-        state = self._routes.get(end.sequence)
-        if state is None:
-            return
         if not end.HasField("error"):
-            self._routes.pop(end.sequence)
-            self._running.end(end.sequence)
+            self._output.end(end.sequence)
             state.withhold(end.sequence, end.stop_reason)
             return
         first = state.first_of(end.sequence)
@@ -339,7 +238,7 @@ class Demultiplexer:
     def _runs(self, stream: RouterStream, state: RequestState, first: int) -> bool:
         """Whether a prompt went by the stream, and not all its choices have ended."""
         choices = range(first, first + state.n)
-        return first in stream.open and any(each in self._routes for each in choices)
+        return first in stream.open and any(self._output.of(each) for each in choices)
 
     def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
         """A router that has only just started knows no workers: it is used once it has a pair. What
@@ -356,17 +255,3 @@ class Demultiplexer:
             self._dispatcher.use(stream)
         if stream is self._dispatcher.stream:
             self._served = served
-
-
-def _parts(message: router_pb2.RouterMessage) -> Iterator[tuple[int, bytes]]:
-    """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
-    payload = message.payload
-    if not message.part_worker:
-        yield 0, payload
-        return
-    if sum(message.part_bytes) != len(payload) or 0 in message.part_worker:
-        raise ValueError("parts of a payload are not those of all of it")
-    begin = 0
-    for worker, size in zip(message.part_worker, message.part_bytes, strict=True):
-        yield worker, payload[begin : begin + size]
-        begin += size

@@ -8,6 +8,7 @@ be by several. docs/design/0011-handing-over-between-routers.md says what is sen
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from frontend.upstream.metrics import UpstreamMetrics
@@ -16,11 +17,14 @@ from frontend.upstream.router_stream import RouterStream
 from tandem.errors import (
     CancelledError,
     DeadlineError,
+    InternalError,
     NoPairError,
     QueueFullError,
     RefusedError,
     RouterLostError,
 )
+
+log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -134,6 +138,9 @@ class Dispatcher:
             self.submit(state, firsts)
         except QueueFullError as error:
             state.fail(error)
+        except Exception:  # what one request is must not keep others from their router
+            log.exception("a request cannot be sent")
+            state.fail(InternalError("The frontend failed; see its log"))
 
     def _unavailable(self) -> RefusedError:
         """Why one waited in vain."""

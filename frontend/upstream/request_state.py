@@ -25,6 +25,8 @@ Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
 
 MOST_RUNS = 100
 """A choice whose output classifiers block is not run again so often."""
+MOST_NAME_CHARACTERS = 256
+"""Of a worker, or of what moves KV, in a report."""
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
 
@@ -203,7 +205,10 @@ class RequestState:
     def report(self, report: common_pb2.PhaseReport) -> None:
         """One that cannot be, or is one too many, is left out."""
         numbers = (report.hook_seconds, report.phase_seconds, report.kv_seconds)
-        fits = all(isfinite(number) and number >= 0 for number in numbers)
+        names = len(report.worker), len(report.kv_transport)
+        fits = all(isfinite(number) and number >= 0 for number in numbers) and (
+            max(names) <= MOST_NAME_CHARACTERS and report.phase in common_pb2.Phase.values()
+        )
         if fits and len(self.reports) < 2 * MOST_RUNS * self.submission.choices:
             self.reports.append(report)
 
@@ -235,6 +240,14 @@ class RequestState:
             self._touched_list.append(self)
         if self.open_choices == 0:
             self._release(self)
+
+    def guarded(self, take: Callable[..., object], *arguments: object) -> None:
+        """Do what came for this request; whatever that raises ends this request alone."""
+        try:
+            take(*arguments)
+        except Exception:
+            log.exception("what came for a request cannot be taken")
+            self.fail(InternalError("The frontend failed; see its log"))
 
     def settle(self) -> None:
         """The router's message has been handed out: pass on what it brought."""

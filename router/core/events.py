@@ -115,6 +115,14 @@ class LegClosed(msgspec.Struct, frozen=True):
     """LOST: the leg had reached its worker."""
 
 
+class LegFailed(msgspec.Struct, frozen=True):
+    """The router could not say something to the leg's worker: its sequence ends."""
+
+    worker: str
+    leg: int
+    error: TandemError
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed; nothing else happened."""
 
@@ -139,6 +147,7 @@ Event = (
     | LegStarted
     | LegVerdict
     | LegClosed
+    | LegFailed
     | Tick
     | Drain
     | Abandon

@@ -66,6 +66,7 @@ class Core:
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
             events.LegClosed: self._leg_closed,
+            events.LegFailed: self._leg_failed,
             events.Tick: self._tick,
             events.Drain: self._drain,
             events.Abandon: self._abandon,
@@ -247,6 +248,11 @@ class Core:
                 leg.worker.fill()
             elif isinstance(event.error, DrainingError):
                 self._worker_draining(events.WorkerDraining(event.worker, True))
+
+    def _leg_failed(self, event: events.LegFailed) -> None:
+        leg = self._leg_of(event.worker, event.leg)
+        if leg is not None and leg.sequence.stage is not Stage.ENDED:
+            self._lifecycle.end(leg.sequence, error=event.error)
 
     # --- time ------------------------------------------------------------------------------------
 

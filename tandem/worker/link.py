@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tandem.v1 import worker_pb2
+from tandem.wire.columns import Draft
 from tandem.wire.outbox import Outbox
 from tandem.worker.core.outgoing import Outgoing
 
@@ -16,10 +17,16 @@ class RouterLink:
     """
 
     def __init__(
-        self, *, number: int, peer: str, outgoing: Outgoing, load: Callable[[], worker_pb2.Load]
+        self,
+        *,
+        number: int,
+        peer: str,
+        outgoing: Outgoing,
+        load: Callable[[], worker_pb2.Load],
+        unsendable: Callable[[int, int], object] = lambda destination, sequence: None,
     ) -> None:
         """`number`: the core's for this stream. `load` is asked for each frame that is to report
-        it.
+        it. `unsendable` is told of a sequence, and its destination, whose output cannot be written.
         """
         self.number = number
         self.peer = peer
@@ -29,6 +36,7 @@ class RouterLink:
         """What the router did wrong, once it is broken."""
         self._outgoing = outgoing
         self._load = load
+        self._unsendable = unsendable
         self._load_due = True
 
     def give_up(self, fault: str) -> None:
@@ -44,17 +52,29 @@ class RouterLink:
     def take(self) -> worker_pb2.WorkerFrame | None:
         """The next frame; None: nothing waits. The outbox asks when it can write."""
         drafts, events = self._outgoing.take()
+        payloads = {to: self._written(to, draft) for to, draft in drafts.items()}
+        while self._outgoing.unsendable:
+            self._unsendable(*self._outgoing.unsendable.pop())
         if self._outgoing.waits:
             self.outbox.notify()
-        if not (drafts or events or self._load_due):
+        if not (payloads or events or self._load_due):
             return None
         frame = worker_pb2.WorkerFrame(
             envelopes=[
-                worker_pb2.Envelope(destination=destination, payload=draft.serialize())
-                for destination, draft in drafts.items()
+                worker_pb2.Envelope(destination=destination, payload=payload)
+                for destination, payload in payloads.items()
             ],
             events=events,
             load=self._load() if self._load_due else None,
         )
         self._load_due = False
         return frame
+
+    def _written(self, destination: int, draft: Draft) -> bytes:
+        """A frontend's payload. What of it cannot be written costs its own sequence."""
+        try:
+            return draft.serialize()
+        except ValueError:
+            for sequence in draft.blank():
+                self._outgoing.unsendable.append((destination, sequence))
+            return draft.serialize()

@@ -86,7 +86,11 @@ class Shell:
         number = self._new_link()
         self.tell(events.LinkUp(number))
         link = RouterLink(
-            number=number, peer=peer, outgoing=self._core.outgoing(number), load=self.load
+            number=number,
+            peer=peer,
+            outgoing=self._core.outgoing(number),
+            load=self.load,
+            unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
         )
         self._links[number] = link
         self._tasks[number] = KeptTasks(self._intake.read)
@@ -195,6 +199,9 @@ class Shell:
                 ]
             case actions.AskClassifiers(request_id):
                 self._told.append(events.JudgeFailed(request_id, _hook_error(error)))
+            case actions.CancelEngine(request_id):
+                log.error("the engine could not be told of a cancel", exc_info=error)
+                self._told.append(events.NotCancelled(request_id))
             case _:
                 log.error("%s was not carried out", type(action).__name__, exc_info=error)
 
@@ -223,10 +230,12 @@ class Shell:
         )
 
     def _stop_judging(self, action: actions.StopJudging) -> None:
-        if self._classifiers is not None:
-            self._classifiers.over(action.request_id)
-        if self._hooks is not None:
-            self._hooks.abort(action.request_id)
+        try:
+            if self._classifiers is not None:
+                self._classifiers.over(action.request_id)
+        finally:
+            if self._hooks is not None:
+                self._hooks.abort(action.request_id)
 
     def _send(self, action: actions.Send) -> None:
         if link := self._links.get(action.link):

@@ -306,46 +306,6 @@ def test_the_number_of_a_frontend_is_not_given_to_the_next_one() -> None:
     assert relay.frontend_up(FrontendLink(1)) != first
 
 
-def test_an_action_that_fails_costs_its_own_leg_and_no_other() -> None:
-    core = build_core(RouterConfig())
-    relay = Relay(core, clock=lambda: 0.0)
-    frontend = FrontendLink(1_000)
-    links = {phase.value: WorkerLink() for phase in Phase}
-    number = relay.frontend_up(frontend)
-    fingerprint = Fingerprint("m", "", "", "", "", 1, "", "", 1, "", 1)
-    for phase in Phase:
-        profile = Profile(
-            name="w", phase=phase, fingerprint=fingerprint, max_sequences=4, context_length=9
-        )
-        relay.worker_up(phase.value, links[phase.value], listed_as=phase, profile=profile)
-    real = links["prefill"].start
-
-    def start(action: actions.StartLeg) -> None:
-        if action.sequence == 1:
-            raise ValueError("a field that protobuf refuses")
-        real(action)
-
-    links["prefill"].start = start  # type: ignore[method-assign]
-    relay.handle(
-        *(
-            events.Submit(
-                frontend=number,
-                first_sequence=first,
-                n=1,
-                model="m",
-                timeout_seconds=5.0,
-                task=b"",
-            )
-            for first in (1, 2)
-        )
-    )
-    assert [(each.sequence, each.error.code) for each in frontend._ends] == [(1, "internal_error")]
-    assert [each.sequence for each in links["prefill"]._starts] == [2]
-    assert [each.sequence for each in links["decode"]._starts] == [1, 2]
-    assert [each.leg for each in links["decode"]._cancels] == [links["decode"]._starts[0].leg]
-    assert core.snapshot().open_sequences == 1
-
-
 # --- what workers say of themselves ----------------------------------------------------------
 
 

@@ -31,7 +31,9 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class CancelEngine(msgspec.Struct, frozen=True):
-    """The engine is to let go of a request. It is asked once."""
+    """The engine is to let go of a request. It is asked once, and again after NotCancelled, which
+    is the answer where it cannot be asked.
+    """
 
     request_id: int
 

@@ -57,6 +57,20 @@ class NotBegun(msgspec.Struct, frozen=True):
     error: TandemError
 
 
+class NotCancelled(msgspec.Struct, frozen=True):
+    """The answer to a CancelEngine that failed: the engine is asked again with the next Tick."""
+
+    request_id: int
+
+
+class Unsendable(msgspec.Struct, frozen=True):
+    """A row of a sequence could not be written for its router, and was left out."""
+
+    link: int
+    destination: int
+    sequence: int
+
+
 class Release(msgspec.Struct, frozen=True):
     """Prefill's verdict lets a decode leg's output go."""
 
@@ -127,6 +141,8 @@ Event = (
     | Start
     | Unreadable
     | NotBegun
+    | NotCancelled
+    | Unsendable
     | Release
     | Cancel
     | Stepped

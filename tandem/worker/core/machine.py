@@ -65,6 +65,8 @@ class Core:
         self._open: dict[int, Leg] = {}
         self._numbers: dict[tuple[int, int], Leg] = {}
         self._groups: dict[tuple[int, int, int], list[Leg]] = {}
+        self._to_cancel: set[int] = set()
+        """Requests that the engine could not be told to let go of."""
         self.draining = False
         self.tokens = 0
         """Delivered by the engine, for legs that were open."""
@@ -74,6 +76,8 @@ class Core:
             events.Start: self._start,
             events.Unreadable: self._unreadable,
             events.NotBegun: self._not_begun,
+            events.NotCancelled: self._not_cancelled,
+            events.Unsendable: self._unsendable,
             events.Release: self._release,
             events.Cancel: self._cancel,
             events.Stepped: self._stepped,
@@ -187,6 +191,15 @@ class Core:
             self._forget(leg)
             self._refuse(leg.link, event.command, event.error)
 
+    def _not_cancelled(self, event: events.NotCancelled) -> None:
+        self._to_cancel.add(event.request_id)
+
+    def _unsendable(self, event: events.Unsendable) -> None:
+        where = event.link, event.destination, event.sequence
+        for leg in list(self._open.values()):
+            if (leg.link, leg.destination, leg.sequence) == where:
+                self._fail(leg, InternalError("the output of this sequence cannot be written"))
+
     def _refuse(self, link: int, command: worker_pb2.StartLeg, error: TandemError) -> None:
         if not error.phase:
             error.phase = self._rules.phase
@@ -213,6 +226,11 @@ class Core:
     def _tick(self, _: events.Tick) -> None:
         for leg in [leg for leg in self._open.values() if leg.deadline <= self._now]:
             self._fail(leg, DeadlineError("the request's time ran out"))
+        again, self._to_cancel = self._to_cancel, set()
+        for request_id in sorted(again):
+            held = self._open.get(request_id)
+            if held is not None and held.engine_holds:
+                self._actions.append(actions.CancelEngine(request_id))
 
     def _drain(self, _: events.Drain) -> None:
         self.draining = True

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tandem.errors import InternalError
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
@@ -28,6 +29,7 @@ ROW_BYTES = 32
 """What a row costs beside its text, ids and log-probabilities; an estimate."""
 CHARACTER_BYTES = 4
 """At most."""
+_FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 
 
 class WaitingRow(NamedTuple):
@@ -114,6 +116,17 @@ class Parcel:
             self.offset += 1
         return moved
 
+    def spoil(self) -> None:
+        """A row cannot be written: nothing more of it is sent, and where its leg has ended already,
+        that end is an error.
+        """
+        self.rows.clear()
+        self.report = self.finish = None
+        if self.event is not None:
+            error = InternalError("the output of this sequence cannot be written").to_proto()
+            closed = worker_pb2.LegClosed(outcome=_FAILED, error=error)
+            self.event = worker_pb2.LegEvent(leg=self.event.leg, closed=closed)
+
     def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
         """Its rows have all left: what follows them goes. Returns its size."""
         self.sent = True
@@ -129,7 +142,7 @@ class Parcel:
 class Outgoing:
     """What was added since the last `take` leaves with the next one, parcels in several."""
 
-    __slots__ = ("backlog", "drafts", "events", "parcels")
+    __slots__ = ("backlog", "drafts", "events", "parcels", "unsendable")
 
     def __init__(self) -> None:
         self.drafts: dict[int, Draft] = {}
@@ -139,6 +152,8 @@ class Outgoing:
         """Released ones. Rows of their legs go behind theirs."""
         self.backlog = 0
         """Bytes that wait outside of parcels, roughly."""
+        self.unsendable: list[tuple[int, int]] = []
+        """Destinations and sequences of which a row could not be written by the last `take`."""
 
     @property
     def waits(self) -> bool:
@@ -159,7 +174,11 @@ class Outgoing:
         while parcels:
             parcel = parcels.popleft()
             draft = self.draft(parcel.destination)
-            room -= parcel.move(draft)
+            try:
+                room -= parcel.move(draft)
+            except Exception:  # noqa: BLE001 - its own data: no other leg may suffer
+                parcel.spoil()
+                self.unsendable.append((parcel.destination, parcel.sequence))
             if parcel.rows:
                 parcels.append(parcel)
             else:

@@ -14,6 +14,7 @@ from tandem.engine.base import Ending
 from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core import events
 from tandem.worker.intake import Intake
 
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
@@ -273,4 +274,101 @@ def test_a_cancel_in_one_message_with_its_start_ends_the_leg(tokenizer: Tokenize
     bench.shell.command(bench.link, both)
     assert bench.engine.cancelled == [2]
     assert bench.settle().closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+    _others_go_on(bench, first)
+
+
+# --- actions that fail, and rows that cannot be written ----------------------------------------
+
+
+def test_a_cancel_that_fails_is_tried_again_and_costs_nobody(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer)
+    first, second = bench.start(1), bench.start(2)
+    real, bench.engine.cancel = bench.engine.cancel, _raise  # type: ignore[method-assign]
+    bench.shell.command(
+        bench.link,
+        worker_pb2.WorkerCommand(cancel=[worker_pb2.CancelLeg(leg=2, reason="cancelled")]),
+    )
+    bench.engine.cancel = real  # type: ignore[method-assign]
+    assert second not in bench.engine.cancelled
+    bench.shell.tell(events.Tick())
+    assert bench.engine.cancelled == [second]
+    bench.shell.tell(events.Tick())
+    assert bench.engine.cancelled == [second], "it was asked"
+    assert bench.settle().closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
+    _others_go_on(bench, first)
+
+
+def test_a_cancel_that_failed_is_not_tried_again_once_the_engine_has_let_go(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer)
+    first, second = bench.start(1), bench.start(2)
+    real, bench.engine.cancel = bench.engine.cancel, _raise  # type: ignore[method-assign]
+    bench.cancel(2, "cancelled")
+    bench.engine.cancel = real  # type: ignore[method-assign]
+    bench.step(delta(second, [20], Ending.LENGTH))
+    bench.shell.tell(events.Tick())
+    assert bench.engine.cancelled == []
+    _others_go_on(bench, first)
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_token_ids_that_cannot_be_end_their_own_sequence(tokenizer: Tokenizer, hook: bool) -> None:
+    bench = Bench(tokenizer, hook=hook)
+    want = {"want_text": False, "want_token_ids": True}
+    first, second = bench.start(1, task=want), bench.start(2, task=want)
+    for odd in (-1, 2**32):
+        bench.step(delta(first, [10]), delta(second, [11]))
+        bench.step(delta(second, [12, odd]), delta(first, [13]))
+    closed = bench.settle().closed(2)
+    assert (closed.outcome, closed.error.code) == (FAILED, "internal_error")
+    assert bench.said.token_ids(101) == [10, 13, 10, 13]
+    assert bench.said.token_ids(102) == [11]
+    _others_go_on(bench, first)
+
+
+def test_a_text_that_cannot_be_written_ends_its_own_sequence(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, hook=False)
+    first, second = bench.start(1), bench.start(2)
+    bench.step(delta(first, [20]), delta(second, [20]))
+    odd = bench.leg(second)
+    assert odd is not None
+    odd.show("\ud800", [21], None)
+    bench.step(delta(first, [22]))
+    closed = bench.settle().closed(2)
+    assert (closed.outcome, closed.error.code) == (FAILED, "internal_error")
+    assert len(bench.said.rows(101)) == 2
+    assert [text for text, _ in bench.said.rows(102)][1:] == [""]
+    _others_go_on(bench, first)
+
+
+def test_the_end_of_a_sequence_whose_text_cannot_be_written_does_not_fit(
+    tokenizer: Tokenizer,
+) -> None:
+    """The frontend takes it for unreadable: the leg has ended, and the router was told."""
+    bench = Bench(tokenizer, hook=False)
+    first, second = bench.start(1), bench.start(2)
+    odd = bench.leg(second)
+    assert odd is not None
+    odd.show("\ud800", [21], None)
+    said = bench.step(delta(second, [22], Ending.LENGTH), delta(first, [20]))
+    assert said.finishes(102)[0].rows == len(said.rows(102)) + 1
+    _others_go_on(bench, first)
+    assert said.finishes(101)[0].rows == len(said.rows(101))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_parcel_that_cannot_be_written_ends_its_own_sequence(
+    tokenizer: Tokenizer, ended: bool
+) -> None:
+    bench = Bench(tokenizer, hook=False)
+    want = {"want_text": False, "want_token_ids": True}
+    first = bench.start(1)
+    second = bench.start(2, hold=True, task=want)
+    bench.step(delta(second, [20, -1], Ending.LENGTH if ended else None), delta(first, [20]))
+    bench.release(2)
+    bench.take()
+    closed = bench.settle().closed(2)
+    assert (closed.outcome, closed.error.code) == (FAILED, "internal_error")
+    assert bench.said.finishes(102) == []
     _others_go_on(bench, first)

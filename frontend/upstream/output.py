@@ -1,0 +1,165 @@
+"""What workers wrote, as routers pass it on: hands each row, report and end to its request.
+
+A frame that cannot be read ends the sequences that it was of, or all that run on its worker where
+nobody knows; it is counted, named, and told to the router, which knows whose fault it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from google.protobuf.message import DecodeError
+
+from frontend.upstream import rows
+from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_stream import RouterStream
+from frontend.upstream.runs import Runs
+from tandem.complaints import Complaints
+from tandem.errors import WorkerError
+from tandem.v1 import common_pb2, router_pb2
+from tandem.wire import columns as wire_columns
+
+log = logging.getLogger(__name__)
+
+UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
+FOREIGN = "rows of sequences that run elsewhere"
+LOST = "the router could not pass it on"
+
+
+class Output:
+    """Of all sequences that have not ended."""
+
+    def __init__(
+        self, metrics: UpstreamMetrics, complaints: Complaints, clock: Callable[[], float]
+    ) -> None:
+        self._metrics = metrics
+        self._complaints = complaints
+        self._clock = clock
+        self._routes: dict[int, RequestState] = {}
+        self._running = Runs()
+
+    def expect(self, state: RequestState) -> None:
+        """All of a request's sequences are open."""
+        self._routes.update(dict.fromkeys(state.sequences, state))
+
+    def of(self, sequence: int) -> RequestState | None:
+        """The request of a sequence that has not ended."""
+        return self._routes.get(sequence)
+
+    def end(self, sequence: int) -> None:
+        """Nothing more is expected of it. It need not be known."""
+        self._routes.pop(sequence, None)
+        self._running.end(sequence)
+
+    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+        """Raises ValueError where the router says no part's worker, or other nonsense, and
+        DecodeError where a payload is none and nobody knows whose: it is the router's fault.
+        """
+        for sequence, worker in zip(message.run_sequence, message.run_worker, strict=True):
+            self._begin(stream, sequence, worker)
+        if message.payload:
+            for worker, payload in _parts(message):
+                self._part(stream, worker, payload)
+        for worker in message.lost:
+            self._lost(stream, worker, LOST)
+
+    def _begin(self, stream: RouterStream, sequence: int, worker: int) -> None:
+        """A sequence runs on a worker from now on, if it is open by that stream."""
+        state = self._routes.get(sequence)
+        if state is not None and state.first_of(sequence) in stream.open:
+            self._running.begin(stream, worker, sequence, state)
+
+    def _part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
+        """What one worker wrote; 0: the router does not say which."""
+        try:
+            columns = wire_columns.parse(payload)
+        except DecodeError:
+            if not worker:
+                raise
+            self._lost(stream, worker, UNREADABLE)
+            return
+        routes = self._running.of(stream, worker) if worker else self._routes
+        try:
+            out = rows.hand_out(columns, routes, self._clock())
+        except ValueError as error:
+            self._fail_of(stream, worker, columns, str(error))
+            return
+        if out.tokens:
+            self._metrics.completion_tokens.inc(out.tokens)
+        for report in columns.report:
+            if state := self._routes.get(report.sequence):
+                state.guarded(state.report, report)
+        for finish in columns.finish:
+            self._finish(finish, routes, out)
+        if out.strays and not out.strays.isdisjoint(self._routes):
+            self._complain(stream, worker, FOREIGN)
+        for fault in set(out.faults.values()):
+            self._complain(stream, worker, fault)
+
+    def _finish(
+        self,
+        finish: common_pb2.Finish,
+        routes: Mapping[int, RequestState],
+        out: rows.HandedOut,
+    ) -> None:
+        sequence = finish.sequence
+        state = routes.get(sequence)
+        if state is None:
+            out.strays.add(sequence)
+        elif not state.fits(finish):
+            out.faults[sequence] = rows.GAP
+            state.fail(rows.unreadable())
+        else:
+            self.end(sequence)
+            state.guarded(state.finish, finish)
+
+    def _fail_of(
+        self, stream: RouterStream, worker: int, columns: common_pb2.TokenColumns, fault: str
+    ) -> None:
+        """End the requests that a malformed frame is of, and no others: those that it names, or,
+        where a sequence is missing in it, all that run on the worker.
+        """
+        rest = (len(columns.token_count), len(columns.text), len(columns.offset))
+        if worker and len(columns.sequence) < max(rest):
+            self._lost(stream, worker, fault)
+            return
+        finished = (finish.sequence for finish in columns.finish)
+        routes = self._running.of(stream, worker) if worker else self._routes
+        for sequence in {*columns.sequence, *finished}:
+            if state := routes.get(sequence):
+                state.fail(rows.unreadable())
+        self._complain(stream, worker, fault)
+
+    def _lost(self, stream: RouterStream, worker: int, fault: str) -> None:
+        """Output of a worker is lost, and nobody knows of what: all that runs there ends."""
+        for state in set(self._running.of(stream, worker).values()):
+            state.fail(rows.unreadable())
+        self._complain(stream, worker, fault)
+
+    def _complain(self, stream: RouterStream, worker: int, fault: str) -> None:
+        """Count it, and let the router know, which knows whose fault it is."""
+        self._metrics.unreadable.inc()
+        if worker and fault != LOST:
+            stream.complain(worker, fault)
+        self._complaints.warn(
+            "output of a worker cannot be read",
+            WorkerError.code,
+            reason=fault,
+            worker=worker,
+        )
+
+
+def _parts(message: router_pb2.RouterMessage) -> Iterator[tuple[int, bytes]]:
+    """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
+    payload = message.payload
+    if not message.part_worker:
+        yield 0, payload
+        return
+    if sum(message.part_bytes) != len(payload) or 0 in message.part_worker:
+        raise ValueError("parts of a payload are not those of all of it")
+    begin = 0
+    for worker, size in zip(message.part_worker, message.part_bytes, strict=True):
+        yield worker, payload[begin : begin + size]
+        begin += size
