@@ -941,6 +941,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-181",
+        "Given a worker whose output cannot be read, then the sequences it was of end with a typed "
+        "error, no other does, and a worker that goes on is ejected.",
+        ours=True,
+    ),
+    Promise(
+        "S6-182",
+        "Given a batch of which one part fails, then it costs its own sequence and the rest is "
+        "carried out.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

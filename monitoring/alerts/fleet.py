@@ -129,6 +129,18 @@ _ROUTER = (
         description="{{ $value }} of its slots are held by sequences that it should have closed.",
         expression="tandem_router_worker_overdue_legs > 0",
     ),
+    Alert(
+        name="TandemWorkerUnreadable",
+        severity="warning",
+        after="0m",
+        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} sends what cannot be read.",
+        description="Router {{ $labels.pod }} has seen it within the last quarter of an hour."
+        " Sequences that the worker runs end with worker_error, and it is ejected where it goes"
+        " on.",
+        expression="""
+            increase(tandem_router_worker_faults_total[15m]) > 0
+            or increase(tandem_router_worker_ejections_total[15m]) > 0""",
+    ),
 )
 _CHANGE = (
     Alert(

@@ -11,6 +11,7 @@ import grpc.aio
 
 from tandem import errors
 from tandem.errors import KvTransferError, TandemError
+from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import Leases
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import open_channel
@@ -128,6 +129,11 @@ class ReceiverLink:
             return  # its lease ran out before
         if expected.given_up is not None:
             self._close_room(expected, expected.given_up)
+            return
+        try:
+            checks.check_landed(landed)
+        except KvTransferError as error:
+            self._close_room(expected, error)
             return
         self._forget(expected)
         expected.end(landed)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tandem.errors import KvTransferError, TandemError
+from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import Leases, Remembered
 from tandem.kv_transfer.nixl import Memory, Write
 from tandem.kv_transfer.sender_link import SenderLink, Servicer
@@ -131,7 +132,8 @@ class Sender:
         elif room in self._offers or room in self._moving:
             link.fail(room, KvTransferError("the room is offered twice", phase=_PHASE))
         else:
-            self._leases.grant(room, offer.lease_ms / 1000, lambda: self._lease_over(room))
+            lease_ms = min(offer.lease_ms, checks.MOST_LEASE_MS)
+            self._leases.grant(room, lease_ms / 1000, lambda: self._lease_over(room))
             export = self._exports.pop(room, None)
             if export is None:
                 self._offers[room] = (link, offer)

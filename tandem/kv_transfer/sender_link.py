@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from tandem.errors import KvTransferError, TandemError
+from tandem.kv_transfer import checks
 from tandem.kv_transfer.nixl import Memory, Peer, Write
 from tandem.v1 import kv_pb2, kv_pb2_grpc
 from tandem.wire.outbox import Outbox
@@ -42,6 +43,8 @@ class SenderLink:
         self._failed: list[kv_pb2.KvFailed] = []
         self._aborted: list[int] = []
         self._peer: Peer | None = None
+        self._pages = 0
+        """How many the peer's memory has."""
         self._serving: asyncio.Task[Any] | None = None
         self.moving = 0
         """Writes under way: while there are any, decode progresses its end."""
@@ -55,6 +58,7 @@ class SenderLink:
         self._serving = asyncio.current_task()
         try:
             first = await asyncio.wait_for(anext(offers), _HELLO_SECONDS)
+            self._pages = first.hello.pages
             self._peer = self._greet(first.hello)
         except (StopAsyncIteration, TimeoutError):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stream brought no hello")
@@ -64,12 +68,12 @@ class SenderLink:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write_answers(context))
-                self._on_offers(first)
-                async for message in offers:
-                    self._on_offers(message)
+                fault = await self._read(first, offers)
                 self._outbox.close()
         finally:
             self._rooms.drop_link(self)
+        if fault:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
 
     def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> Write:
         """Begin to write pages into the peer's memory. Raises KvTransferError."""
@@ -113,12 +117,30 @@ class SenderLink:
             raise KvTransferError(
                 f"KV pages of {hello.page_bytes} bytes do not fit pages of {own.page_bytes}"
             )
+        checks.check_memory(hello)
         self._outbox.notify()
         return self._rooms.memory.connect(hello)
 
+    async def _read(self, first: kv_pb2.KvOffers, others: AsyncIterator[kv_pb2.KvOffers]) -> str:
+        """Until decode ends the stream. Returns what it did wrong; empty: nothing."""
+        try:
+            self._on_offers(first)
+            async for message in others:
+                self._on_offers(message)
+        except KvTransferError as error:
+            log.warning("a decode engine says what cannot be", extra={"reason": error.message})
+            return error.message
+        return ""
+
     def _on_offers(self, message: kv_pb2.KvOffers) -> None:
+        checks.check_offers(message)
         for offer in message.offers:
-            self._rooms.on_offer(self, offer)
+            try:
+                checks.check_offer(offer, pages=self._pages)
+            except KvTransferError as error:
+                self.fail(offer.room, error)
+            else:
+                self._rooms.on_offer(self, offer)
         for room in message.abort:
             self._rooms.on_abort(self, room)
 

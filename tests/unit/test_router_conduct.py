@@ -17,6 +17,8 @@ from router.relay import MAX_PAYLOAD_BYTES, Relay
 from router.server import build_core
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
+pytestmark = pytest.mark.promise("S6-181")
+
 _KIND = Fingerprint("m", "", "e", "1", "f", 16, "", "", 1, "t", 1)
 
 

@@ -20,6 +20,8 @@ from tandem.endings import Outcome
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
 
+pytestmark = pytest.mark.promise("S6-182")
+
 _KIND = Fingerprint("m", "", "e", "1", "f", 16, "", "", 1, "t", 1)
 BROKEN, WHOLE = 1, 2
 """Two sequences; actions of the first fail."""

@@ -11,7 +11,7 @@ from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begi
 from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.sampling import Chosen, choose
 from tandem.engine.sim.sequence import NEVER, Sequence
-from tandem.errors import KvCorruptError, ProcessorError
+from tandem.errors import KvCorruptError, KvTransferError, ProcessorError
 from tandem.v1 import common_pb2, kv_pb2
 
 
@@ -45,7 +45,8 @@ class SimModel:
     def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.
 
-        Raises KvCorruptError where it is not what prefill computed.
+        Raises KvCorruptError where it is not what prefill computed, and KvTransferError where it
+        cannot be.
         """
         started = time.thread_time()
         try:
@@ -56,6 +57,11 @@ class SimModel:
             ):
                 raise KvCorruptError(
                     "the KV pages are not those that prefill computed",
+                    phase=common_pb2.PHASE_DECODE,
+                )
+            if max((landed.first_token, *landed.top_token_id)) >= self._language.vocabulary:
+                raise KvTransferError(
+                    "prefill's first token is outside the vocabulary",
                     phase=common_pb2.PHASE_DECODE,
                 )
             self._begin(sequence)

@@ -480,7 +480,8 @@ async def test_cached_tokens_are_in_the_usage(start: Start) -> None:
             reply.finish(output=output, completion_tokens=1, cached_tokens=4 + output)
 
     frontend = await start(script)
-    usage = (await frontend.complete(prompt=["a", "b"], n=2)).json()["usage"]
+    prompts = ["one two three four five six seven", "seven six five four three two one"]
+    usage = (await frontend.complete(prompt=prompts, n=2)).json()["usage"]
     assert usage["prompt_tokens_details"] == {"cached_tokens": 10}
     assert usage["completion_tokens"] == 4
 

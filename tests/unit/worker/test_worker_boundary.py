@@ -280,6 +280,7 @@ def test_a_cancel_in_one_message_with_its_start_ends_the_leg(tokenizer: Tokenize
 # --- actions that fail, and rows that cannot be written ----------------------------------------
 
 
+@pytest.mark.promise("S6-182")
 def test_a_cancel_that_fails_is_tried_again_and_costs_nobody(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     first, second = bench.start(1), bench.start(2)
@@ -298,6 +299,7 @@ def test_a_cancel_that_fails_is_tried_again_and_costs_nobody(tokenizer: Tokenize
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-182")
 def test_a_cancel_that_failed_is_not_tried_again_once_the_engine_has_let_go(
     tokenizer: Tokenizer,
 ) -> None:
@@ -312,6 +314,7 @@ def test_a_cancel_that_failed_is_not_tried_again_once_the_engine_has_let_go(
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-182")
 @pytest.mark.parametrize("hook", [True, False])
 def test_token_ids_that_cannot_be_end_their_own_sequence(tokenizer: Tokenizer, hook: bool) -> None:
     bench = Bench(tokenizer, hook=hook)
@@ -327,6 +330,7 @@ def test_token_ids_that_cannot_be_end_their_own_sequence(tokenizer: Tokenizer, h
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-182")
 def test_a_text_that_cannot_be_written_ends_its_own_sequence(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, hook=False)
     first, second = bench.start(1), bench.start(2)
@@ -342,6 +346,7 @@ def test_a_text_that_cannot_be_written_ends_its_own_sequence(tokenizer: Tokenize
     _others_go_on(bench, first)
 
 
+@pytest.mark.promise("S6-182")
 def test_the_end_of_a_sequence_whose_text_cannot_be_written_does_not_fit(
     tokenizer: Tokenizer,
 ) -> None:
@@ -357,6 +362,7 @@ def test_the_end_of_a_sequence_whose_text_cannot_be_written_does_not_fit(
     assert said.finishes(101)[0].rows == len(said.rows(101))
 
 
+@pytest.mark.promise("S6-182")
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_parcel_that_cannot_be_written_ends_its_own_sequence(
     tokenizer: Tokenizer, ended: bool

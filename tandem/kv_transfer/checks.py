@@ -1,0 +1,54 @@
+"""What a peer's words on the hand-over stream may be. What cannot be costs its own room, or the
+peer's stream where it is of no room.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from tandem.errors import KvTransferError
+from tandem.v1 import kv_pb2
+
+MOST_PAGES = 2**24
+"""Of one memory."""
+MAX_METADATA_BYTES = 1024 * 1024
+MAX_INSTANCE_CHARACTERS = 256
+MOST_ROOMS = 65_536
+"""Offered or given up in one message; more are no engine's."""
+MOST_LEASE_MS = 24 * 3600 * 1000
+"""Decode may wait for longer: prefill writes no later than this."""
+_MOST_ADDRESS = 2**64 - 1
+
+
+def check_memory(memory: kv_pb2.KvMemory) -> None:
+    """Raises KvTransferError for one that no engine has."""
+    end = memory.base_address + memory.pages * memory.page_bytes
+    if not 0 < memory.pages <= MOST_PAGES or end > _MOST_ADDRESS:
+        raise KvTransferError(f"{memory.pages} KV pages are no engine's memory")
+    if len(memory.agent_metadata) > MAX_METADATA_BYTES:
+        raise KvTransferError("NIXL's metadata are too large")
+    if len(memory.instance) > MAX_INSTANCE_CHARACTERS:
+        raise KvTransferError("an instance's name is too long")
+
+
+def check_offers(message: kv_pb2.KvOffers) -> None:
+    """Raises KvTransferError for a message that is no engine's."""
+    if max(len(message.offers), len(message.abort)) > MOST_ROOMS:
+        raise KvTransferError(f"more than {MOST_ROOMS} rooms at once")
+
+
+def check_offer(offer: kv_pb2.KvOffer, *, pages: int) -> None:
+    """Raises KvTransferError for pages that a memory of so many does not have, or has once."""
+    if not offer.room:
+        raise KvTransferError("a room without a number is offered")
+    if len(set(offer.pages)) != len(offer.pages) or max(offer.pages, default=0) >= pages:
+        raise KvTransferError("pages are offered that cannot be")
+
+
+def check_landed(landed: kv_pb2.KvLanded) -> None:
+    """Raises KvTransferError for what no hand-over comes to."""
+    logprobs = (landed.first_logprob, *landed.top_logprob)
+    if len(landed.top_token_id) != len(landed.top_logprob) or not all(map(isfinite, logprobs)):
+        raise KvTransferError("log-probabilities came that cannot be")
+    if not (isfinite(landed.seconds) and landed.seconds >= 0):
+        raise KvTransferError("a hand-over took a time that cannot be")
