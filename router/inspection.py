@@ -36,6 +36,10 @@ class Inspection:
         rows = len(parsed.sequence)
         if not rows == len(parsed.offset) == len(parsed.token_count) == len(parsed.text):
             return "columns that differ in length"
+        if max(parsed.token_count, default=0) > columns.MOST_ROW_TOKENS:
+            return "a number that cannot be"
+        if len(parsed.token_id) > sum(parsed.token_count):
+            return "token ids of no row"
         if any(elsewhere(sequence) for sequence in {*parsed.sequence}):
             return "rows of sequences that run elsewhere"
         pairs = zip(parsed.sequence, parsed.offset, strict=True)

@@ -29,7 +29,7 @@ LOST = "the router could not pass it on"
 
 
 class Output:
-    """Of all sequences that have not ended."""
+    """Knows every sequence that has not ended, and whose it is."""
 
     def __init__(
         self, metrics: UpstreamMetrics, complaints: Complaints, clock: Callable[[], float]

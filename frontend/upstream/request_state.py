@@ -26,7 +26,7 @@ Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
 MOST_RUNS = 100
 """A choice whose output classifiers block is not run again so often."""
 MOST_NAME_CHARACTERS = 256
-"""Of a worker, or of what moves KV, in a report."""
+"""The longest name, of a worker or of what moves KV, in a report."""
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
 

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from frontend.upstream.request_state import RequestState
 from tandem.errors import WorkerError
 from tandem.v1 import common_pb2
+from tandem.wire.columns import MOST_ROW_TOKENS
 
 WITH_TOKEN_IDS = 1 << 62
-MOST_TOKENS = 65_536
-"""Tokens of one row; a worker cuts what is larger by far."""
 GAP = "a row is missing or comes again"
 HUGE = "a number that cannot be"
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
@@ -56,7 +55,7 @@ def hand_out(
         raise ValueError("the columns of a frame differ in length")
     out = HandedOut()
     rich = columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
-    if rich or max(counts, default=0) > MOST_TOKENS:
+    if rich or max(counts, default=0) > MOST_ROW_TOKENS:
         _hand_out_rich(columns, routes, now, out)
         return out
     get = routes.get
@@ -100,11 +99,11 @@ def _hand_out_rich(
         state = routes.get(sequence)
         if state is None:
             out.strays.add(sequence)
-        elif count > MOST_TOKENS:
+        elif count > MOST_ROW_TOKENS:
             _spoil(state, sequence, HUGE, out)
         elif not state.row(sequence, offset, count, text, ids, entries, now):
             _spoil(state, sequence, GAP, out)
-        out.tokens += count if count <= MOST_TOKENS else 0
+        out.tokens += count if count <= MOST_ROW_TOKENS else 0
 
 
 def _spoil(state: RequestState, sequence: int, fault: str, out: HandedOut) -> None:

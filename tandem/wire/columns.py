@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 from tandem.v1 import common_pb2
 
+MOST_ROW_TOKENS = 65_536
+"""The most of one row; a worker cuts what is larger by far."""
+
 
 class Draft:
     """One destination's output while its frame is being put together. Plain lists: filling protobuf

@@ -41,6 +41,13 @@ def rows(*numbers: tuple[int, int], finish: tuple[tuple[int, int], ...] = ()) ->
     ).SerializeToString()
 
 
+def counted(tokens: int) -> bytes:
+    """A row of so many tokens."""
+    return common_pb2.TokenColumns(
+        sequence=[1], offset=[0], token_count=[tokens], text=["x"]
+    ).SerializeToString()
+
+
 # --- conduct ---------------------------------------------------------------------------------
 
 
@@ -103,6 +110,10 @@ async def test_faults_are_named_sparingly_and_counted_all(caplog: pytest.LogCapt
         ([rows((9, 0))], "run elsewhere"),
         ([common_pb2.TokenColumns(sequence=[1], offset=[0]).SerializeToString()], "differ"),
         ([common_pb2.TokenColumns(text=["a"]).SerializeToString()], "differ"),
+        ([rows((1, 0)) + common_pb2.TokenColumns(token_id=[7]).SerializeToString()], ""),
+        ([rows((1, 0)) + common_pb2.TokenColumns(token_id=[7, 8]).SerializeToString()], "no row"),
+        ([counted(65_536)], ""),
+        ([counted(65_537)], "a number that cannot be"),
     ],
 )
 async def test_an_inspection_finds_what_a_frontend_would(payloads: list[bytes], fault: str) -> None:

@@ -5,9 +5,11 @@ its sender's stream, and a bystander goes on. A field that is added later is tri
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +39,9 @@ from router.workers import Workers
 from tandem.complaints import Complaints
 from tandem.errors import KvTransferError, TandemError, WorkerError
 from tandem.kv_transfer import checks
+from tandem.kv_transfer.lease import Leases
+from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
+from tandem.kv_transfer.sender_link import SenderLink
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
 
 pytestmark = pytest.mark.promise("S6-166", "S6-168")
@@ -498,6 +503,47 @@ def test_a_hand_over_that_cannot_be_fails_its_room(odd: dict[str, Any]) -> None:
             setattr(landed, name, value)
     with pytest.raises(KvTransferError):
         checks.check_landed(landed)
+
+
+class Rooms:
+    """What a prefill engine's link asks for."""
+
+    hello = MEMORY
+
+    def __init__(self) -> None:
+        self.offered: list[int] = []
+
+    def on_offer(self, link: SenderLink, offer: kv_pb2.KvOffer) -> None:
+        self.offered.append(offer.room)
+
+    def on_abort(self, link: SenderLink, room: int) -> None:
+        pass
+
+
+async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
+    rooms: Any = Rooms()
+    link = SenderLink(rooms)
+    link._pages = MEMORY.pages
+    bad = kv_pb2.KvOffer(room=2, pages=[2**31])
+    link._on_offers(kv_pb2.KvOffers(offers=[kv_pb2.KvOffer(room=1, pages=[1]), bad]))
+    assert rooms.offered == [1]
+    assert [each.room for each in link._take().failed] == [2]
+
+
+async def test_what_landed_and_cannot_be_fails_its_room_alone() -> None:
+    settled: dict[int, Any] = {}
+    receiver: Any = SimpleNamespace(
+        hello=MEMORY, free=lambda pages: None, forget=lambda room: None, leases=Leases()
+    )
+    link = ReceiverLink(receiver, "peer")
+    for room in (1, 2):
+        settle = functools.partial(settled.__setitem__, room)
+        link.rooms[room] = Expected(room=room, pages=[room], lease_seconds=1.0, settle=settle)
+    link._on_landed(kv_pb2.KvLanded(room=1, seconds=float("nan")))
+    link._on_landed(kv_pb2.KvLanded(room=2, seconds=1.0))
+    assert isinstance(settled[1], KvTransferError)
+    assert isinstance(settled[2], kv_pb2.KvLanded)
+    assert link.rooms == {}
 
 
 TRIED_ELSEWHERE = {

@@ -5,7 +5,7 @@ number of routers each, and no engine. Decode answers every request with the sam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,9 +16,19 @@ from tandem.wire.grpc import Server
 ROWS = tuple(f"<{number}>" for number in range(8))
 
 
+Spoil = Callable[[int, common_pb2.TokenColumns], bytes]
+"""What is sent instead of the columns of a row, by the row's number."""
+
+
 class EchoWorker(worker_pb2_grpc.WorkerServicer):
-    def __init__(self, phase: common_pb2.Phase.ValueType, fingerprint: common_pb2.Fingerprint):
+    def __init__(
+        self,
+        phase: common_pb2.Phase.ValueType,
+        fingerprint: common_pb2.Fingerprint,
+        spoil: Spoil | None = None,
+    ) -> None:
         name = common_pb2.Phase.Name(phase)
+        self._spoil = spoil
         self._decodes = phase == common_pb2.PHASE_DECODE
         self.runs: dict[str, int] = {}
         """How often each request was started, by its trace_id."""
@@ -72,6 +82,8 @@ class EchoWorker(worker_pb2_grpc.WorkerServicer):
                 if number == len(ROWS) - 1:
                     draft.finishes.append(_finish(start.sequence))
                 payload = draft.serialize()
+                if self._spoil is not None:
+                    payload = self._spoil(number, common_pb2.TokenColumns.FromString(payload))
                 envelope = worker_pb2.Envelope(destination=start.destination, payload=payload)
                 frames.put_nowait(worker_pb2.WorkerFrame(envelopes=[envelope]))
                 await asyncio.sleep(0.002)  # a step
@@ -92,10 +104,12 @@ def _finish(sequence: int) -> common_pb2.Finish:
 
 @asynccontextmanager
 async def echo_worker(
-    phase: common_pb2.Phase.ValueType, fingerprint: common_pb2.Fingerprint
+    phase: common_pb2.Phase.ValueType,
+    fingerprint: common_pb2.Fingerprint,
+    spoil: Spoil | None = None,
 ) -> AsyncIterator[tuple[EchoWorker, str]]:
     """The worker and its address."""
-    worker, server = EchoWorker(phase, fingerprint), Server()
+    worker, server = EchoWorker(phase, fingerprint, spoil), Server()
     server.add(
         lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(worker, into), "tandem.v1.Worker"
     )

@@ -16,7 +16,14 @@ from frontend.upstream.request_state import RequestState
 from frontend.upstream.router_stream import RouterStream
 from frontend.upstream.submission import Prompt
 from tandem.complaints import Complaints
-from tandem.errors import RouterLostError, SlowClientError, TandemError, TooLargeError, WorkerError
+from tandem.errors import (
+    InternalError,
+    RouterLostError,
+    SlowClientError,
+    TandemError,
+    TooLargeError,
+    WorkerError,
+)
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
 
@@ -433,3 +440,60 @@ def test_a_prompt_s_task_is_what_all_have_in_common_and_its_own() -> None:
         (3, 0.5),
         (5, 0.5),
     ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"hook_seconds": float("nan")},
+        {"phase_seconds": float("inf")},
+        {"kv_seconds": -1.0},
+        {"worker": "w" * 257},
+        {"kv_transport": "t" * 257},
+        {"phase": 77},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+async def test_a_report_that_cannot_be_is_left_out(bench: Bench, odd: dict[str, Any]) -> None:
+    stream = bench.router()
+    state = bench.ask(want_report=True)
+    good = common_pb2.PhaseReport(sequence=state.base, phase=common_pb2.PHASE_DECODE)
+    bad = common_pb2.PhaseReport()
+    bad.CopyFrom(good)
+    for name, value in odd.items():
+        setattr(bad, name, value)
+    bench.rows(stream, report=[bad, good])
+    assert state.reports == [good]
+
+
+@pytest.mark.promise("S6-182")
+async def test_what_cannot_be_taken_for_one_request_is_taken_for_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = bench.router()
+    broken, whole = bench.ask(), bench.ask()
+
+    def fail(_: Any) -> None:
+        raise OSError("of a kind that nobody expects")
+
+    monkeypatch.setattr(broken, "finish", fail)
+    ends = [common_pb2.Finish(sequence=each.base, rows=0) for each in (broken, whole)]
+    bench.rows(stream, finish=ends)
+    assert isinstance(broken.error, InternalError)
+    assert whole.error is None
+    assert whole.open_choices == 0
+
+
+@pytest.mark.promise("S6-182")
+async def test_a_request_that_cannot_be_sent_keeps_no_other_from_its_router(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, whole = bench.ask(), bench.ask()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("of a kind that nobody expects")
+
+    monkeypatch.setattr(broken, "to_submit", fail)
+    stream = bench.router()
+    assert isinstance(broken.error, InternalError)
+    assert sent(stream) == [whole.base]
