@@ -953,6 +953,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-183",
+        "Given what a simulated engine says of a hand-over and cannot be, then its room fails "
+        "alone, or its stream ends.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

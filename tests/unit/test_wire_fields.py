@@ -430,6 +430,7 @@ ANSWERS = kv_pb2.KvAnswers(
 )
 
 
+@pytest.mark.promise("S6-183")
 @pytest.mark.parametrize(
     ("pages", "fits"),
     [([0, 8], True), ([], True), ([9], False), ([2**31], False), ([2**32 - 1], False), ([1, 1], 0)],
@@ -443,6 +444,7 @@ def test_only_pages_of_the_memory_are_offered_each_once(pages: list[int], fits: 
             checks.check_offer(offer, pages=9)
 
 
+@pytest.mark.promise("S6-183")
 @pytest.mark.parametrize(
     ("changes", "fits"),
     [
@@ -470,6 +472,7 @@ def test_a_memory_is_one_that_can_be(changes: dict[str, Any], fits: bool) -> Non
             checks.check_memory(memory)
 
 
+@pytest.mark.promise("S6-183")
 @pytest.mark.parametrize("field", ["offers", "abort"])
 def test_no_engine_names_so_many_rooms_at_once(field: str) -> None:
     rooms: Any = kv_pb2.KvOffer(room=1) if field == "offers" else 1
@@ -520,6 +523,7 @@ class Rooms:
         pass
 
 
+@pytest.mark.promise("S6-183")
 async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
     rooms: Any = Rooms()
     link = SenderLink(rooms)
@@ -530,6 +534,7 @@ async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
     assert [each.room for each in link._take().failed] == [2]
 
 
+@pytest.mark.promise("S6-183")
 async def test_what_landed_and_cannot_be_fails_its_room_alone() -> None:
     settled: dict[int, Any] = {}
     receiver: Any = SimpleNamespace(

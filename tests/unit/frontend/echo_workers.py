@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
+import grpc.aio
+
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server
@@ -107,12 +110,32 @@ async def echo_worker(
     phase: common_pb2.Phase.ValueType,
     fingerprint: common_pb2.Fingerprint,
     spoil: Spoil | None = None,
+    *,
+    spoil_frame: Callable[[worker_pb2.WorkerFrame], bytes] | None = None,
 ) -> AsyncIterator[tuple[EchoWorker, str]]:
-    """The worker and its address."""
+    """The worker and its address. `spoil_frame`: what is sent instead of a frame."""
     worker, server = EchoWorker(phase, fingerprint, spoil), Server()
-    server.add(
-        lambda into: worker_pb2_grpc.add_WorkerServicer_to_server(worker, into), "tandem.v1.Worker"
-    )
+
+    def add(into: grpc.aio.Server) -> None:
+        if spoil_frame is None:
+            worker_pb2_grpc.add_WorkerServicer_to_server(worker, into)
+            return
+        methods = {
+            "Connect": grpc.stream_stream_rpc_method_handler(
+                worker.Connect,
+                request_deserializer=worker_pb2.WorkerCommand.FromString,
+                response_serializer=spoil_frame,
+            ),
+            "Describe": grpc.unary_unary_rpc_method_handler(
+                worker.Describe,
+                request_deserializer=worker_pb2.DescribeWorkerRequest.FromString,
+                response_serializer=worker_pb2.WorkerDescription.SerializeToString,
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler("tandem.v1.Worker", methods)
+        into.add_generic_rpc_handlers((handler,))
+
+    server.add(add, "tandem.v1.Worker")
     port = await server.start("127.0.0.1:0")
     try:
         yield worker, f"127.0.0.1:{port}"

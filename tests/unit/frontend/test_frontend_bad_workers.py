@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from echo_workers import ROWS, Spoil, echo_worker
 from harness import COMPLETION, MODEL, PATIENCE, Harness, Start, say_hello
 
 from router.config import RouterConfig
+from router.connection import MOST_EVENTS
 from router.server import RunningRouter, running
 from tandem import ids
 from tandem.engine import model_files
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, worker_pb2
 
 WHOLE = "".join(ROWS)
 CLIENTS = 8
@@ -86,6 +89,37 @@ LIES = (late, ends_of_others)
 """Ends of what the worker runs itself that fit: nobody can tell them from true ones."""
 
 
+def no_frame(frame: worker_pb2.WorkerFrame) -> bytes:
+    return frame.SerializeToString() + b"\xff" * bool(frame.envelopes)
+
+
+def crowded(frame: worker_pb2.WorkerFrame) -> bytes:
+    if frame.envelopes:
+        frame.events.extend([worker_pb2.LegEvent()] * (MOST_EVENTS + 1))
+    return frame.SerializeToString()
+
+
+def events_of_others(frame: worker_pb2.WorkerFrame) -> bytes:
+    """Besides, a payload that cannot be read."""
+    closed = worker_pb2.LegClosed(outcome=worker_pb2.LegClosed.OUTCOME_FAILED)
+    if frame.envelopes:
+        frame.events.extend(worker_pb2.LegEvent(leg=leg, closed=closed) for leg in range(99))
+        frame.envelopes[0].payload += b"\xff"
+    return frame.SerializeToString()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How the bad worker is bad."""
+
+    spoil: Spoil | None = None
+    spoil_frame: Callable[[worker_pb2.WorkerFrame], bytes] | None = None
+
+
+OF_ROWS = (unreadable, gap, twice, foreign, past_the_end, uneven, huge, ends_of_others, late)
+OF_FRAMES = (no_frame, crowded, events_of_others)
+
+
 async def ask(frontend: Harness) -> tuple[str, str, str]:
     """Its trace id, its text where it is whole, and the code of its error."""
     trace_id = ids.new_trace_id()
@@ -106,10 +140,14 @@ def ejections(router: RunningRouter) -> dict[str, int]:
 
 @pytest.mark.promise("S6-181")
 @pytest.mark.parametrize(
-    "spoil", [unreadable, gap, twice, foreign, past_the_end, uneven, huge, ends_of_others, late]
+    "fault",
+    [
+        *(pytest.param(Fault(spoil=each), id=each.__name__) for each in OF_ROWS),
+        *(pytest.param(Fault(spoil_frame=each), id=each.__name__) for each in OF_FRAMES),
+    ],
 )
 async def test_what_one_worker_garbles_costs_nobody_else_and_ejects_it(
-    start: Start, model_path: Path, spoil: Spoil, caplog: pytest.LogCaptureFixture
+    start: Start, model_path: Path, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     fingerprint = common_pb2.Fingerprint(
         model=MODEL, tokenizer_sha256=model_files.tokenizer_sha256(model_path)
@@ -119,7 +157,9 @@ async def test_what_one_worker_garbles_costs_nobody_else_and_ejects_it(
         enter = stack.enter_async_context
         _, prefill = await enter(echo_worker(common_pb2.PHASE_PREFILL, fingerprint))
         good, good_address = await enter(echo_worker(decode, fingerprint))
-        bad, bad_address = await enter(echo_worker(decode, fingerprint, spoil))
+        bad, bad_address = await enter(
+            echo_worker(decode, fingerprint, fault.spoil, spoil_frame=fault.spoil_frame)
+        )
         router = await enter(
             running(
                 RouterConfig(
@@ -141,7 +181,7 @@ async def test_what_one_worker_garbles_costs_nobody_else_and_ejects_it(
                 trace_id, text, code = await ask(frontend)
                 if trace_id not in bad.runs:
                     assert (text, code) == (WHOLE, "")
-                elif trace_id not in good.runs and (code or spoil not in LIES):
+                elif trace_id not in good.runs and (code or fault.spoil not in LIES):
                     assert code in TYPED
                 failed.append(code)
 
