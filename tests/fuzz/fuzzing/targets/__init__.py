@@ -1,0 +1,8 @@
+"""Every edge that is fuzzed."""
+
+from fuzzing.target import Target
+from fuzzing.targets.bodies import BODIES, FORMS
+from fuzzing.targets.http import HTTP
+from fuzzing.targets.router import CALLERS, FRONTENDS, WORKERS
+
+TARGETS: tuple[Target, ...] = (HTTP, BODIES, FORMS, FRONTENDS, CALLERS, WORKERS)

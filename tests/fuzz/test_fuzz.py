@@ -1,0 +1,85 @@
+"""Every edge takes some hundred spoilt inputs, and fuzzing finds what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fuzzing import child
+from fuzzing.found import Findings
+from fuzzing.progress import Progress
+from fuzzing.target import KINDS, Kind
+from fuzzing.watch import Plan, carry_out
+
+NAMES = [target.name for target in child.targets()]
+INPUTS = 300
+SECONDS = 60.0
+SEED = 20
+
+
+def _carry_out(name: str, folder: Path, **changes: object) -> Progress:
+    given = {"seed": SEED, "until": INPUTS, "seconds": SECONDS}
+    return carry_out(Plan(name=name, folder=folder, **given | changes))  # type: ignore[arg-type]
+
+
+def _found(folder: Path, name: str) -> dict[Kind, int]:
+    findings = Findings(folder, name)
+    return {kind: count for kind in KINDS if (count := findings.count(kind))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_spoilt_input_does_more_than_be_refused(name: str, tmp_path: Path) -> None:
+    progress = _carry_out(name, tmp_path)
+    told = [path.read_text() for path in tmp_path.glob("found/*.txt")]
+    assert (progress.done, told) == (INPUTS, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_come_of_the_seed_alone(name: str) -> None:
+    target = child.find(name)
+    corpus = target.corpus()
+    first, again = ([target.input(5, n, corpus) for n in range(40)] for _ in range(2))
+    assert first == again
+    assert first != [target.input(6, n, corpus) for n in range(40)]
+    assert len(set(first)) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("RAISE", "fault"),
+        ("LOG", "fault"),
+        ("FIVE", "5xx"),
+        ("OPEN", "leak"),
+        ("DESCRIPTORS", "leak"),
+    ],
+)
+def test_what_an_input_does_is_found_once(name: str, kind: Kind, tmp_path: Path) -> None:
+    name = f"bad_targets:{name}"
+    progress = _carry_out(name, tmp_path, until=400)
+    assert (progress.done, _found(tmp_path, name)) == (400, {kind: 1})
+
+
+def test_an_input_that_ends_the_process_is_kept_and_passed_over(tmp_path: Path) -> None:
+    name = "bad_targets:CRASH"
+    progress = _carry_out(name, tmp_path, until=8)
+    found = _found(tmp_path, name)
+    assert progress.done == 8
+    assert set(found) == {"crash"}
+    spoilt = [path.read_bytes()[0] % 3 for path in tmp_path.glob("found/crash-*.input")]
+    assert spoilt == [0] * found["crash"]
+
+
+def test_an_input_that_never_ends_is_kept_and_passed_over(tmp_path: Path) -> None:
+    name = "bad_targets:HANG"
+    progress = _carry_out(name, tmp_path, until=4, hang_seconds=0.5)
+    assert progress.done == 4
+    assert set(_found(tmp_path, name)) == {"hang"}
+
+
+def test_a_run_goes_on_where_it_ended_and_another_seed_begins_anew(tmp_path: Path) -> None:
+    name = "bad_targets:NOTHING"
+    assert _carry_out(name, tmp_path, until=100).done == 100
+    assert _carry_out(name, tmp_path, until=50).done == 100
+    assert _carry_out(name, tmp_path, until=150).done == 150
+    assert _carry_out(name, tmp_path, until=30, seed=SEED + 1).done == 30
