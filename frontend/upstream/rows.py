@@ -18,6 +18,7 @@ from tandem.wire.columns import MOST_ROW_TOKENS
 WITH_TOKEN_IDS = 1 << 62
 GAP = "a row is missing or comes again"
 HUGE = "a number that cannot be"
+NOT_WHOLE = "log-probabilities of a part of the tokens"
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
@@ -101,6 +102,8 @@ def _hand_out_rich(
             out.strays.add(sequence)
         elif count > MOST_ROW_TOKENS:
             _spoil(state, sequence, HUGE, out)
+        elif not all(map(_is_whole, entries)):
+            _spoil(state, sequence, NOT_WHOLE, out)
         elif not state.row(sequence, offset, count, text, ids, entries, now):
             _spoil(state, sequence, GAP, out)
         out.tokens += count if count <= MOST_ROW_TOKENS else 0
@@ -109,6 +112,12 @@ def _hand_out_rich(
 def _spoil(state: RequestState, sequence: int, fault: str, out: HandedOut) -> None:
     out.faults[sequence] = fault
     state.fail(unreadable())
+
+
+def _is_whole(entry: common_pb2.TokenLogprobs) -> bool:
+    """Whether every token has its log-probability."""
+    alternatives = len(entry.top_token_id) == len(entry.top_logprob)
+    return alternatives and len(entry.token_id) == len(entry.logprob)
 
 
 def _for_row(

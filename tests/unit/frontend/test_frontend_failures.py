@@ -359,6 +359,33 @@ async def test_a_malformed_frame_ends_the_requests_it_is_of_and_no_others(start:
     await frontend.router.until(lambda router: len(router.cancels) == 1)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"token_id": [5, 6], "logprob": [-0.5]},
+        {"token_id": [5], "logprob": [-0.5, -1.0]},
+        {"token_id": [5], "logprob": [-0.5], "top_count": 1, "top_token_id": [5]},
+        {"token_id": [5], "logprob": [-0.5], "top_count": 1, "top_logprob": [-0.5]},
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_that_are_not_whole_end_their_request_alone(
+    start: Start, fields: dict[str, Any], stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        if reply.task.sampling.HasField("logprobs"):
+            reply.logprobs(common_pb2.TokenLogprobs(**fields))
+        await say_hello(reply)
+
+    frontend = await start(script)
+    bad, good = await asyncio.gather(
+        frontend.complete(logprobs=1, stream=stream), frontend.complete()
+    )
+    assert "A worker's output cannot be read" in bad.text
+    assert "worker_error" in bad.text
+    assert good.json()["choices"][0]["text"] == "Hello!"
+
+
 async def test_no_text_of_a_malformed_frame_reaches_a_client(start: Start) -> None:
     async def script(reply: Reply) -> None:
         reply.text("Hel", output=0)

@@ -2,7 +2,19 @@
 
 from fuzzing.target import Target
 from fuzzing.targets.bodies import BODIES, FORMS
+from fuzzing.targets.frontend_frames import FRAMES
 from fuzzing.targets.http import HTTP
 from fuzzing.targets.router import CALLERS, FRONTENDS, WORKERS
+from fuzzing.targets.worker import DECODE, PREFILL
 
-TARGETS: tuple[Target, ...] = (HTTP, BODIES, FORMS, FRONTENDS, CALLERS, WORKERS)
+TARGETS: tuple[Target, ...] = (
+    HTTP,
+    BODIES,
+    FORMS,
+    FRONTENDS,
+    CALLERS,
+    WORKERS,
+    PREFILL,
+    DECODE,
+    FRAMES,
+)

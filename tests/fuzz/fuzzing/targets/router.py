@@ -15,7 +15,7 @@ from fuzzing.target import MODEL, FoundError, Target
 from router.core.values import Phase
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 60.0
 
 
 class RouterSubject:
