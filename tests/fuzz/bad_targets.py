@@ -40,7 +40,7 @@ class BadSubject:
             case "descriptors":
                 self._kept.append(os.open("/dev/null", os.O_RDONLY))
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         return len(self._kept) if self._fault == "open" else 0
 
     def _sleep(self) -> None:

@@ -34,7 +34,7 @@ class Subject(Protocol):
         """Raises FoundError, or whatever escapes."""
         ...
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         """Requests, legs or connections that no input may leave behind."""
         ...
 

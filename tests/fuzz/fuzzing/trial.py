@@ -27,7 +27,6 @@ class Held(NamedTuple):
     descriptors: int
     tasks: int
     memory_mb: int
-    open: int
 
 
 class Trial:
@@ -67,18 +66,19 @@ class Trial:
             pages = int(statm.read().split()[1])
         memory = pages * os.sysconf("SC_PAGESIZE") // 2**20
         tasks = len(asyncio.all_tasks(self._loop))
-        return Held(len(os.listdir("/proc/self/fd")), tasks, memory, self._subject.left_open())
+        return Held(len(os.listdir("/proc/self/fd")), tasks, memory)
 
     def close(self) -> None:
         """Look what was left behind."""
+        left_open = self._loop.run_until_complete(self._left_open())
         after = self.held()
-        before = self._before or after._replace(open=0)
+        before = self._before or after
         grown = after.memory_mb - before.memory_mb
 
         def told() -> str:
             return f"before {before}, after {self.given} inputs {after}"
 
-        if after.open:
+        if left_open:
             self._findings.add("leak", "something is left open", self._data, detail=told)
         if after.tasks > before.tasks:
             self._findings.add("leak", "tasks are left", self._data, detail=told)
@@ -89,6 +89,13 @@ class Trial:
         logging.getLogger().removeHandler(self._logged)
         self._loop.run_until_complete(_off_loop(self._stack))
         self._loop.close()
+
+    async def _left_open(self) -> int:
+        try:
+            return await self._subject.left_open()
+        except Exception as error:  # noqa: BLE001 - of an input that was still at work
+            self._failed(error)
+            return 0
 
     def _failed(self, error: BaseException) -> None:
         self._findings.add_error(error, self._data)

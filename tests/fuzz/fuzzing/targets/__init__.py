@@ -5,6 +5,7 @@ from fuzzing.targets.bodies import BODIES, FORMS
 from fuzzing.targets.frontend_frames import FRAMES
 from fuzzing.targets.http import HTTP
 from fuzzing.targets.router import CALLERS, FRONTENDS, WORKERS
+from fuzzing.targets.sockets import SOCKETS
 from fuzzing.targets.worker import DECODE, PREFILL
 
 TARGETS: tuple[Target, ...] = (
@@ -17,4 +18,5 @@ TARGETS: tuple[Target, ...] = (
     PREFILL,
     DECODE,
     FRAMES,
+    SOCKETS,
 )

@@ -60,7 +60,7 @@ class BodySubject:
         """What is made of it further on."""
         submission.to_submit(0, 1, common=common, seconds=60, parent_span=0)
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         return 0
 
 

@@ -62,7 +62,7 @@ class FramesSubject:
         """A router may fail requests with any error, so a 5xx is none of the frontend's faults."""
         check(written, asked, cut=cut, fine=range(500, 600))
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         return self._frontend.open
 
 

@@ -34,7 +34,7 @@ class HttpSubject:
         await self._frontend.end()
         check(bytes(wire.written), data, cut=cut)
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         return self._frontend.open
 
 

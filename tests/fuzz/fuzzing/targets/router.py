@@ -41,7 +41,7 @@ class RouterSubject:
     async def say(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
         return self.bench.open
 
 

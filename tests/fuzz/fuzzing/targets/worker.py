@@ -61,7 +61,11 @@ class WorkerSubject:
         self._forget_the_past()
         self._check_good()
 
-    def left_open(self) -> int:
+    async def left_open(self) -> int:
+        return self._open()
+
+    def _open(self) -> int:
+        """Legs beside the good one."""
         return len(self._bench.shell) - bool(self._good)
 
     def _forget_the_past(self) -> None:
@@ -84,7 +88,7 @@ class WorkerSubject:
             if [each.outcome for each in closed] != [worker_pb2.LegClosed.OUTCOME_FINISHED]:
                 raise FoundError("fault", "another router's leg did not end as it should")
             self._good = 0
-        if self.left_open():
+        if self._open():
             raise FoundError("leak", "a leg outlives its stream")
 
 
