@@ -175,8 +175,10 @@ class Connection(HttpToolsProtocol):
     @property
     def answers_last(self) -> bool:
         """Whether the answer that begins now is its last. It is where the request has not come
-        whole: nobody will read the rest.
+        whole: nobody will read the rest. And where the client has gone, and nobody reads it.
         """
+        if self.transport.is_closing() or self.parser is None:
+            return True
         return self.parser.expects_more or (self._draining.began and not self.parser.unread)
 
     def unused_seconds(self) -> float:

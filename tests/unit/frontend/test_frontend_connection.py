@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
 from frontend.http.connection import Connection
 from frontend.upstream.request_state import RequestState
+from tandem.text.tokenizer import Tokenizer
 
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 END = b"0\r\n\r\n"
@@ -90,6 +94,39 @@ async def test_half_a_further_request_on_a_kept_connection_is_sent_away(start: S
     writer.write(b"POST /v1/comp")
     assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 408 ")
     writer.close()
+
+
+async def test_a_client_that_goes_while_its_prompt_is_tokenised_is_no_fault(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def encode(self: Tokenizer, text: str, *, special_tokens: bool) -> list[int]:
+        began.set()
+        go.wait(PATIENCE)
+        return [5] * 100_000  # more than the context holds: it is to be refused
+
+    frontend = await start(say_hello)
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    body = json.dumps({"model": "tandem-tiny", "prompt": "x" * 40_000}).encode()
+    _, writer = await frontend.connect()
+    writer.write(request_bytes(body, path="/v1/completions"))
+    await asyncio.to_thread(began.wait, PATIENCE)
+    writer.transport.abort()
+    lost = asyncio.Event()
+    monkeypatch.setattr(Connection, "connection_lost", _then(Connection.connection_lost, lost))
+    await asyncio.wait_for(lost.wait(), PATIENCE)
+    go.set()
+    await frontend.until_metric("tandem_frontend_requests_total", 1, endpoint="completions")
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def _then(call: Callable[..., None], event: asyncio.Event) -> Callable[..., None]:
+    def both(*arguments: Any) -> None:
+        call(*arguments)
+        event.set()
+
+    return both
 
 
 @pytest.mark.parametrize("stream", [False, True])
