@@ -113,13 +113,14 @@ class App:
 
         Raises the failure where nothing has been sent yet.
         """
-        self._browsers.check(call)
+        self._browsers.check_host(call)
         route = self._route(call.path)
         if preflight := self._browsers.preflight(call, route.method):
             await call.respond_empty(preflight)
             return None
         if call.method != route.method:
             raise MethodNotAllowedError(call.path[:200], given=call.method, allowed=route.method)
+        self._browsers.check_body(call)
         if route.counted is None:
             self._authenticate(call, route)
             return await route.handler(call)

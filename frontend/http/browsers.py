@@ -32,8 +32,8 @@ class Browsers:
         self._origins = frozenset(origin.encode() for origin in origins)
         self._local_names = None if local_names is None else frozenset(local_names)
 
-    def check(self, call: Call) -> None:
-        """Raises HostNotAllowedError, and MediaTypeError where a body is no JSON."""
+    def check_host(self, call: Call) -> None:
+        """Raises HostNotAllowedError."""
         if self._local_names is None:
             return
         host = call.header(b"host")
@@ -41,7 +41,12 @@ class Browsers:
             raise HostNotAllowedError(
                 "This server answers to names of the local machine only; `allowed_hosts` adds some"
             )
-        if call.method == "POST" and _media_type(call.header(b"content-type")) != JSON:
+
+    def check_body(self, call: Call) -> None:
+        """Raises MediaTypeError where a body is not said to be JSON."""
+        if self._local_names is None or call.method != "POST":
+            return
+        if _media_type(call.header(b"content-type")) != JSON:
             raise MediaTypeError("The body must be sent as `content-type: application/json`")
 
     def headers(self, call: Call) -> Headers:

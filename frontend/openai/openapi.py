@@ -12,6 +12,7 @@ from tandem.metrics import tandem_version
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
+_HTML = "text/html; charset=utf-8"
 
 _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
     (
@@ -68,6 +69,8 @@ def describe() -> dict[str, Any]:
     for path, summary, answer in _GETS:
         secured = path.startswith("/v1/")
         operation = _operation(summary, schema[repr(answer)], error, secured=secured)
+        if answer is str:
+            operation["responses"]["200"]["content"] = {_HTML: {"schema": {"type": "string"}}}
         if path.endswith("{model}"):
             operation["parameters"] = [
                 {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}

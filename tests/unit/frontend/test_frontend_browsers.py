@@ -55,6 +55,24 @@ async def test_a_local_server_without_keys_takes_json_alone(
         assert response.status_code == 400
 
 
+async def test_a_method_that_a_path_does_not_have_is_told_before_the_kind_of_body(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello, allowed_hosts=())
+    response = await frontend.http.post("/version")
+    assert error_of(response) == (405, "method_not_allowed", None)
+    response = await frontend.http.post("/nothing")
+    assert error_of(response) == (404, "not_found", None)
+
+
+async def test_the_description_says_of_what_kind_each_answer_is(start: Start) -> None:
+    frontend = await start(say_hello)
+    described = (await frontend.http.get("/openapi.json")).json()["paths"]
+    for path in ("/docs", "/version", "/live", "/v1/models"):
+        kinds = described[path]["get"]["responses"]["200"]["content"]
+        assert [*kinds] == [(await frontend.http.get(path)).headers["content-type"]]
+
+
 @pytest.mark.parametrize("open_to_all", [{"api_keys": ("key",)}, {"allowed_hosts": ("*",)}])
 async def test_other_servers_answer_to_any_name(
     start: Start, open_to_all: dict[str, tuple[str, ...]]
