@@ -77,8 +77,7 @@ class RouterBench:
             self.worker_up(phase)
         self.good = FrontendLink(config.max_backlog_bytes)
         self.good_number = self.relay.frontend_up(self.good)
-        self._good_leg = 0
-        self._rows = 0
+        self.good_legs: set[int] = set()
 
     def worker_up(self, phase: Phase) -> None:
         described = worker_pb2.WorkerDescription(
@@ -128,7 +127,7 @@ class RouterBench:
         events = []
         for start in command.start:
             if start.sequence == GOOD:
-                self._good_leg = start.leg
+                self.good_legs.add(start.leg)
             events.append(worker_pb2.LegEvent(leg=start.leg, started=worker_pb2.LegStarted()))
         for cancel in command.cancel:
             closed = worker_pb2.LegClosed(outcome=worker_pb2.LegClosed.OUTCOME_CANCELLED)

@@ -92,6 +92,10 @@ class WorkersSubject(RouterSubject):
 async def _open_stream(message, bench, frame):  # type: ignore[no-untyped-def]
     yield message
     await bench.settle()
+    # A worker may end its own legs, and the good one's are among them.
+    events = [event for event in frame.events if event.leg not in bench.good_legs]
+    del frame.events[:]
+    frame.events.extend(events)
     for worker in Phase:
         bench.relay.frame(worker.value, frame)
     await bench.settle()
