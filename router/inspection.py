@@ -14,6 +14,8 @@ from tandem.wire import columns
 
 SECONDS = 60.0
 """So long after the last complaint."""
+MOST_SEQUENCES = 65_536
+"""What is counted of more is forgotten, the oldest first: a forgotten one is believed anew."""
 
 
 class Inspection:
@@ -50,6 +52,8 @@ class Inspection:
     def _gap(self, frontend: int, sequence: int, offset: int) -> bool:
         before = self._rows.get((frontend, sequence), offset)
         self._rows[frontend, sequence] = offset + 1
+        if len(self._rows) > MOST_SEQUENCES:
+            del self._rows[next(iter(self._rows))]
         return offset != before
 
     def _wrong_end(self, frontend: int, finish: common_pb2.Finish) -> bool:

@@ -11,7 +11,7 @@ from router.conduct import WITHIN_SECONDS, Conduct
 from router.config import RouterConfig
 from router.core import events
 from router.core.values import Fingerprint, Phase, Profile
-from router.inspection import SECONDS, Inspection
+from router.inspection import MOST_SEQUENCES, SECONDS, Inspection
 from router.links import FrontendLink, WorkerLink
 from router.relay import MAX_PAYLOAD_BYTES, Relay
 from router.server import build_core
@@ -128,6 +128,15 @@ async def test_frontends_number_their_sequences_each_for_itself() -> None:
     inspection = Inspection(until=1.0)
     for frontend in (1, 2):
         assert not inspection.fault(frontend, rows((1, 3)), lambda _: False)
+
+
+async def test_an_inspection_remembers_only_so_many_sequences() -> None:
+    inspection = Inspection(until=1.0)
+    for sequence in range(MOST_SEQUENCES + 10):
+        inspection.fault(1, rows((sequence, 3)), lambda _: False)
+    assert len(inspection._rows) == MOST_SEQUENCES
+    assert not inspection.fault(1, rows((0, 9)), lambda _: False)
+    assert inspection.fault(1, rows((MOST_SEQUENCES, 9)), lambda _: False)
 
 
 # --- the relay -------------------------------------------------------------------------------
