@@ -11,15 +11,17 @@ from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
 from tandem.v1 import common_pb2
 
 
-def judge_answer(answer: Answer, *, hasty: bool, faulty: bool) -> None:
-    """Raises BrokenRule. `hasty`: some worker does not wait for prefill's hooks."""
+def judge_answer(answer: Answer, *, hasty: bool, faulty: bool, spoilt: bool) -> None:
+    """Raises BrokenRule. `hasty`: some worker does not wait for prefill's hooks. `spoilt`: one gave
+    its rows to others, or theirs to it, which nobody can see before their number is wrong.
+    """
     request = answer.request
     finished = answer.error is None and not answer.lost
     if finished and len(answer.ends) != request.prompts * request.n:
         raise BrokenRule(f"request {request.number} is over and has the ends {answer.ends}")
     if why := _broken_error(answer):
         raise BrokenRule(f"request {request.number}: {why}")
-    for choice in range(request.prompts * request.n):
+    for choice in range(0 if spoilt and not finished else request.prompts * request.n):
         if why := _Choice(answer, choice, hasty=hasty).broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
     if finished and (why := _broken_whole(answer, faulty=faulty)):
@@ -74,7 +76,9 @@ class _Choice:
         if self.request.want_ids:
             right = not self.text and self.ids == ids[: len(self.ids)]
         else:
-            text = self.text.removesuffix(REFUSAL) if self.blocked else self.text
+            text, mark, refusal = self.text.partition(REFUSAL[0])
+            if not self.blocked or not REFUSAL.startswith(mark + refusal):
+                text = self.text
             right = "".join(row.text for row in self.wanted).startswith(text)
         return "" if right else f"got {self.text} {self.ids}, not {self.wanted}"
 

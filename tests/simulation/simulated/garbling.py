@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
 from router.core.actions import StartLeg
 from simulated.dice import Dice
 from tandem.v1 import common_pb2, worker_pb2
@@ -25,6 +27,7 @@ class Garbler:
         self._ran: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         """Requests by sequence, by the frontend and the worker that they ever ran on."""
         self._unreadable: set[bytes] = set()
+        self._garbled: set[bytes] = set()
 
     def started(self, action: StartLeg, trace_id: str, waiting: Iterable[bytes]) -> None:
         """A leg was started while payloads wait for its frontend. It leaves in one message with
@@ -48,16 +51,24 @@ class Garbler:
         }
         spoilt, seen = self._change(envelope, set(ran), others - set(ran))
         self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
+        self._garbled.add(envelope.payload)
         if seen:
             self._unreadable.add(envelope.payload)
         return seen
+
+    def joined(self, address: str, frontend: int, payloads: list[bytes]) -> None:
+        """A worker's payloads leave in one message, as one: what spoils one of them spoils all."""
+        if not self._garbled.isdisjoint(payloads):
+            ran = self._ran[frontend, address]
+            named = {sequence for payload in payloads for sequence in _named(payload)}
+            self._dice.spoilt.update(ran[each] for each in named if each in ran)
 
     def _change(
         self, envelope: worker_pb2.Envelope, mine: set[int], others: set[int]
     ) -> tuple[set[int], bool]:
         source = self._dice.random
         columns = parse(envelope.payload)
-        named = {*columns.sequence, *(finish.sequence for finish in columns.finish)}
+        named = _named(envelope.payload)
         kind = source.choice(("bytes", "column", "lost", "again", "another", "foreign", "huge"))
         if kind == "bytes" or not columns.sequence:
             envelope.payload += b"\xff"
@@ -82,6 +93,15 @@ class Garbler:
             spoilt |= {columns.sequence[place]} & mine
         envelope.payload = columns.SerializeToString()
         return spoilt, seen
+
+
+def _named(payload: bytes) -> set[int]:
+    """Sequences that a payload says something of."""
+    try:
+        columns = parse(payload)
+    except DecodeError:
+        return set()
+    return {*columns.sequence, *(finish.sequence for finish in columns.finish)}
 
 
 def _keep(columns: common_pb2.TokenColumns, places: Iterable[int]) -> None:

@@ -143,7 +143,7 @@ def draw(seed: int) -> Plan:
         most_held=2 if faulty and source.random() < 0.15 else 1000,
         small_messages=source.random() < 0.3,
         stale_frontend=faulty and source.random() < 0.06,
-        garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.01, 0.1)),
+        garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.05)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
 

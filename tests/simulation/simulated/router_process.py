@@ -155,6 +155,9 @@ class RouterProcess:
                     seen = self.garbler.garble(address, envelope)
                     if seen and link.inspection is not None:
                         self._seen_faults[link] += 1
+                waiting = getattr(relay._frontends.get(envelope.destination), "_payloads", ())
+                payloads = [each for worker, each in waiting if worker == link.number]
+                self.garbler.joined(address, envelope.destination, [*payloads, envelope.payload])
             self._add_strange_event(address, message)
             self.wire.frame(message)
             frame(address, message)

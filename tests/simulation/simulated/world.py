@@ -409,9 +409,9 @@ class World:
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
-                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty)
-                unreadable = "output cannot be read" in str(answer.error)
-                if unreadable and answer.request.number not in self.dice.spoilt:
+                spoilt = answer.request.number in self.dice.spoilt
+                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty, spoilt=spoilt)
+                if "output cannot be read" in str(answer.error) and not spoilt:
                     raise BrokenRule(f"request {answer.request.number} pays for another's output")
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
