@@ -785,7 +785,7 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-181",
+        "S6-184",
         "Given a form of an answer that is too dear to compile, then it costs its own request "
         "alone, also where no frontend checked it.",
         ours=True,

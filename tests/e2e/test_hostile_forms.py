@@ -110,7 +110,7 @@ def _pids(served: Served) -> dict[str, int]:
     return {name: component.pid for name, component in served.stack.components.items()}
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 async def test_hostile_forms_over_http_cost_their_own_requests_alone(served: Served) -> None:
     before = _pids(served)
     dear = 0
@@ -143,7 +143,7 @@ def _frames() -> Iterator[tuple[str, str, str]]:
         yield "json_schema", what, text
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 async def test_hostile_forms_over_grpc_cost_their_own_requests_alone(served: Served) -> None:
     before = _pids(served)
     address = served.stack.components["router"].launch.address

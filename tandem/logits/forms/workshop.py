@@ -234,10 +234,8 @@ class Workshop:
             case Wrong(message):
                 return "wrong", self._refuse(job.key, message)
             case TooDear(message, lasting):
-                log.warning(
-                    "a form is too dear",
-                    extra={"reason": message, "kind": job.form.kind, "bytes": len(job.form.source)},
-                )
+                size = f"{job.form.kind}: {len(job.form.source)} characters"
+                log.warning("a form is too dear", extra={"reason": message, "sizes": size})
                 told = f"this form is too dear: {message}"
                 refused = self._refuse(job.key, told) if lasting else InvalidRequestError(told)
                 return "too_dear", refused

@@ -137,7 +137,9 @@ class RouterBench:
 
     def check_good(self) -> None:
         """Its next row arrives, and nothing has ended it. Raises FoundError."""
-        columns = common_pb2.TokenColumns(sequence=[GOOD], token_count=[1], text=["good"])
+        columns = common_pb2.TokenColumns(
+            sequence=[GOOD], offset=[0], token_count=[1], text=["good"]
+        )
         envelope = worker_pb2.Envelope(
             destination=self.good_number, payload=columns.SerializeToString()
         )

@@ -412,7 +412,15 @@ async def test_a_payload_that_is_none_ends_the_stream_not_the_process(
     assert (await frontend.chat()).status_code == 200
 
 
-async def test_output_that_cannot_be_written_ends_its_request_and_no_other(start: Start) -> None:
+async def test_output_that_cannot_be_written_ends_its_request_and_no_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from frontend.openai import writers
+
+    def fail(*_: object) -> None:
+        raise KeyError("a fault of the writer's own")
+
+    monkeypatch.setattr(writers._Offsets, "convert", fail)  # called for log-probabilities alone
     said = asyncio.Event()
 
     async def say_around(reply: Reply) -> None:
@@ -423,15 +431,15 @@ async def test_output_that_cannot_be_written_ends_its_request_and_no_other(start
         reply.finish(completion_tokens=2)
         await reply.flush()
 
-    async def say_half_an_entry(reply: Reply) -> None:
-        reply.logprobs(common_pb2.TokenLogprobs(token_id=[5], logprob=[]))
+    async def say_logprobs(reply: Reply) -> None:
+        reply.logprobs(common_pb2.TokenLogprobs(token_id=[5], logprob=[-0.5]))
         reply.text("x")
         await reply.flush()
         await reply.cancelled.wait()
 
     frontend = await start(say_around)
     async with frontend.http.stream("POST", "/v1/chat/completions", json=STREAM) as innocent:
-        frontend.router.script = say_half_an_entry
+        frontend.router.script = say_logprobs
         response = await frontend.chat(stream=True, logprobs=True)
         assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
         said.set()

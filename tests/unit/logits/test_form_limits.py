@@ -48,7 +48,7 @@ def test_what_is_within_the_limits_is_read_as_it_was_sent(name: str) -> None:
     assert LIMITS.parse([json.dumps(FIT[name])]) == [FIT[name]]
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 @pytest.mark.parametrize("name", PASS)
 def test_what_passes_a_limit_is_refused_here_and_at_the_worker(name: str) -> None:
     args, says = PASS[name]

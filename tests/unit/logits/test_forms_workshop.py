@@ -87,7 +87,7 @@ async def refusal(shop: Workshop, source: str) -> str:
     return error.value.message
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 async def test_what_kills_a_form_costs_that_form_alone_and_says_what_was_too_dear() -> None:
     async with open_workshop() as shop:
         before = (await compiled(shop, "good")).compiled

@@ -51,7 +51,7 @@ def _generated(spec: LogitsProcessorSpec) -> str:
     return ""
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 @pytest.mark.timeout(600)
 async def test_hostile_forms_are_refused_as_the_clients_or_become_answers() -> None:
     asked = Asked()
@@ -98,7 +98,7 @@ def test_what_is_plainly_too_large_is_never_given_to_a_compiler(
     assert error.value.param == "logits_processors[0]"
 
 
-@pytest.mark.promise("S6-181")
+@pytest.mark.promise("S6-184")
 def test_a_clients_form_that_was_not_compiled_elsewhere_is_not_used() -> None:
     entry = LogitsProcessorEntry(*GOOD, from_client=True)
     with pytest.raises(Exception, match="was not compiled"):

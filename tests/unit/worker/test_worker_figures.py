@@ -10,6 +10,8 @@ from prometheus_client import Metric
 from tandem.endings import Outcome
 from tandem.engine.base import EngineFigures
 from tandem.errors import KvTransferError
+from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
+from tandem.logits.model import Model
 from tandem.v1 import worker_pb2
 from tandem.worker.core.leg import Closing
 from tandem.worker.counters import WorkerCounters
@@ -62,11 +64,13 @@ def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
 def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
     used: int, total: int, share: float
 ) -> None:
+    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
     collector = WorkerCollector(
         phase="decode",
         counters=WorkerCounters(),
         hooks=None,
         classifiers=None,
+        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
         ready=lambda: True,
         figures=EngineFigures,

@@ -71,7 +71,7 @@ def _messages() -> Sequence[bytes]:
         sequence=1, token_id=[5], logprob=[-0.5], top_count=1, top_token_id=[5], top_logprob=[-0.5]
     )
     rich = common_pb2.TokenColumns(
-        sequence=[1, 3], token_count=[1, 2], text=["a", "b"], logprobs=[logprobs]
+        sequence=[1, 3], offset=[0, 0], token_count=[1, 2], text=["a", "b"], logprobs=[logprobs]
     )
     report = common_pb2.TokenColumns(report=[common_pb2.PhaseReport(sequence=3, worker="w")])
     failed = router_pb2.SequenceEnd(
@@ -83,10 +83,23 @@ def _messages() -> Sequence[bytes]:
     messages = [
         *(router_pb2.RouterMessage(payload=each.SerializeToString()) for each in payloads),
         router_pb2.RouterMessage(payload=joined),
+        _of_two_workers(),
         router_pb2.RouterMessage(ends=[failed, withheld]),
         router_pb2.RouterMessage(payload=joined, ends=[failed], fleet=fleet()),
     ]
     return [message.SerializeToString() for message in messages]
+
+
+def _of_two_workers() -> router_pb2.RouterMessage:
+    payloads = [rows(sequence).SerializeToString() for sequence in (1, 3)]
+    return router_pb2.RouterMessage(
+        run_sequence=[1, 3],
+        run_worker=[7, 8],
+        payload=b"".join(payloads),
+        part_worker=[7, 8],
+        part_bytes=list(map(len, payloads)),
+        lost=[9],
+    )
 
 
 @contextmanager

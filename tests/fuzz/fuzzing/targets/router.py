@@ -136,9 +136,10 @@ def _calls() -> Sequence[bytes]:
 def _frames() -> Sequence[bytes]:
     columns = common_pb2.TokenColumns(
         sequence=[1, 2],
+        offset=[0, 0],
         token_count=[1, 2],
         text=["a", "b"],
-        finish=[common_pb2.Finish(sequence=1, reason=common_pb2.FINISH_REASON_STOP)],
+        finish=[common_pb2.Finish(sequence=1, reason=common_pb2.FINISH_REASON_STOP, rows=1)],
         report=[common_pb2.PhaseReport(sequence=1, worker="w")],
     )
     envelope = worker_pb2.Envelope(destination=2, payload=columns.SerializeToString())
