@@ -24,7 +24,7 @@ class Mutant:
     tests: tuple[str, ...]
     """The unit tests that belong to the file."""
     simulated: bool = True
-    """Whether the simulation runs the file's code at all."""
+    """Whether the simulation runs the code at all."""
     short: bool = False
     """Whether it is one of the fixed few that every run of the tests tries."""
 
@@ -41,8 +41,7 @@ def load() -> list[Mutant]:
         Mutant(
             path=file["path"],
             tests=tuple(file["tests"]),
-            simulated=file.get("simulated", True),
-            **mutant,
+            **{"simulated": file.get("simulated", True), **mutant},
         )
         for part in sorted(TABLES.glob("*.toml"))
         for file in tomllib.loads(part.read_text())["file"]
