@@ -11,9 +11,9 @@ from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
 from tandem.v1 import common_pb2
 
 
-def judge_answer(answer: Answer, *, hasty: bool, faulty: bool, spoilt: bool) -> None:
-    """Raises BrokenRule. `hasty`: some worker does not wait for prefill's hooks. `spoilt`: one gave
-    its rows to others, or theirs to it, which nobody can see before their number is wrong.
+def judge_answer(answer: Answer, *, hasty: bool, faulty: bool, misled: bool) -> None:
+    """Raises BrokenRule. `hasty`: some worker does not wait for prefill's hooks. `misled`: one gave
+    it rows of others, so that it is right only if it finishes.
     """
     request = answer.request
     finished = answer.error is None and not answer.lost
@@ -21,7 +21,7 @@ def judge_answer(answer: Answer, *, hasty: bool, faulty: bool, spoilt: bool) -> 
         raise BrokenRule(f"request {request.number} is over and has the ends {answer.ends}")
     if why := _broken_error(answer):
         raise BrokenRule(f"request {request.number}: {why}")
-    for choice in range(0 if spoilt and not finished else request.prompts * request.n):
+    for choice in range(0 if misled and not finished else request.prompts * request.n):
         if why := _Choice(answer, choice, hasty=hasty).broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
     if finished and (why := _broken_whole(answer, faulty=faulty)):

@@ -39,6 +39,8 @@ class Dice:
     """Broken rules that exceptions.py lets pass, by the exception's name."""
     spoilt: set[int] = field(default_factory=set)
     """Requests whose output a broken worker spoilt."""
+    misled: set[int] = field(default_factory=set)
+    """Those to which it gave rows of others, which nobody can see before a number is wrong."""
 
     quirks: dict[str, str] = field(default_factory=dict)
     """Of workers, by address."""

@@ -49,7 +49,8 @@ class Garbler:
             if frontend == envelope.destination and worker != address
             for sequence in there
         }
-        spoilt, seen = self._change(envelope, set(ran), others - set(ran))
+        spoilt, seen, got = self._change(envelope, set(ran), others - set(ran))
+        self._dice.misled.update(ran[each] for each in got if each in ran)
         self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
         self._garbled.add(envelope.payload)
         if seen:
@@ -65,17 +66,19 @@ class Garbler:
 
     def _change(
         self, envelope: worker_pb2.Envelope, mine: set[int], others: set[int]
-    ) -> tuple[set[int], bool]:
+    ) -> tuple[set[int], bool, set[int]]:
+        """Sequences that it spoils, whether that can be seen, and those that get others' rows."""
         source = self._dice.random
         columns = parse(envelope.payload)
         named = _named(envelope.payload)
         kind = source.choice(("bytes", "column", "lost", "again", "another", "foreign", "huge"))
         if kind == "bytes" or not columns.sequence:
             envelope.payload += b"\xff"
-            return mine | named, True
+            return mine | named, True, set()
         place = source.randrange(len(columns.sequence))
         # Where there are ids, they no longer belong to the rows.
         spoilt, seen = named if columns.token_id else {columns.sequence[place]}, False
+        got: set[int] = set()
         if kind == "column":
             column = source.choice([columns.token_count, columns.text, columns.offset])
             del column[place]
@@ -90,9 +93,10 @@ class Garbler:
         else:
             into = sorted(others if kind == "foreign" else mine) or [2**63]
             columns.sequence[place] = source.choice(into)
-            spoilt |= {columns.sequence[place]} & mine
+            got = {columns.sequence[place]} & mine
+            spoilt |= got
         envelope.payload = columns.SerializeToString()
-        return spoilt, seen
+        return spoilt, seen, got
 
 
 def _named(payload: bytes) -> set[int]:

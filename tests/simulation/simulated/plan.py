@@ -139,11 +139,11 @@ def draw(seed: int) -> Plan:
         frontends=source.choice((1, 1, 2)),
         requests=requests,
         happenings=sorted(happenings),
-        engine_faults=source.choice((0.01, 0.01, 0.02, 0.02, 0.02, 0.15)),
+        engine_faults=source.choice((0.01, 0.01, 0.02, 0.02, 0.02, 0.08)),
         most_held=2 if faulty and source.random() < 0.15 else 1000,
         small_messages=source.random() < 0.3,
         stale_frontend=faulty and source.random() < 0.06,
-        garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.05)),
+        garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.05)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
 

@@ -409,9 +409,11 @@ class World:
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
-                spoilt = answer.request.number in self.dice.spoilt
-                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty, spoilt=spoilt)
-                if "output cannot be read" in str(answer.error) and not spoilt:
+                number = answer.request.number
+                misled = number in self.dice.misled
+                judge_answer(answer, hasty=hasty, faulty=self.plan.faulty, misled=misled)
+                unreadable = "output cannot be read" in str(answer.error)
+                if unreadable and number not in self.dice.spoilt:
                     raise BrokenRule(f"request {answer.request.number} pays for another's output")
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
