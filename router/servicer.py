@@ -45,17 +45,15 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     ) -> None:
         link = FrontendLink(self._config.max_backlog_bytes)
         number = self._relay.frontend_up(link)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = (
-                    group.create_task(self._read(request_iterator, number, link)),
-                    group.create_task(self._write(context, link)),
-                )
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(request_iterator, number, link))
+            group.create_task(self._write(context, link))
+            try:
                 await link.over.wait()
-                for task in tasks:
-                    task.cancel()
-        finally:
-            self._relay.frontend_down(number)
+            finally:
+                reading.cancel()
+                link.outbox.stop()
+                self._relay.frontend_down(number)
         if link.failure is not None:
             await _abort(context, link.failure)
 

@@ -26,6 +26,7 @@ class Outbox(Generic[Message]):
         self._take = take
         self._ready = asyncio.Event()
         self._closed = False
+        self._stopped = False
 
     def notify(self) -> None:
         """There is something to send."""
@@ -36,12 +37,21 @@ class Outbox(Generic[Message]):
         self._closed = True
         self._ready.set()
 
+    def stop(self) -> None:
+        """Send nothing more. A message that is being written is written to its end: gRPC cannot
+        send a status meanwhile, and the stream would stay open for ever.
+        """
+        self._stopped = True
+        self._ready.set()
+
     async def messages(self) -> AsyncIterator[Message]:
         """What grpc.aio iterates to write the stream: it asks for the next message once the
         previous one is written.
         """
         while True:
             await self._ready.wait()
+            if self._stopped:
+                return
             self._ready.clear()
             message = self._take()
             if message is not None:

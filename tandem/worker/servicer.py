@@ -43,32 +43,25 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         link = self._shell.connect(context.peer())
         link.outbox.notify()
         log.info("router connected", extra={"peer": link.peer})
-        try:
-            fault = await self._serve(link, request_iterator, context)
-        finally:
-            count = self._shell.disconnect(link)
-            log.info("router gone", extra={"peer": link.peer, "count": count})
-        if fault:
-            log.warning("stream given up", extra={"peer": link.peer, "reason": fault})
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
-
-    async def _serve(
-        self, link: RouterLink, commands: AsyncIterator[worker_pb2.WorkerCommand], context: Any
-    ) -> str:
-        """Until either side ends the stream. Returns what the router did wrong; empty: nothing."""
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self._read(link, commands))
+            reading = tasks.create_task(self._read(link, request_iterator))
             writing = tasks.create_task(_write(link, context))
             breaking = tasks.create_task(link.broken.wait())
-            running: set[asyncio.Task[Any]] = {reading, writing, breaking}
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            if reading in ended:
-                # gRPC cannot send a status while a write is under way.
-                link.outbox.close()
-                await asyncio.wait({writing}, timeout=FLUSH_SECONDS)
-            for task in running:
-                task.cancel()
-        return link.fault
+            try:
+                running: set[asyncio.Task[Any]] = {reading, writing, breaking}
+                ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if reading in ended:
+                    link.outbox.close()
+                    await asyncio.wait({writing}, timeout=FLUSH_SECONDS)
+            finally:
+                reading.cancel()
+                breaking.cancel()
+                link.outbox.stop()
+                count = self._shell.disconnect(link)
+                log.info("router gone", extra={"peer": link.peer, "count": count})
+        if link.fault:
+            log.warning("stream given up", extra={"peer": link.peer, "reason": link.fault})
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, link.fault)
 
     async def _read(
         self, link: RouterLink, commands: AsyncIterator[worker_pb2.WorkerCommand]

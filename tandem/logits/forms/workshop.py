@@ -234,8 +234,8 @@ class Workshop:
             case Wrong(message):
                 return "wrong", self._refuse(job.key, message)
             case TooDear(message, lasting):
-                size = f"{job.form.kind}: {len(job.form.source)} characters"
-                log.warning("a form is too dear", extra={"reason": message, "sizes": size})
+                sizes = f"{job.form.kind}: {len(job.form.source)} characters"
+                log.warning("a form is too dear", extra={"reason": message, "sizes": sizes})
                 told = f"this form is too dear: {message}"
                 refused = self._refuse(job.key, told) if lasting else InvalidRequestError(told)
                 return "too_dear", refused
