@@ -7,7 +7,6 @@ and says how it ended. It ends when the worker closes its end of the socket, and
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -39,9 +38,8 @@ from tandem.logits.forms.wire import (
     frame,
     orders,
 )
+from tandem.orphans import die_with
 
-_PR_SET_PDEATHSIG: Final = 1
-"""prctl(2)."""
 _DEFAULT_STACK_BYTES: Final = 2 * 1024 * 1024
 """A thread's, where the system sets no limit."""
 _MOST_STACK_BYTES: Final = 4 * 1024 * 1024
@@ -147,7 +145,7 @@ def _compile(
     """All of a fork's life."""
     status = 1
     try:
-        _die_with(parent)
+        die_with(parent)
         before = _confine(boot)
         with os.fdopen(results, "wb") as pipe:
             pipe.write(encoder.encode(_outcome(compiler, order, before)))
@@ -195,12 +193,6 @@ def _memory() -> list[int]:
     """Bytes of this process: mapped, resident, and resident of files."""
     pages = Path("/proc/self/statm").read_text().split()
     return [int(count) * _PAGE for count in pages[:3]]
-
-
-def _die_with(parent: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) or os.getppid() != parent:
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def _again_with_small_stacks(descriptor: str) -> NoReturn:

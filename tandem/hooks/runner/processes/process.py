@@ -7,7 +7,6 @@ hooks need and no engine. It ends when the worker closes its end of the socket, 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import resource
@@ -16,7 +15,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import uvloop
 
@@ -25,9 +23,7 @@ from tandem.errors import StartError
 from tandem.hooks.chain import Chain
 from tandem.hooks.runner.processes.child import Child
 from tandem.hooks.runner.processes.wire import Boot, Started, encode
-
-_PR_SET_PDEATHSIG: Final = 1
-"""prctl(2)."""
+from tandem.orphans import die_with
 
 
 async def serve(stream: socket.socket, boot: Boot) -> int:
@@ -47,7 +43,7 @@ async def serve(stream: socket.socket, boot: Boot) -> int:
 
 def main(argv: Sequence[str]) -> int:
     _own_signals()
-    _die_with_worker()
+    die_with(os.getppid())
     stream = socket.socket(fileno=int(argv[1]))
     stream.set_inheritable(False)
     boot = _read_boot(stream)
@@ -68,13 +64,6 @@ def _own_signals() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
-
-
-def _die_with_worker() -> None:
-    """Even in the middle of a hook: a worker that is killed cannot end its processes."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def _read_boot(stream: socket.socket) -> Boot | None:
