@@ -66,8 +66,12 @@ def _spoil_items(message: Message, field: FieldDescriptor, random: Random) -> No
             del items[random.randrange(len(items))]
         case 1 if items:
             items.extend(list(items)[: _MOST_ITEMS - len(items)])
-        case 2 if items and field.message_type is not None:
-            _spoil_inside(items[random.randrange(len(items))], random)
+        case 2 if items:
+            chosen = random.randrange(len(items))
+            if field.message_type is not None:
+                _spoil_inside(items[chosen], random)
+            else:
+                items[chosen] = _scalar(field, items[chosen], random)
         case _ if len(items) < _MOST_ITEMS:
             if field.message_type is not None:
                 _spoil_inside(items.add(), random)

@@ -2,8 +2,10 @@
 
 from fuzzing.target import Target
 from fuzzing.targets.bodies import BODIES, FORMS
+from fuzzing.targets.descriptions import DESCRIPTIONS
 from fuzzing.targets.frontend_frames import FRAMES
 from fuzzing.targets.http import HTTP
+from fuzzing.targets.kv import ANSWERS, OFFERS
 from fuzzing.targets.router import CALLERS, FRONTENDS, WORKERS
 from fuzzing.targets.sockets import SOCKETS
 from fuzzing.targets.worker import DECODE, PREFILL
@@ -15,8 +17,11 @@ TARGETS: tuple[Target, ...] = (
     FRONTENDS,
     CALLERS,
     WORKERS,
+    DESCRIPTIONS,
     PREFILL,
     DECODE,
     FRAMES,
+    OFFERS,
+    ANSWERS,
     SOCKETS,
 )

@@ -110,7 +110,7 @@ def _subject() -> Iterator[FramesSubject]:
 
 FRAMES = Target(
     name="frontend-frames",
-    goal=150_000,
+    goal=100_000,
     corpus=_messages,
     spoil=partial(spoil_message, router_pb2.RouterMessage),
     subject=_subject,
