@@ -182,8 +182,8 @@ class AnswersSubject:
         good._on_landed(kv_pb2.KvLanded(room=GOOD, seconds=0.1))
         good._broken(fault)
         self._receiver.leases.expire_all()
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        while self._receiver._progressing:
+            await asyncio.sleep(0.001)
         if any(self._settled[room] != 1 for room in (GOOD, *ROOMS)):
             raise FoundError("fault", f"rooms have settled so often: {self._settled}")
         if any(count > 1 for count in self._freed.values()):
