@@ -13,6 +13,12 @@ from tandem.metrics import tandem_version
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
 _HTML = "text/html; charset=utf-8"
+_EVENT = {
+    "type": "object",
+    "description": "Each event; before OpenAPI 3.2 the schema of a stream is that of its items.",
+    "properties": {"data": {"type": "string", "description": "A chunk as JSON; last, `[DONE]`."}},
+    "required": ["data"],
+}
 
 _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
     (
@@ -63,8 +69,7 @@ def describe() -> dict[str, Any]:
             "content": {_JSON: {"schema": schema[repr(body)]}},
         }
         if "completions" in path:
-            events = {"schema": {"type": "string", "description": "Chunks; then `[DONE]`."}}
-            operation["responses"]["200"]["content"]["text/event-stream"] = events
+            operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
         paths[path] = {"post": operation}
     for path, summary, answer in _GETS:
         secured = path.startswith("/v1/")

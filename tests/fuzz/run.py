@@ -18,7 +18,7 @@ if __name__ == "__main__":
     # Run from a checkout without an installation too.
     sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
-from fuzzing import child, watch  # noqa: E402 - the path comes first
+from fuzzing import child, described, watch  # noqa: E402 - the path comes first
 from fuzzing.found import Findings  # noqa: E402
 from fuzzing.trial import Trial  # noqa: E402
 
@@ -59,7 +59,11 @@ def _run(options: argparse.Namespace) -> int:
         rows.append((target.name, progress, Findings(plan.folder, target.name)))
         print(watch.table(rows[-1:]).splitlines()[-1], flush=True)
     print(watch.table(rows))
-    return 1 if any(len(findings) for _, _, findings in rows) else 0
+    clean = not any(len(findings) for _, _, findings in rows)
+    if not options.targets or described.NAME in options.targets:
+        examples = min(options.inputs or described.EXAMPLES, described.EXAMPLES)
+        clean &= described.hold(seed=options.seed, examples=examples)
+    return 0 if clean else 1
 
 
 def _replay(name: str, path: Path, folder: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fuzzing import child
+from fuzzing import child, described
 from fuzzing.found import Findings
 from fuzzing.progress import Progress
 from fuzzing.target import KINDS, Kind
@@ -13,6 +13,7 @@ from fuzzing.watch import Plan, carry_out
 
 NAMES = [target.name for target in child.targets()]
 INPUTS = 300
+EXAMPLES = 4
 SECONDS = 60.0
 SEED = 20
 
@@ -32,6 +33,10 @@ def test_no_spoilt_input_does_more_than_be_refused(name: str, tmp_path: Path) ->
     progress = _carry_out(name, tmp_path)
     told = [path.read_text() for path in tmp_path.glob("found/*.txt")]
     assert (progress.done, told) == (INPUTS, [])
+
+
+def test_answers_are_as_openapi_json_says() -> None:
+    assert described.hold(seed=SEED, examples=EXAMPLES)
 
 
 @pytest.mark.parametrize("name", NAMES)

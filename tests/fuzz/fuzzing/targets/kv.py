@@ -181,9 +181,7 @@ class AnswersSubject:
             raise FoundError("fault", "another peer's room was ended")
         good._on_landed(kv_pb2.KvLanded(room=GOOD, seconds=0.1))
         good._broken(fault)
-        self._receiver.leases.expire_all()
-        while self._receiver._progressing:
-            await asyncio.sleep(0.001)
+        await self._receiver.close()
         if any(self._settled[room] != 1 for room in (GOOD, *ROOMS)):
             raise FoundError("fault", f"rooms have settled so often: {self._settled}")
         if any(count > 1 for count in self._freed.values()):

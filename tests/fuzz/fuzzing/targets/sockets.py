@@ -7,14 +7,12 @@ import contextlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from fuzzing import requests
 from fuzzing.http_text import spoil_http
-from fuzzing.target import MODEL_PATH, FoundError, Target
+from fuzzing.stack import sim_stack
+from fuzzing.target import FoundError, Target
 from tandem.cli.client import Client
-from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack, StackError
 
 _AT_ONCE = 32
@@ -25,7 +23,6 @@ _READ_SECONDS = 0.3
 _LOOK_EVERY = 500
 _LIVE_SECONDS = 10.0
 _IDLE_SECONDS = 40.0
-_READY_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _FINE = (b"HTTP/1.1 503", b"HTTP/1.1 504")
 """A full server, and a client that asked for less time than there is."""
@@ -109,12 +106,7 @@ class SocketSubject:
 
 @contextmanager
 def _subject() -> Iterator[SocketSubject]:
-    flags = {"frontend": ("--allow-reports", "--client-logits-processors=forced_sequence")}
-    made = StackOptions(
-        model_path=MODEL_PATH, engine="sim", engine_options=("step_ms=0",), flags=flags
-    )
-    with TemporaryDirectory() as folder, Stack(made, run_dir=Path(folder)) as stack:
-        stack.wait_ready(timeout_seconds=_READY_SECONDS)
+    with sim_stack() as stack:
         yield SocketSubject(stack)
 
 
