@@ -18,6 +18,7 @@ import grpc.aio
 import httpx
 import pytest
 from good_streams import Chorus
+from hostile_forms import FORMS
 from hostile_user_code import (
     CLASSIFIER_DEEDS,
     FAILING,
@@ -30,6 +31,7 @@ from test_failures import kill, nothing_is_open, until
 from test_frontend_bad_input import BAD_CHATS, BAD_COMPLETIONS, BODIES, UNSUPPORTED
 from test_frontend_closing import REFUSED
 from test_frontend_desynchronisation import ATTACKS
+from test_hostile_forms import WORST, form_field
 from test_worker_boundary import TOO_MUCH, TOO_MUCH_SAMPLING
 
 from tandem.cli.stack import Stack
@@ -37,16 +39,23 @@ from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worke
 
 AT_ONCE = 12
 SECONDS = 20.0
+FORM_SECONDS = 120.0
+"""Forms wait for each other's compilers."""
+FORM_ENDS = ("invalid_request", "logits_processor_failed")
+JSON = {"content-type": "application/json"}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 6}
 PROMPT = {"model": MODEL, "prompt": "x", "max_tokens": 6, "ignore_eos": True}
 SAMPLING: dict[str, Any] = {"max_tokens": 6, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 WORKER = """
-hook: hostile_user_code.OddHook
 logits_timeout_ms: 200
 logits_processors: {odd: "hostile_user_code:OddProcessor"}
 """
+PREFILL = """
+hooks: {workers: 2, chain: [hostile_user_code.OddHook]}
+"""
 DECODE = """
+hook: hostile_user_code.OddHook
 classifiers:
   hold_back: none
   entries: [{path: "hostile_user_code:OddClassifier"}]
@@ -58,10 +67,12 @@ Drive = Callable[[Served], Awaitable[None]]
 def stack(
     model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """Two workers of each phase, and user code that does harm in all of them."""
+    """Two workers of each phase, and user code that does harm in all of them: hooks of prefill in
+    processes of their own, those of decode in the worker.
+    """
     run_dir = tmp_path_factory.mktemp("hostile")
     prefill, decode = run_dir / "prefill.yaml", run_dir / "decode.yaml"
-    prefill.write_text(WORKER)
+    prefill.write_text(WORKER + PREFILL)
     decode.write_text(WORKER + DECODE)
     flags = {
         "frontend": ("--client-logits-processors=odd", "--max-connections=256"),
@@ -78,12 +89,12 @@ def stack(
 # --- what is hostile ------------------------------------------------------------------------------
 
 
-async def _each(calls: Iterable[Awaitable[None]]) -> None:
+async def _each(calls: Iterable[Awaitable[None]], seconds: float = SECONDS) -> None:
     """A few at once."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(call: Awaitable[None]) -> None:
-        async with slots, asyncio.timeout(SECONDS):
+        async with slots, asyncio.timeout(seconds):
             await call
 
     await asyncio.gather(*map(one, calls))
@@ -99,13 +110,12 @@ async def bad_requests(served: Served) -> None:
 
         chats = [CHAT | fields for fields, _ in (*BAD_CHATS, *UNSUPPORTED)]
         prompts = [PROMPT | fields for fields, _ in BAD_COMPLETIONS]
-        json_type = {"content-type": "application/json"}
         await _each(
             [
                 *(post("/v1/chat/completions", json=body) for body in chats),
                 *(post("/v1/completions", json=body) for body in prompts),
                 *(
-                    post(path, content=body, headers=json_type)
+                    post(path, content=body, headers=JSON)
                     for body in BODIES.values()
                     for path in ("/v1/chat/completions", "/v1/completions", "/tokenize")
                 ),
@@ -171,9 +181,20 @@ async def odd_processors(served: Served) -> None:
 async def _completion(served: Served, *, trace_id: str = "", **fields: Any) -> str:
     """Whatever its end is, it has one."""
     headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"} if trace_id else {}
-    async with httpx.AsyncClient(base_url=served.url, timeout=SECONDS) as client:
-        answer = await client.post("/v1/completions", json=PROMPT | fields, headers=headers)
+    async with httpx.AsyncClient(base_url=served.url, timeout=FORM_SECONDS) as client:
+        content = json.dumps(PROMPT | fields)  # with half a character as an escape
+        answer = await client.post("/v1/completions", content=content, headers=JSON | headers)
     return answer.text
+
+
+async def hostile_forms(served: Served) -> None:
+    """The worst of those that their own test tries one by one."""
+
+    async def ask(name: str, args: dict[str, Any]) -> None:
+        ended = json.loads(await _completion(served, **form_field(name, args)))
+        assert "error" not in ended or ended["error"]["code"] in FORM_ENDS, ended
+
+    await _each((ask(name, args) for name, what, args in FORMS if what in WORST), FORM_SECONDS)
 
 
 async def hostile_callers(served: Served) -> None:
@@ -277,6 +298,7 @@ HOSTILE: tuple[Drive, ...] = (
     odd_hooks,
     odd_classifiers,
     odd_processors,
+    hostile_forms,
     hostile_callers,
     strangers_at_workers,
 )

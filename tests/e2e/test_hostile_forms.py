@@ -61,13 +61,17 @@ ENDED = "logits_processor_failed"
 """A form that passed may still end its own answer, as a processor may."""
 
 
-def _body(name: str, args: dict[str, Any]) -> dict[str, Any]:
+def form_field(name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The field of a request that asks for it."""
     if name == "choice":
-        field = {"guided_choice": args["texts"]}
-    else:
-        (value,) = args.values()
-        field = {FIELDS[name]: value}
-    return {"model": MODEL, "prompt": "The answer is", "max_tokens": 8, **field}
+        return {"guided_choice": args["texts"]}
+    (value,) = args.values()
+    return {FIELDS[name]: value}
+
+
+def _body(name: str, args: dict[str, Any]) -> dict[str, Any]:
+    common = {"model": MODEL, "prompt": "The answer is", "max_tokens": 8}
+    return common | form_field(name, args)
 
 
 async def _stream_text(client: httpx.AsyncClient, url: str) -> str:
