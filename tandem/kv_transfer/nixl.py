@@ -20,6 +20,8 @@ from tandem import config
 from tandem.errors import KvTransferError, StartError
 from tandem.v1 import kv_pb2
 
+log = logging.getLogger(__name__)
+
 TRANSPORT = "nixl/ucx"
 _SEGMENT = "DRAM"
 _BUILDS = ("nixl_cu13", "nixl_cu12")  # one source; they differ in CUDA, which is not used here
@@ -161,16 +163,16 @@ class Write:
         return bool(self._state == "DONE")
 
     def release(self) -> None:
-        """Give up the transfer's resources. Unsettled, bytes may still reach the peer.
-
-        Raises KvTransferError where NIXL cannot cancel it yet.
+        """Give up the transfer's resources. Unsettled, bytes may still reach the peer, until its
+        connection is closed; so they may where NIXL cannot cancel it yet, which the log says.
         """
         if self._handle is None:
             return
         try:
             self._handle.release()
         except self._errors as error:
-            raise KvTransferError(f"NIXL could not cancel a write: {error}") from error
+            # Nobody can do more, and other rooms wait behind this one.
+            log.warning("a hand-over's write is not cancelled", extra={"reason": str(error)})
 
 
 def _load() -> tuple[ModuleType, tuple[type[Exception], ...]]:

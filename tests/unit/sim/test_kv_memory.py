@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.engine.sim.kv_pool import KvPool
-from tandem.errors import KvTransferError
+from tandem.errors import KvTransferError, TandemError
 from tandem.kv_transfer.lease import Leases
-from tandem.kv_transfer.nixl import Memory
+from tandem.kv_transfer.nixl import Memory, Write
+from tandem.kv_transfer.sender import Export, Sender
+from tandem.kv_transfer.sender_link import SenderLink
+from tandem.v1 import kv_pb2
 
 PAGE_SIZE, TOKEN_BYTES = 4, 16
 Prompt = st.lists(st.integers(0, 50_000), min_size=1, max_size=40)
@@ -143,6 +147,56 @@ def test_a_page_outside_the_memory_is_refused(pages: tuple[list[int], list[int]]
     with pytest.raises(KvTransferError):
         peer.write(*pages)
     peer.close()
+
+
+class StuckAgent:
+    """NIXL while a write neither ends nor can be cancelled."""
+
+    def __init__(self, stuck: int) -> None:
+        self.stuck = stuck
+        """Which of the writes, counted from 1, cannot be cancelled."""
+        self.released: list[int] = []
+
+    def write(self, pages: list[int], remote_pages: list[int]) -> Write:
+        return Write(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
+
+    def check_xfer_state(self, handle: StuckHandle) -> str:
+        return "PROC"
+
+    def close(self) -> None:
+        self.released.append(0)
+
+
+class StuckHandle:
+    def __init__(self, agent: StuckAgent, number: int) -> None:
+        self.agent, self.number = agent, number
+
+    def release(self) -> None:
+        if self.number == self.agent.stuck:
+            raise RuntimeError("NIXL_ERR_REPOST_ACTIVE")
+        self.agent.released.append(self.number)
+
+
+async def test_a_write_that_cannot_be_cancelled_holds_up_no_other_room() -> None:
+    memory = new_memory()
+    sender = Sender(memory, token_bytes=4, on_crash=lambda error: None)
+    link, agent = SenderLink(sender), StuckAgent(stuck=1)
+    link._peer = agent  # type: ignore[assignment]
+    settled: dict[int, kv_pb2.KvLanded | TandemError] = {}
+    for room in (1, 2):
+        settle = partial(settled.__setitem__, room)
+        sender.export(
+            Export(
+                landed=kv_pb2.KvLanded(room=room), pages=[room], wait_seconds=60.0, settle=settle
+            )
+        )
+        sender.on_offer(link, kv_pb2.KvOffer(room=room, pages=[room], lease_ms=60_000))
+    sender.drop_link(link)
+    assert [type(settled[room]) for room in (1, 2)] == [KvTransferError] * 2
+    assert agent.released == [2, 0]
+    assert not len(sender)
+    await sender.close()
+    memory.close()
 
 
 def test_metadata_that_is_none_is_refused() -> None:
