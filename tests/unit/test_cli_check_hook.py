@@ -178,7 +178,7 @@ class Waits(Good):
 
 class ReadsAll(Good):
     def __call__(self, chunk):
-        sum(chunk.text.count(word) for word in ("a", "b", "c", "d", "e", "f"))
+        sum(map(ord, chunk.text))
         return super().__call__(chunk)
 
 class Shouts(Good):
