@@ -27,6 +27,7 @@ import machine
 import uvloop
 
 from decode_worker.rules import DecodeRules
+from tandem.byte_budget import ByteBudget
 from tandem.cli.client import Client
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
@@ -122,6 +123,7 @@ class Bench:
                 worker="bench",
                 max_legs=1024,
                 hooked=self._hooks is not None,
+                budget=ByteBudget(),
             ),
             intake=Intake(
                 role=Role.DECODE,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tandem import tracing
+from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
@@ -24,7 +25,7 @@ _POSITIVE = (
     "max_body_bytes",
     "max_header_bytes",
     "max_open_requests",
-    "max_body_memory_bytes",
+    "max_held_bytes",
     "max_connections",
     "max_n",
     "max_choices",
@@ -121,10 +122,12 @@ class FrontendConfig:
         "Requests at once, from before their body is read to the end of their answer; one more is"
         " refused with queue_full (429).",
     )
-    max_body_memory_bytes: int = setting(
-        512 * 1024 * 1024,
-        "What the bodies of all open requests may take together; a body that would take more is"
-        " refused with queue_full (429).",
+    max_held_bytes: int = setting(
+        DEFAULT_BYTES,
+        "What is held for all clients together: bodies and prompts, collected answers, and output"
+        " that waits for slow clients. A request that would take more than three quarters is"
+        " refused with queue_full (429); where output finds no room, whoever holds most of it is"
+        " ended. Well below the memory limit of the process.",
     )
     max_connections: int = setting(
         8192,
@@ -146,8 +149,9 @@ class FrontendConfig:
     )
     max_backlog_bytes: int = setting(
         256 * 1024,
-        "Output kept for one client that reads too slowly, beside 64 KiB in its socket's buffer;"
-        " past it the request is cancelled, so that a slow client never slows others.",
+        "Output kept for one client that reads too slowly, beside 64 KiB in the process and 64 KiB"
+        " in its socket; past it the request is cancelled, so that a slow client never slows"
+        " others.",
     )
     slo_ttft_seconds: float = setting(
         2.0, "Objective for the time to first token: metrics count each request as met or missed."
@@ -193,6 +197,8 @@ class FrontendConfig:
         for name in ("drain_seconds", "router_wait_seconds", "key_series"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.max_held_bytes // 2 < self.max_body_bytes:
+            raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
         if self.api_keys and not any(key.strip() for key in self.api_keys):
             raise ConfigError("api_keys holds no key: give one, or leave the setting out")
         for origin in self.cors_origins:

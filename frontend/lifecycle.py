@@ -29,11 +29,12 @@ from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.router_link import RouterLink
 from tandem import sockets
 from tandem.admin import Admin, from_loop
+from tandem.byte_budget import ByteBudget
 from tandem.certificates import CertificateFiles, ExpiryCollector
 from tandem.complaints import Complaints
 from tandem.errors import DrainingError, TandemError
 from tandem.keys.file import KeyFile
-from tandem.metrics import DrainMetrics
+from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
@@ -69,10 +70,14 @@ async def serve(
         frontends=config.key_limit_shares,
         max_open=config.max_open_requests,
     )
-    link = RouterLink(config.router, metrics.upstream, tls=PeerTls.of(config))
+    budget = ByteBudget(config.max_held_bytes)
+    metrics.registry.register(HeldMetrics("frontend", budget))
+    link = RouterLink(config.router, metrics.upstream, budget, tls=PeerTls.of(config))
     draining = Draining()
     complaints = Complaints(log)
-    app, endpoints, demultiplexer = _build(config, metrics, tenants, draining, complaints, tracer)
+    app, endpoints, demultiplexer = _build(
+        config, metrics, budget, tenants, draining, complaints, tracer
+    )
 
     def refused(error: TandemError, peer: str) -> None:
         metrics.count_refused(error)
@@ -81,6 +86,7 @@ async def serve(
     server = HttpServer(
         app,  # type: ignore[arg-type]  # its types are plain dicts
         bounds=_bounds(config),
+        budget=budget,
         draining=draining,
         on_refused=refused,
         keep_alive_seconds=config.keep_alive_seconds,
@@ -120,6 +126,7 @@ async def serve(
 def _build(
     config: FrontendConfig,
     metrics: Metrics,
+    budget: ByteBudget,
     tenants: Tenants,
     draining: Draining,
     complaints: Complaints,
@@ -133,6 +140,7 @@ def _build(
     demultiplexer = Demultiplexer(
         metrics.upstream,
         complaints,
+        budget,
         model=config.model_name,
         tokenizer_sha256=tokenizer.sha256,
         max_open=config.max_open_requests,
@@ -143,14 +151,10 @@ def _build(
     preprocessor = Preprocessor(config, tokenizer, template)
     endpoints = Endpoints(config.model_name, tokenizer, preprocessor, demultiplexer, draining)
     generation = Generation(preprocessor, demultiplexer, tokenizer, metrics)
-    capacity = Capacity(
-        max_requests=config.max_open_requests, max_body_bytes=config.max_body_memory_bytes
-    )
     loop = asyncio.get_running_loop()
     metrics.watch(
         open_requests=lambda: demultiplexer.open_requests,
         backlog_bytes=from_loop(loop, lambda: demultiplexer.backlog_bytes),
-        body_bytes=lambda: capacity.body_bytes,
         ready=lambda: endpoints.serving,
         draining=lambda: draining.began,
     )
@@ -160,7 +164,7 @@ def _build(
         generation,
         metrics,
         browsers=_browsers(config),
-        capacity=capacity,
+        capacity=Capacity(max_requests=config.max_open_requests, budget=budget),
         complaints=complaints,
         spans=_spans(config, tracer),
         trust_traceparent=config.trust_traceparent,

@@ -103,7 +103,6 @@ class Metrics:
         *,
         open_requests: Callable[[], float],
         backlog_bytes: Callable[[], float],
-        body_bytes: Callable[[], float],
         ready: Callable[[], float],
         draining: Callable[[], float],
     ) -> None:
@@ -111,7 +110,6 @@ class Metrics:
         for name, text, value in (
             ("open_requests", "Requests at the router now.", open_requests),
             ("backlog_bytes", "Output that waits for clients to read.", backlog_bytes),
-            ("body_bytes", "What the bodies of open requests take.", body_bytes),
             ("ready", "1 while a request would be served.", ready),
             ("draining", "1 while this process shuts down.", draining),
         ):

@@ -24,6 +24,7 @@ from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
 from tandem import metrics
+from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine.base import EngineFigures
 from tandem.hooks.classifiers.counters import ClassifierCounters
@@ -31,7 +32,7 @@ from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
-from tandem.metrics import DrainMetrics
+from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.v1 import worker_pb2
 from tandem.worker.counters import WorkerCounters
@@ -51,6 +52,12 @@ def families() -> Iterator[Metric]:
         DrainMetrics("worker", phase="decode"),
     ):
         yield from drain.collect()
+    for held in (
+        HeldMetrics("frontend", ByteBudget()),
+        HeldMetrics("router", ByteBudget()),
+        HeldMetrics("worker", ByteBudget(), phase="decode"),
+    ):
+        yield from held.collect()
     yield from SpanCollector(None).collect()
     yield from ExpiryCollector({"tls_cert": "any"}).collect()
 
@@ -62,7 +69,6 @@ def _frontend() -> Iterator[Metric]:
     frontend.watch(
         open_requests=lambda: 0,
         backlog_bytes=lambda: 0,
-        body_bytes=lambda: 0,
         ready=lambda: 0,
         draining=lambda: 0,
     )

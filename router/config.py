@@ -8,12 +8,15 @@ from typing import Literal
 from router.conduct import EJECT_AFTER, EJECT_SECONDS
 from router.policies import PolicyName
 from tandem import tracing
+from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
+_LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 _ABOVE_ZERO = (
     "default_timeout_seconds",
     "max_timeout_seconds",
@@ -73,6 +76,13 @@ class RouterConfig:
         "Largest product of a request's size and its `n`; a larger one is refused with"
         " request_too_large.",
     )
+    max_held_bytes: int = setting(
+        DEFAULT_BYTES,
+        "What is held together: the tasks of requests that wait or run, and output for frontends. A"
+        " request that would take more than three quarters is refused with queue_full; where"
+        " output finds no room, the frontend that holds most of it is given up. Well below the"
+        " memory limit of the process.",
+    )
     client_logits_processors: tuple[str, ...] = setting(
         (),
         "Names of logits processors that requests may use: what the frontends' setting allows. The"
@@ -128,6 +138,8 @@ class RouterConfig:
         for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
+        if self.max_held_bytes < _LEAST_HELD_BYTES:
+            raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
         self._check_discovery()

@@ -16,6 +16,7 @@ from router.core import actions, events
 from router.ingress import check_names
 from router.permissions import Permissions
 from tandem import ids
+from tandem.byte_budget import ByteBudget
 from tandem.errors import InvalidRequestError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
@@ -85,13 +86,13 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
 class Answers:
     """The sink of one Generate call."""
 
-    def __init__(self, n: int, max_backlog_bytes: int) -> None:
+    def __init__(self, n: int, max_backlog_bytes: int, budget: ByteBudget) -> None:
         self._open = n
         self._runs: dict[int, int] = {}
         """Which worker each output runs on."""
         self._rows: Counter[int] = Counter()
         self._max_backlog = max_backlog_bytes
-        self._backlog = 0
+        self._backlog = budget.holding(self._does_not_read)
         self._waiting: list[router_pb2.GenerateResponse] = []
         self._failure: TandemError | None = None
         self._changed = asyncio.Event()
@@ -108,13 +109,15 @@ class Answers:
             self.add_lost(worker)
             return f"output that cannot be read: {error}"
         self._open -= len(rows.finish)
-        self._backlog += len(payload)
         self._waiting += responses
-        if self._backlog > self._max_backlog:
-            self._waiting = []
-            self.fail(SlowClientError("the client does not read its stream"))
+        if self._backlog.grow(len(payload)) and self._backlog.size > self._max_backlog:
+            self._does_not_read()
         self._changed.set()
         return ""
+
+    def _does_not_read(self) -> None:
+        self._waiting = []
+        self.fail(SlowClientError("the client does not read its stream"))
 
     def add_lost(self, worker: int) -> None:
         if worker in self._runs.values():
@@ -161,14 +164,19 @@ class Answers:
     def close(self) -> None:
         """The call ends with its request."""
 
+    def gone(self) -> None:
+        self._backlog.close()
+
     async def responses(self) -> AsyncIterator[router_pb2.GenerateResponse]:
         """What came, until every output has ended. Raises the TandemError that ended one."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            waiting, self._waiting, self._backlog = self._waiting, [], 0
+            waiting, self._waiting = self._waiting, []
+            taken = self._backlog.size
             for response in waiting:
                 yield response
+            self._backlog.give_back(taken)
             if self._failure is not None:
                 raise self._failure
             if self._open <= 0 and not self._waiting:

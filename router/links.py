@@ -14,6 +14,7 @@ from router import translate
 from router.conduct import Conduct
 from router.core import actions
 from router.inspection import Inspection
+from tandem.byte_budget import ByteBudget
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
@@ -25,6 +26,8 @@ _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
 STALL_SECONDS = 5.0
 """A frontend that takes no message for so long, past its bound, does not read."""
+_UNCOUNTED_BYTES = 64 * 1024
+"""What waits for a frontend that reads is less: it takes nothing of the budget."""
 _HARD_BOUND = 4
 """So many times its bound is kept for no frontend, however it reads."""
 _LEAST_LOOKS = 3
@@ -91,21 +94,32 @@ class Sink(Protocol):
     def close(self) -> None:
         """Send what is there, then end."""
 
+    def gone(self) -> None:
+        """The stream has ended: what waits is dropped."""
+
 
 class FrontendLink:
     """The way to a connected frontend. Payloads are joined as bytes and never parsed."""
 
     def __init__(
-        self, max_backlog_bytes: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        max_backlog_bytes: int,
+        budget: ByteBudget,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`budget`: what waits because the frontend does not read takes of it."""
         self.outbox: Outbox[router_pb2.RouterMessage] = Outbox(self._take)
         self.over = asyncio.Event()
         """The stream is to be closed, with `failure` where there is one."""
         self.failure: TandemError | None = None
         self._max_backlog = max_backlog_bytes
+        self._unwatched = min(max_backlog_bytes, _UNCOUNTED_BYTES)
         self._clock = clock
         self._patience = Patience()
         self._backlog = 0
+        self._held = budget.holding(self._end_for_room)
+        """The backlog, where it is one."""
         self._payloads: list[tuple[int, bytes]] = []
         """Each with the number of its worker."""
         self._runs: list[tuple[int, int]] = []
@@ -119,8 +133,9 @@ class FrontendLink:
         self._runs.append((sequence, worker))
 
     def add_payload(self, worker: int, payload: bytes) -> str:
-        self._payloads.append((worker, payload))
-        self._grow(len(payload))
+        if self.failure is None:
+            self._payloads.append((worker, payload))
+            self._grow(len(payload))
         return ""
 
     def add_lost(self, worker: int) -> None:
@@ -129,8 +144,9 @@ class FrontendLink:
 
     def add_end(self, action: actions.EndSequence) -> None:
         end = translate.sequence_end(action)
-        self._ends.append(end)
-        self._grow(_end_bytes(end))
+        if self.failure is None:
+            self._ends.append(end)
+            self._grow(_end_bytes(end))
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         self._fleet = fleet
@@ -142,18 +158,32 @@ class FrontendLink:
 
     def fail(self, error: TandemError) -> None:
         self.failure = error
-        self._payloads, self._ends, self._backlog = [], [], 0
-        self._runs, self._lost = [], set()
+        self.gone()
         self.over.set()
 
     def close(self) -> None:
         self.outbox.close()
 
+    def gone(self) -> None:
+        self._payloads, self._ends, self._backlog = [], [], 0
+        self._runs, self._lost = [], set()
+        self._held.close()
+
     def _grow(self, size: int) -> None:
         self._backlog += size
-        if self._backlog > self._max_backlog and self.failure is None and self._does_not_read():
-            self.fail(SlowClientError("the frontend does not read its stream"))
+        if self._backlog > self._unwatched:
+            self._bound()
         self.outbox.notify()
+
+    def _bound(self) -> None:
+        """More waits than for one that reads."""
+        fits = self._held.grow(self._backlog - self._held.size)
+        if fits and self._backlog > self._max_backlog and self._does_not_read():
+            self.fail(SlowClientError("the frontend does not read its stream"))
+
+    def _end_for_room(self) -> None:
+        """There is no memory for more output, and it holds the most of all."""
+        self.fail(SlowClientError("the frontend reads too slowly: there is no memory for more"))
 
     def _does_not_read(self) -> bool:
         """One large answer passes the bound too, and leaves in pieces."""
@@ -169,6 +199,8 @@ class FrontendLink:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
+        if self._held.size > self._backlog:
+            self._held.give_back(self._held.size - self._backlog)
         if not (payloads or ends or draining or lost or fleet is not None):
             return None
         message = router_pb2.RouterMessage(

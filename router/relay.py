@@ -20,6 +20,7 @@ from router.core.values import Phase, Profile
 from router.inspection import Inspection
 from router.links import Sink, WorkerLink
 from tandem import ids
+from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError
 from tandem.tracing.spans import Tracer
@@ -76,6 +77,11 @@ class Relay:
         }
 
     @property
+    def budget(self) -> ByteBudget:
+        """Of all bytes that the router holds."""
+        return self.core.budget
+
+    @property
     def ready(self) -> bool:
         """A request for some model would find a pair now."""
         pairs = any(model.ready_pairs for model in self.fleet.models)
@@ -119,7 +125,8 @@ class Relay:
     def frontend_down(self, number: int) -> None:
         """Cancels all that came by it."""
         self.handle(events.FrontendDown(number))
-        self._frontends.pop(number, None)
+        if sink := self._frontends.pop(number, None):
+            sink.gone()
 
     def drain(self) -> None:
         """Admit nothing more. Every frontend is told before it can see the first refusal."""

@@ -21,9 +21,10 @@ from router.servicer import RouterServicer
 from router.workers import Workers
 from tandem import ids
 from tandem.admin import Admin, from_loop
+from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.errors import StartError
-from tandem.metrics import DrainMetrics
+from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2_grpc
@@ -72,6 +73,7 @@ class RunningRouter:
 
 def build_core(config: RouterConfig) -> Core:
     return Core(
+        budget=ByteBudget(config.max_held_bytes),
         bounds=Bounds(
             max_queue=config.max_queue,
             max_fanout_bytes=config.max_fanout_bytes,
@@ -151,6 +153,7 @@ def _admin(config: RouterConfig, router: RunningRouter) -> Admin:
     read = from_loop(loop, lambda: metrics.read(router.relay, router.workers))
     registry = metrics.new_registry(read)
     registry.register(router.drained)
+    registry.register(HeldMetrics("router", router.relay.budget))
     registry.register(SpanCollector(router.relay.tracer))
     registry.register(ExpiryCollector(tls.files(config)))
     return Admin(registry, ready=lambda: router.ready)

@@ -43,7 +43,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext
     ) -> None:
-        link = FrontendLink(self._config.max_backlog_bytes)
+        link = FrontendLink(self._config.max_backlog_bytes, self._relay.budget)
         number = self._relay.frontend_up(link)
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read(request_iterator, number, link))
@@ -94,7 +94,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         context: grpc.aio.ServicerContext[router_pb2.GenerateRequest, router_pb2.GenerateResponse],
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         config = self._config
-        answers = generate.Answers(request.n or 1, config.max_backlog_bytes)
+        answers = generate.Answers(request.n or 1, config.max_backlog_bytes, self._relay.budget)
         number = self._relay.frontend_up(answers)
         try:
             submit = generate.submit(

@@ -18,6 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tandem.byte_budget import ByteBudget
+
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Buckets for what a client waits for: a first token, a queue, a whole request."""
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
@@ -59,6 +61,29 @@ def counter(name: str, help: str, value: float, **labels: str) -> Metric:
     family = CounterMetricFamily(name, help, labels=tuple(labels))
     family.add_metric(tuple(labels.values()), value)
     return family
+
+
+class HeldMetrics(Collector):
+    """What a component holds for others: `tandem_<component>_held_bytes`, and `_limit` of it."""
+
+    def __init__(self, component: str, budget: ByteBudget, **labels: str) -> None:
+        self._name = f"tandem_{component}_held_bytes"
+        self._budget = budget
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        yield gauge(
+            self._name,
+            "Bodies, prompts, collected answers and backlogs that the process holds.",
+            self._budget.held,
+            **self._labels,
+        )
+        yield gauge(
+            f"{self._name}_limit",
+            "What it may hold; new requests are refused beyond three quarters.",
+            self._budget.limit,
+            **self._labels,
+        )
 
 
 class DrainMetrics(Collector):

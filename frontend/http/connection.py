@@ -22,10 +22,13 @@ from frontend.http.closing import LingeringClose
 from frontend.http.draining import Draining
 from frontend.http.errors import ReceiveTimeoutError, TooManyConnectionsError
 from frontend.http.parsing import RequestParser
+from tandem.byte_budget import ByteBudget, Holding
 from tandem.errors import RefusedError, TandemError
 
 _BUFFER_BYTES = 64 * 1024
 """What may wait for a full socket; under TLS event loops would let half a megabyte wait."""
+_KERNEL_BYTES = 128 * 1024
+"""What the kernel keeps for a full socket beside that: see server.py."""
 _AHEAD_BYTES = 64 * 1024
 """What may be received behind a request that has no answer yet."""
 _TURN_BYTES = 64 * 1024
@@ -86,13 +89,19 @@ class Connection(HttpToolsProtocol):
         self,
         *,
         bounds: ConnectionBounds,
+        budget: ByteBudget,
         draining: Draining,
         on_refused: Callable[[TandemError, str], object] = lambda error, peer: None,
         **uvicorn_arguments: Any,
     ) -> None:
-        """`on_refused` is told what was answered below HTTP's request level, and to which host."""
+        """`budget`: what waits for a full socket takes of it. `on_refused` is told what was
+        answered below HTTP's request level, and to which host.
+        """
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
+        self._budget = budget
+        self._unread: Holding | None = None
+        """What a full socket keeps waiting."""
         self.parser = RequestParser(self, max_header_bytes=bounds.max_header_bytes)
         self._draining = draining
         self._on_refused = on_refused
@@ -210,6 +219,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_stall_timer()
+        self._let_go_of_unread()
         if self._closing is not None:
             self._closing.over()
         self.parser.stop()
@@ -224,10 +234,13 @@ class Connection(HttpToolsProtocol):
             self._stall_timer = self.loop.call_later(
                 self.bounds.client_stall_seconds, self._stalled
             )
+        self._unread = self._budget.holding(self._stalled)
+        self._unread.grow(self._socket.get_write_buffer_size() + _KERNEL_BYTES)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.writable = True
+        self._let_go_of_unread()
         if not self.transport.is_closing():
             self._stop_stall_timer()
             if self.on_writable is not None:
@@ -333,8 +346,14 @@ class Connection(HttpToolsProtocol):
                 self.bounds.client_stall_seconds, self._socket.abort
             )
 
+    def _let_go_of_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.close()
+            self._unread = None
+
     def _stalled(self) -> None:
-        self._stall_timer = None
+        """The client does not read for too long, or there is no memory for what it leaves."""
+        self._stop_stall_timer()
         if self._on_stall is not None:
             self._on_stall()
         self._socket.abort()

@@ -7,12 +7,12 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from frontend.http.capacity import Share
 from frontend.http.connection import EXTENSION, Connection
 from frontend.http.errors import ReceiveTimeoutError
 from frontend.http.spans import CallSpan
 from frontend.tenants import Tenant
 from tandem import ids
+from tandem.byte_budget import Holding
 from tandem.errors import CancelledError, TooLargeError
 
 Scope = dict[str, Any]
@@ -41,8 +41,8 @@ class Call:
         """`trust_traceparent`: the client's trace goes on here."""
         self._scope, self._receive, self._send = scope, receive, send
         self.connection: Connection = scope["extensions"][EXTENSION]
-        self.share: Share
-        """What it holds of the process's capacity; set before its body is read."""
+        self.holding: Holding
+        """The bytes that are held for its body and its prompts; set before its body is read."""
         self.started = False
         """The status line has been sent."""
         self.headers: Headers = ()
@@ -82,7 +82,7 @@ class Call:
         """All of the body.
 
         Raises TooLargeError before reading a body that says it is too large, and as soon as one has
-        grown so; QueueFullError where all bodies together would be too large; ReceiveTimeoutError,
+        grown so; QueueFullError where there is no memory for it; ReceiveTimeoutError,
         and CancelledError where the client goes away first.
         """
         bounds = self.connection.bounds
@@ -105,7 +105,7 @@ class Call:
             size += len(message["body"])
             if size > limit:
                 raise _too_large(limit)
-            self.share.take(len(message["body"]))
+            self.holding.admit(len(message["body"]))
             if not message["more_body"]:
                 return b"".join(parts)
 

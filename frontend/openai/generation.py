@@ -46,11 +46,7 @@ class Generation:
         """
         arrived = time.monotonic()
         call.connection.check_opened_in_time()
-        request = dialect.decode(await call.body())
-        served = await self._demultiplexer.served_model(call.connection, request.timeout)
-        submission = await self._preprocessor.submission(
-            request, served, id=call.id, trace_id=call.trace_id, tenant=call.tenant
-        )
+        submission, include_usage = await self._read(dialect, call)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
         with self._demultiplexer.submit(
@@ -60,10 +56,10 @@ class Generation:
             if call.tenant is not None:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
-                if request.stream:
-                    options = request.stream_options
-                    usage = bool(options and options.include_usage)
-                    events = EventWriter(dialect, self._tokenizer, submission, include_usage=usage)
+                if submission.streaming:
+                    events = EventWriter(
+                        dialect, self._tokenizer, submission, include_usage=include_usage
+                    )
                     await _stream(call, state, events, arrived)
                 else:
                     body = BodyWriter(dialect, self._tokenizer, submission)
@@ -74,6 +70,23 @@ class Generation:
             finally:
                 self._measure(call, state, arrived)
             return state.error
+
+    async def _read(self, dialect: Dialect, call: Call) -> tuple[Submission, bool]:
+        """What is asked for, and whether a stream is to tell its usage. Of the body nothing is kept
+        but the prompts.
+        """
+        request = dialect.decode(await call.body())
+        served = await self._demultiplexer.served_model(call.connection, request.timeout)
+        submission = await self._preprocessor.submission(
+            request, served, id=call.id, trace_id=call.trace_id, tenant=call.tenant
+        )
+        kept = submission.held_bytes - call.holding.size
+        if kept > 0:
+            call.holding.admit(kept)
+        else:
+            call.holding.give_back(-kept)
+        options = request.stream_options
+        return submission, bool(options and options.include_usage)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Count a request that is over."""
@@ -106,6 +119,8 @@ async def _stream(call: Call, state: RequestState, events: EventWriter, arrived:
         last += b"data: " + http_errors.body(state.error) + b"\n\n"
     else:
         last += events.closing(_usage(state), _report(state, arrived))
+    if not call.connection.writable:
+        state.keep(len(last))
     await call.end_stream(last)
 
 

@@ -4,6 +4,7 @@ deployment's limits.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from frontend.config import FrontendConfig
@@ -90,7 +91,7 @@ class Preprocessor:
         asked = _same(request.max_completion_tokens, request.max_tokens)
         token_ids = await self.chat_tokens(request.messages)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt(token_ids=token_ids, max_tokens=max_tokens)
+        return Prompt(token_ids=array("I", token_ids), max_tokens=max_tokens)
 
     async def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
         if request.echo and request.logprobs is not None:
@@ -121,7 +122,7 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt(token_ids=token_ids, max_tokens=max_tokens, echo=echo)
+        return Prompt(token_ids=array("I", token_ids), max_tokens=max_tokens, echo=echo)
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config

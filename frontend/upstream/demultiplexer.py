@@ -21,6 +21,7 @@ from frontend.upstream.request_state import Client, RequestState
 from frontend.upstream.router_stream import RouterStream
 from frontend.upstream.submission import Submission
 from tandem import errors
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.v1 import router_pb2
 
@@ -37,6 +38,7 @@ class Demultiplexer:
         self,
         metrics: UpstreamMetrics,
         complaints: Complaints,
+        budget: ByteBudget,
         *,
         model: str,
         tokenizer_sha256: str,
@@ -46,11 +48,14 @@ class Demultiplexer:
         router_wait_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Must be made on the event loop. `clock` is the one that its timers go by, in seconds."""
+        """Must be made on the event loop. `budget`: output that is kept takes of it. `clock` is the
+        one that its timers go by, in seconds.
+        """
         self._dispatcher = Dispatcher(
             metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock
         )
         self._metrics = metrics
+        self._budget = budget
         self._model = model
         self._tokenizer_sha256 = tokenizer_sha256
         self._max_open = max_open
@@ -119,6 +124,7 @@ class Demultiplexer:
             deadline=self._clock() + submission.timeout_seconds,
             parent_span=parent_span,
             backlog_limit=self._max_backlog_bytes,
+            budget=self._budget,
             inter_token=counts.traced(submission.trace_id) if parent_span else counts.add,
             touched=self._touched,
             release=self._release,
@@ -141,6 +147,7 @@ class Demultiplexer:
         finally:
             guard.cancel()
             self._release(state)
+            state.close()
 
     async def idle(self) -> None:
         """Until no request is open at the router."""

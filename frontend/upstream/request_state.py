@@ -8,14 +8,16 @@ sooner or later.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import NamedTuple, Protocol
 
 from frontend.upstream.submission import Submission
+from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
-from tandem.errors import InternalError, SlowClientError, TandemError
+from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError
 from tandem.v1 import common_pb2, router_pb2
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,10 @@ MOST_NAME_CHARACTERS = 256
 """The longest name, of a worker or of what moves KV, in a report."""
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
+_ID_BYTES = 36
+"""What a token id costs in a list."""
+_COLLECTED_AT_ONCE = 16
+"""Rows of a collected answer are counted when there are so many more of them."""
 
 
 class Client(Protocol):
@@ -61,7 +67,8 @@ class RequestState:
 
     A streaming handler sets `pump`, which is called once after each message of the router that
     brought something, for as long as more is to come; it answers False while its client's socket is
-    full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up.
+    full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up. Without
+    a pump they are collected: the budget of all clients is their bound.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class RequestState:
         deadline: float,
         parent_span: int,
         backlog_limit: int,
+        budget: ByteBudget,
         inter_token: Callable[[float, int], object],
         touched: list[RequestState],
         release: Callable[[RequestState], None],
@@ -101,7 +109,6 @@ class RequestState:
         self.finish_reasons: list[FinishReason] = []
         """Why choices ended, in the order in which they did."""
         self.first_at = 0.0
-        self.backlog = 0
         self.pump: Callable[[], bool] | None = None
         self._row_counts = [0] * submission.choices
         self._tokens = [0] * submission.choices
@@ -110,6 +117,8 @@ class RequestState:
         self._ended: list[Finish] = []
         self._counted = 0
         self._backlog_limit = backlog_limit
+        self._kept = budget.holding(self._end_for_room)
+        """What the rows take that were counted."""
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
         self._touched = False
@@ -121,6 +130,11 @@ class RequestState:
     @property
     def sequences(self) -> range:
         return range(self.base, self.base + len(self._tokens))
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of output that wait for a client which reads slowly."""
+        return 0 if self.pump is None else self._kept.size
 
     @property
     def completion_tokens(self) -> int:
@@ -256,7 +270,11 @@ class RequestState:
             self._wake()
             return
         try:
-            if self.pump is not None and not self.pump():
+            if self.pump is None:
+                if len(self._rows) - self._counted >= _COLLECTED_AT_ONCE:
+                    self._count()
+            elif not self.pump():
+                self._count()
                 self._bound_backlog()
         except Exception:  # what came for one request must not end the others
             log.exception("the output of a request cannot be written")
@@ -283,8 +301,18 @@ class RequestState:
         ended = self._ended
         if ended:
             self._ended = []
-        self.backlog = self._counted = 0
+        if self._counted:
+            self._counted = 0
+            self._kept.give_back(self._kept.size)
         return rows, ended
+
+    def keep(self, size: int) -> None:
+        """So many bytes wait for the client, which were taken of what came."""
+        self._kept.grow(size)
+
+    def close(self) -> None:
+        """The handler is done."""
+        self._kept.close()
 
     # --- inside ---
 
@@ -295,10 +323,32 @@ class RequestState:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def _count(self) -> None:
+        """Rows that stay here take of the budget. Their log-probabilities are copied: they are
+        parts of a message, all of which they would keep.
+        """
+        rows, size = self._rows, 0
+        for place in range(self._counted, len(rows)):
+            choice, text, token_ids, logprobs = rows[place]
+            size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
+            if logprobs:
+                copies = tuple(map(copy.copy, logprobs))
+                rows[place] = (choice, text, token_ids, copies)
+                size += sum(_ROW_BYTES + each.ByteSize() for each in copies)
+        self._counted = len(rows)
+        self._kept.grow(size)
+
     def _bound_backlog(self) -> None:
-        fresh = self._rows[self._counted :]
-        self._counted += len(fresh)
-        self.backlog += sum(len(row[1]) + _ROW_BYTES for row in fresh)
         if self.backlog > self._backlog_limit:
-            self.fail(SlowClientError("The client reads more slowly than tokens come"))
-            self._client.abort()
+            self._give_up_client()
+
+    def _give_up_client(self) -> None:
+        self.fail(SlowClientError("The client reads more slowly than tokens come"))
+        self._client.abort()
+
+    def _end_for_room(self) -> None:
+        """There is no memory for more output, and it holds the most of all."""
+        if self.submission.streaming:
+            self._give_up_client()
+        else:
+            self.fail(QueueFullError("Answers take all memory there is; try again later"))

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.router_stream import RouterStream
+from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.tls import PeerTls
@@ -60,9 +61,16 @@ class RouterLink:
     """Keeps a stream to the router at `address` ("host:port") for as long as `run` runs."""
 
     def __init__(
-        self, address: str, metrics: UpstreamMetrics, *, tls: PeerTls | None = None
+        self,
+        address: str,
+        metrics: UpstreamMetrics,
+        budget: ByteBudget,
+        *,
+        tls: PeerTls | None = None,
     ) -> None:
+        """`budget`: what waits to be sent takes of it."""
         self._address = address
+        self._budget = budget
         self._metrics = metrics
         self._tls = tls
         self._old: dict[RouterStream, asyncio.Task[None]] = {}
@@ -75,7 +83,7 @@ class RouterLink:
         async with asyncio.TaskGroup() as group:
             while True:
                 began = loop.time()
-                stream = RouterStream()
+                stream = RouterStream(self._budget)
                 holding = group.create_task(self._hold(stream, receiver))
                 await stream.over.wait()
                 self._metrics.left(stream)
@@ -126,6 +134,7 @@ class RouterLink:
                 call.cancel()
                 if stream.opened:
                     receiver.ended(stream, drained=stream.draining and reason == _ENDED)
+                stream.close()
         self._complain(stream, reason)
 
     async def _listen(

@@ -7,12 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from tandem.errors import QueueFullError
+from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
 
-_DRAFT_BYTES = 256 * 1024 * 1024
-"""Unsent prompts beyond this mean that the router does not read: more are refused."""
 _MESSAGE_BYTES = 16 * 1024 * 1024
 """Prompts beyond this wait for the next message, well below tandem.wire.grpc.MAX_MESSAGE_BYTES."""
 
@@ -20,7 +18,8 @@ _MESSAGE_BYTES = 16 * 1024 * 1024
 class RouterStream:
     """Made for one dial. It takes requests until its router drains; it ends once."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
+        """`budget`: prompts that have not left take of it, beside those of their requests."""
         self.outbox: Outbox[router_pb2.FrontendMessage] = Outbox(self._take)
         self.open: set[int] = set()
         """First sequences of the requests that went by it and are not released."""
@@ -30,20 +29,18 @@ class RouterStream:
         self.over = asyncio.Event()
         """It takes nothing new: its router drains, or it has ended."""
         self._submits: dict[int, router_pb2.Submit] = {}
-        self._submit_bytes = 0
+        self._unsent = budget.holding()
         self._cancels: list[int] = []
         self._complaints: dict[int, str] = {}
         """What could not be read, by worker."""
         self._on_empty: Callable[[], object] | None = None
 
     def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
-        """Send without waiting. Raises QueueFullError while too much waits to be sent."""
-        if self._submit_bytes > _DRAFT_BYTES:
-            raise QueueFullError("The router does not take requests; try again later")
+        """Send without waiting. Raises QueueFullError, and sends nothing, while too much waits."""
+        self._unsent.admit(sum(len(submit.task) for submit in submits))
         for submit in submits:
             self.open.add(submit.first_sequence)
             self._submits[submit.first_sequence] = submit
-            self._submit_bytes += len(submit.task)
         self.outbox.notify()
 
     def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
@@ -55,7 +52,7 @@ class RouterStream:
                 continue
             self.open.remove(first)
             if submit := self._submits.pop(first, None):
-                self._submit_bytes -= len(submit.task)
+                self._unsent.give_back(len(submit.task))
             elif cancel:
                 self._cancels.append(first)
                 self.outbox.notify()
@@ -78,9 +75,14 @@ class RouterStream:
         self.over.set()
         unsent = list(self._submits)
         self._submits.clear()
-        self._submit_bytes = 0
+        self._unsent.give_back(self._unsent.size)
         self.open.difference_update(unsent)
         return unsent
+
+    def close(self) -> None:
+        """It has ended: whatever has not left never will by it."""
+        self._submits.clear()
+        self._unsent.close()
 
     def when_empty(self, call: Callable[[], object]) -> None:
         """Call it once, as soon as nothing is open."""
@@ -99,7 +101,7 @@ class RouterStream:
             submit = self._submits.pop(next(iter(self._submits)))
             submits.append(submit)
             size += len(submit.task)
-        self._submit_bytes -= size
+        self._unsent.give_back(size)
         if self._submits:
             self.outbox.notify()
         complaints, self._complaints = self._complaints, {}

@@ -20,6 +20,7 @@ _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Prompt:
     token_ids: Sequence[int]
+    """An array, where many may be kept: four bytes a token, and no object."""
     max_tokens: int
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
@@ -65,6 +66,11 @@ class Submission:
     def echoes(self) -> list[str]:
         """What each choice begins with, where its prompt is to be shown again; else nothing."""
         return [p.echo for p in self.prompts if p.echo is not None for _ in range(self.n)]
+
+    @property
+    def held_bytes(self) -> int:
+        """What its prompts take."""
+        return _ID_BYTES * self.prompt_tokens + sum(map(len, self.echoes))
 
     @property
     def prompt_tokens(self) -> int:

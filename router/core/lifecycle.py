@@ -277,6 +277,8 @@ class Lifecycle:
         submit = request.submit
         self._state.deadlines.clear(request, request.deadline)
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
+        if not request.legs:
+            request.holding.close()
         if requests := self._state.frontends.get(submit.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
@@ -297,6 +299,7 @@ class Lifecycle:
         leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
         worker.legs.add(leg.number)
         self._state.legs[leg.number] = leg
+        sequence.request.legs += 1
         if sequence.request.number:
             sequence.request.workers.add(worker.key)
         left_ms = int((sequence.request.deadline - self.now) * 1000)
@@ -340,6 +343,10 @@ class Lifecycle:
         self.may_start = True
         worker.legs.remove(leg.number)
         del self._state.legs[leg.number]
+        request = sequence.request
+        request.legs -= 1
+        if not request.open and not request.legs:
+            request.holding.close()
         if leg.settle_by is not None:
             self._state.settling.clear(leg, leg.settle_by)
         worker.overdue -= leg.overdue

@@ -17,6 +17,7 @@ from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.values import Bounds, ServedModel
+from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
@@ -48,8 +49,11 @@ class Core:
         prefill_policy: PolicyFactory,
         decode_policy: PolicyFactory,
         new_room: Callable[[], int],
+        budget: ByteBudget | None = None,
     ) -> None:
-        self.state = State(bounds, Fleet(prefill_policy, decode_policy))
+        """`budget`: what the process holds, tasks beside the rest; None: one of its own."""
+        fleet = Fleet(prefill_policy, decode_policy)
+        self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
@@ -91,6 +95,11 @@ class Core:
     def snapshot(self) -> snapshot.Snapshot:
         """All that may be known of it now. Costs a pass over the workers."""
         return snapshot.take(self.state)
+
+    @property
+    def budget(self) -> ByteBudget:
+        """Of all bytes that the process holds."""
+        return self.state.budget
 
     @property
     def draining(self) -> bool:
@@ -139,14 +148,15 @@ class Core:
             self._refuse_frontend(submit)
             return
         now = self._lifecycle.now
-        request = Request(submit, now, now + submit.timeout_seconds, submit.n)
+        holding = self.state.budget.holding()
+        request = Request(submit, now, now + submit.timeout_seconds, submit.n, holding)
         request.number = next(self._shared_tasks) if submit.n > 1 else 0
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
             sequence.span_events = [] if submit.first_span else None
             request.sequences.append(sequence)
-        if error := admission.refusal(self.state, submit):
+        if error := admission.refusal(self.state, submit, holding):
             self._lifecycle.refuse(request, error)
             return
         requests.update(dict.fromkeys(numbers, request))

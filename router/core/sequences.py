@@ -17,6 +17,7 @@ from router.core.actions import SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
 from router.core.values import Phase, SpanEvent
+from tandem.byte_budget import Holding
 from tandem.errors import TandemError
 
 MAX_SPAN_EVENTS = 64
@@ -41,6 +42,10 @@ class Request:
     deadline: float
     open: int
     """Sequences that have not ended."""
+    holding: Holding
+    """Of the budget, for its task: until the last of its legs is closed, which runs it."""
+    legs: int = 0
+    """Legs of it that are open."""
     number: int = 0
     """This router's own, where it has more than one sequence; else 0."""
     sequences: list[Sequence] = field(default_factory=list)

@@ -12,12 +12,15 @@ from router.core.sequences import Leg, Request
 from router.core.timers import Timers
 from router.core.values import Bounds, Counts
 from router.core.waiting import Waiting
+from tandem.byte_budget import ByteBudget
 
 
 @dataclass(slots=True)
 class State:
     bounds: Bounds
     fleet: Fleet
+    budget: ByteBudget = field(default_factory=ByteBudget)
+    """Of all bytes that the router holds; requests take of it for their tasks."""
     waiting: Waiting = field(default_factory=Waiting)
     frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
     """Open requests of each connected frontend by the number of each of their sequences."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tandem import tracing
+from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
 from tandem.engine.base import Nodes
 from tandem.errors import ConfigError
@@ -16,6 +17,7 @@ from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
 from tandem.logits.forms.limits import SpecLimits
 from tandem.logits.forms.workshop import WorkshopLimits
+from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP
 
@@ -32,6 +34,7 @@ _POSITIVE = (
     "form_memory_mb",
     "form_cache_mb",
 )
+_LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 
@@ -93,6 +96,13 @@ class WorkerConfig:
     )
     max_sequences: int = setting(
         256, "Most sequences open at once; routers are told, and one more is refused."
+    )
+    max_held_bytes: int = setting(
+        DEFAULT_BYTES,
+        "What is held for all sequences together: tasks, output that hooks and classifiers hold"
+        " back, and output that waits for routers. A sequence whose task would take more than three"
+        " quarters is refused; where output finds no room, the sequence or the router whose output"
+        " holds most is ended. Well below the memory limit of the process.",
     )
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'
@@ -169,6 +179,8 @@ class WorkerConfig:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.max_held_bytes < _LEAST_HELD_BYTES:
+            raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
         if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
             raise ConfigError(
                 f"node_rank must be from 0 to below nodes: {self.node_rank} is not, of {self.nodes}"

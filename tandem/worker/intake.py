@@ -4,6 +4,7 @@ not.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,8 +34,13 @@ class ReadTask:
     """A task that was checked. Nobody changes it: several legs may run it."""
 
     task: common_pb2.Task
-    token_ids: Sequence[int]
+    token_ids: array[int]
     logits: LogitsProcessorSpec | None
+
+    @property
+    def size(self) -> int:
+        """What its prompt takes, in bytes: as it came, and as engines are given it."""
+        return len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
 
 
 class Intake:
@@ -92,8 +98,15 @@ class Intake:
             cache_salt=task.cache_salt,
             tenant=task.tenant,
         )
-        output = self._output(task)
-        return Start(link=link, command=command, task=task, request=request, output=output)
+        shared = command.kept_task and not command.task
+        return Start(
+            link=link,
+            command=command,
+            task=task,
+            request=request,
+            output=self._output(task),
+            own_bytes=0 if shared else len(command.task) + read.size,
+        )
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):
@@ -111,16 +124,17 @@ class Intake:
         if command.timeout_ms == 0:
             raise InvalidRequestError("a leg needs a deadline", param="timeout_ms")
 
-    def _prompt(self, task: common_pb2.Task) -> list[int]:
+    def _prompt(self, task: common_pb2.Task) -> array[int]:
         if bool(task.prompt_token_ids) == bool(task.prompt_text):
             raise InvalidRequestError(
                 "a prompt is either token ids or a text, and not empty", param="prompt"
             )
         if task.prompt_text:
             self._check_size(task.prompt_text)
-            token_ids = self._tokenizer.encode(task.prompt_text, special_tokens=True)
+            encoded = self._tokenizer.encode(task.prompt_text, special_tokens=True)
+            token_ids = array("I", encoded)
         else:
-            token_ids = list(task.prompt_token_ids)
+            token_ids = array("I", task.prompt_token_ids)
             check_token_ids(token_ids, self._limits.vocabulary, param="prompt")
         context = self._limits.context_length
         if error := context_error(len(token_ids), task.sampling.max_tokens, context):

@@ -4,8 +4,10 @@ further leg runs them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
+from tandem.byte_budget import ByteBudget
 from tandem.errors import InternalError, QueueFullError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import worker_pb2
@@ -18,26 +20,37 @@ Read = Callable[[bytes], ReadTask]
 class KeptTasks:
     """Those of one stream, by the router's numbers."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, budget: ByteBudget) -> None:
+        """`budget`: what is kept takes of it."""
         self._read = read
         self._kept: dict[int, bytes] = {}
         self._bytes = 0
+        self._holding = budget.holding()
         self._outcomes: dict[int, ReadTask | TandemError] = {}
         self._trace_ids: dict[int, str | None] = {}
 
     def keep(self, tasks: Iterable[worker_pb2.KeptTask]) -> None:
-        """What is more than a router may have kept is not: its legs are refused."""
+        """What is more than a router may have kept is not, nor what there is no memory for: its
+        legs are refused.
+        """
         for each in tasks:
             self.forget((each.number,))
             if self._bytes + len(each.task) <= MAX_KEPT_BYTES:
-                self._kept[each.number] = each.task
-                self._bytes += len(each.task)
+                with contextlib.suppress(QueueFullError):
+                    self._holding.admit(len(each.task))
+                    self._kept[each.number] = each.task
+                    self._bytes += len(each.task)
 
     def forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self._bytes -= len(self._kept.pop(number, b""))
-            self._outcomes.pop(number, None)
+            size = len(self._kept.pop(number, b""))
+            self._bytes -= size
+            self._holding.give_back(size + _size(self._outcomes.pop(number, None)))
             self._trace_ids.pop(number, None)
+
+    def close(self) -> None:
+        """The stream is gone."""
+        self._holding.close()
 
     def of(self, command: worker_pb2.StartLeg) -> ReadTask:
         """The task of a leg. Raises the TandemError that says why it cannot run."""
@@ -49,7 +62,9 @@ class KeptTasks:
         if command.task:
             return self._read(self._kept[number] + command.task)
         if number not in self._outcomes:
-            self._outcomes[number] = self._read_once(self._kept[number])
+            outcome = self._read_once(self._kept[number])
+            self._holding.admit(_size(outcome))
+            self._outcomes[number] = outcome
         outcome = self._outcomes[number]
         if isinstance(outcome, TandemError):
             raise outcome
@@ -73,3 +88,7 @@ class KeptTasks:
             failure = InternalError("this task cannot be read")
             failure.__cause__ = error
             return failure
+
+
+def _size(outcome: ReadTask | TandemError | None) -> int:
+    return outcome.size if isinstance(outcome, ReadTask) else 0

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from tandem import metrics, process, tracing
 from tandem.admin import Admin, from_loop
+from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
 from tandem.engine.base import EngineDescription, Role
@@ -98,6 +99,7 @@ class Worker:
         self._engine = self._make_engine()
         self._server = Server(self._tls, caller="router", reflects=config.grpc_reflection)
         self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
+        self._budget = ByteBudget(config.max_held_bytes)
         self._drained = metrics.DrainMetrics("worker", phase=phase)
         self._admin = AsyncExitStack()
         self._engine_died = False
@@ -183,6 +185,7 @@ class Worker:
                 worker=self._description.name,
                 max_legs=engine.limits.max_sequences,
                 hooked=hooks is not None,
+                budget=self._budget,
             ),
             intake=Intake(
                 role=Role(self._phase),
@@ -264,6 +267,7 @@ class Worker:
     def _metrics(self) -> CollectorRegistry:
         registry = metrics.new_registry(f"{self._phase}_worker")
         registry.register(self._drained)
+        registry.register(metrics.HeldMetrics("worker", self._budget, phase=self._phase))
         registry.register(SpanCollector(self._tracer))
         registry.register(ExpiryCollector(tls.files(self._config)))
         loop = asyncio.get_running_loop()

@@ -93,12 +93,13 @@ class Shell:
             unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
         )
         self._links[number] = link
-        self._tasks[number] = KeptTasks(self._intake.read)
+        self._tasks[number] = KeptTasks(self._intake.read, self._core.budget)
         return link
 
     def disconnect(self, link: RouterLink) -> int:
         """The stream is gone. Returns how many legs that ends."""
-        del self._links[link.number], self._tasks[link.number]
+        del self._links[link.number]
+        self._tasks.pop(link.number).close()
         count = sum(leg.link == link.number for leg in self._core.legs)
         self.tell(events.LinkDown(link.number))
         return count

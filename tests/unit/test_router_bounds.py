@@ -27,6 +27,7 @@ from router.permissions import Permissions
 from router.relay import Relay
 from router.server import build_core
 from router.workers import Workers
+from tandem.byte_budget import ByteBudget
 from tandem.config import load
 from tandem.errors import ConfigError, InvalidRequestError, RequestError, SlowClientError
 from tandem.message_limits import MAX_KEPT_BYTES
@@ -217,7 +218,7 @@ async def test_no_number_of_starts_ends_a_worker_s_stream() -> None:
 @pytest.mark.promise("S6-169")
 async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> None:
     now = [0.0]
-    link = FrontendLink(1_000, clock=lambda: now[0])
+    link = FrontendLink(1_000, ByteBudget(), clock=lambda: now[0])
 
     def given_up_by(*times: float) -> bool:
         for each in times:
@@ -234,7 +235,7 @@ async def test_a_frontend_is_given_up_past_its_bound_once_it_does_not_read() -> 
 
 
 async def test_a_frontend_that_is_given_up_leaves_nothing_to_send_for_ever() -> None:
-    link = FrontendLink(1_000, clock=lambda: 0.0)
+    link = FrontendLink(1_000, ByteBudget(), clock=lambda: 0.0)
     link.add_payload(1, b"x" * 2 * MESSAGE_BYTES)
     assert link.failure is not None
     link.close()
@@ -252,7 +253,7 @@ async def test_a_frontend_that_is_given_up_leaves_nothing_to_send_for_ever() -> 
 
 
 async def test_a_frontend_that_reads_too_slowly_is_given_up_past_four_times_its_bound() -> None:
-    link = FrontendLink(1_000, clock=lambda: 0.0)
+    link = FrontendLink(1_000, ByteBudget(), clock=lambda: 0.0)
     link.add_payload(1, b"x" * 4_000)
     assert link.failure is None
     link.add_payload(1, b"x")
@@ -260,7 +261,7 @@ async def test_a_frontend_that_reads_too_slowly_is_given_up_past_four_times_its_
 
 
 async def test_ends_with_long_reasons_leave_in_pieces() -> None:
-    link = FrontendLink(10 * MESSAGE_BYTES)
+    link = FrontendLink(10 * MESSAGE_BYTES, ByteBudget())
     for sequence in range(20):
         link.add_end(actions.EndSequence(1, sequence, None, "r" * (MESSAGE_BYTES // 4)))
     messages, got = link.outbox.messages(), []
@@ -272,7 +273,7 @@ async def test_ends_with_long_reasons_leave_in_pieces() -> None:
 
 
 async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() -> None:
-    link = FrontendLink(max_backlog_bytes=10 * MESSAGE_BYTES)
+    link = FrontendLink(10 * MESSAGE_BYTES, ByteBudget())
     payloads = [bytes([index]) * (MESSAGE_BYTES // 2) for index in range(9)]
     for payload in payloads:
         link.add_payload(1, payload)
@@ -288,7 +289,7 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
 
 
 async def test_joined_payloads_are_the_bytes_that_came() -> None:
-    link = FrontendLink(max_backlog_bytes=1_000)
+    link = FrontendLink(1_000, ByteBudget())
     link.add_payload(1, b"\x00one")
     link.add_payload(1, b"two\xff")
     message = await anext(link.outbox.messages())
@@ -301,9 +302,9 @@ async def test_joined_payloads_are_the_bytes_that_came() -> None:
 def test_the_number_of_a_frontend_is_not_given_to_the_next_one() -> None:
     """What is late for the old one would reach the new one."""
     relay = Relay(build_core(RouterConfig()))
-    first = relay.frontend_up(FrontendLink(1))
+    first = relay.frontend_up(FrontendLink(1, ByteBudget()))
     relay.frontend_down(first)
-    assert relay.frontend_up(FrontendLink(1)) != first
+    assert relay.frontend_up(FrontendLink(1, ByteBudget())) != first
 
 
 # --- what workers say of themselves ----------------------------------------------------------
@@ -381,7 +382,7 @@ def test_generate_refuses_what_cannot_be_and_names_the_field(
 
 
 async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
-    answers = Answers(1, 1_000_000)
+    answers = Answers(1, 1_000_000, ByteBudget())
     columns = common_pb2.TokenColumns(
         sequence=[1],
         offset=[0],
@@ -406,7 +407,7 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
 
 
 async def test_a_slow_generate_client_is_failed_at_its_bound() -> None:
-    answers = Answers(1, 10)
+    answers = Answers(1, 10, ByteBudget())
     columns = common_pb2.TokenColumns(sequence=[1], offset=[0], token_count=[1], text=["x" * 20])
     answers.add_run(1, 7)
     assert not answers.add_payload(7, columns.SerializeToString())

@@ -15,6 +15,7 @@ from router.inspection import MOST_SEQUENCES, SECONDS, Inspection
 from router.links import FrontendLink, WorkerLink
 from router.relay import MAX_PAYLOAD_BYTES, Relay
 from router.server import build_core
+from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 pytestmark = pytest.mark.promise("S6-181")
@@ -148,7 +149,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = Clock()
         self.relay = Relay(build_core(RouterConfig()), clock=self.clock)
-        self.frontend = FrontendLink(1_000_000_000)
+        self.frontend = FrontendLink(1_000_000_000, ByteBudget())
         self.number = self.relay.frontend_up(self.frontend)
         self.decode = WorkerLink(Conduct("d", clock=self.clock))
         self._up("p", WorkerLink(), Phase.PREFILL)
@@ -191,7 +192,7 @@ async def test_a_frontend_is_told_which_worker_a_sequence_runs_on_before_its_out
 
 
 async def test_what_several_workers_said_stays_apart() -> None:
-    link = FrontendLink(1_000_000)
+    link = FrontendLink(1_000_000, ByteBudget())
     for worker, payload in ((1, b"a"), (2, b"bb"), (2, b"b"), (1, b"c")):
         link.add_payload(worker, payload)
     message = link._take()

@@ -16,6 +16,7 @@ from router.core.values import Fingerprint, Phase, Profile
 from router.links import FrontendLink, WorkerLink
 from router.relay import Relay
 from router.server import build_core
+from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
@@ -32,7 +33,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.relay = Relay(build_core(RouterConfig()), clock=lambda: 0.0)
-        self.frontend = FrontendLink(1_000_000)
+        self.frontend = FrontendLink(1_000_000, ByteBudget())
         self.number = self.relay.frontend_up(self.frontend)
         self.links = {phase: WorkerLink() for phase in Phase}
         for phase, link in self.links.items():

@@ -8,6 +8,7 @@ from router.core.events import Submit
 from router.core.sequences import Request, Sequence
 from router.core.waiting import MAX_DEBTS, Queue
 from router.translate import submit
+from tandem.byte_budget import ByteBudget
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
 
@@ -24,7 +25,9 @@ def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -
         weight=weight,
         priority=priority,
     )
-    return Sequence(Request(asked, 0.0, 1.0, 1), arrival, 0, (-priority, arrival), 0.0)
+    return Sequence(
+        Request(asked, 0.0, 1.0, 1, ByteBudget().holding()), arrival, 0, (-priority, arrival), 0.0
+    )
 
 
 def queue(*waiting: Sequence) -> Queue:

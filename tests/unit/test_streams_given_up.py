@@ -14,6 +14,7 @@ import pytest
 from router.config import RouterConfig
 from router.links import FrontendLink
 from router.servicer import RouterServicer
+from tandem.byte_budget import ByteBudget
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.worker.core.outgoing import Outgoing
@@ -53,6 +54,7 @@ class OneLink:
     """Shell and relay in one, for one stream."""
 
     tracer = None
+    budget = ByteBudget()
 
     def __init__(self, link: Any) -> None:
         self.link = link
@@ -91,7 +93,9 @@ async def ends_well(serving: asyncio.Task[None], call: Call, shell: OneLink) -> 
 @pytest.mark.promise("S6-169")
 async def test_a_worker_gives_a_router_up_in_the_middle_of_a_write() -> None:
     call = Call()
-    link = RouterLink(number=1, peer="r", outgoing=Outgoing(), load=worker_pb2.Load)
+    link = RouterLink(
+        number=1, peer="r", outgoing=Outgoing(ByteBudget().holding()), load=worker_pb2.Load
+    )
     shell = OneLink(link)
 
     async def paired() -> None: ...

@@ -36,6 +36,7 @@ from router.relay import Relay
 from router.server import build_core
 from router.servicer import RouterServicer
 from router.workers import Workers
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import KvTransferError, TandemError, WorkerError
 from tandem.kv_transfer import checks
@@ -142,7 +143,7 @@ class Router:
     def __init__(self) -> None:
         self.config = RouterConfig(allow_reports=True, allow_external_scores=True)
         self.relay = Relay(build_core(self.config))
-        self.link = FrontendLink(1_000_000)
+        self.link = FrontendLink(1_000_000, ByteBudget())
         self.number = self.relay.frontend_up(self.link)
         self.workers = Workers(
             StaticDiscovery(prefill=(), decode=()), self.relay, silence_seconds=9.0
@@ -211,7 +212,7 @@ async def router() -> Router:
 )
 async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message) -> None:
     servicer = RouterServicer(router.config, router.relay, router.workers)
-    link = FrontendLink(1_000_000)
+    link = FrontendLink(1_000_000, ByteBudget())
     number = router.relay.frontend_up(link)
 
     async def messages() -> AsyncIterator[Any]:
@@ -226,7 +227,7 @@ async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message
 
 @cases(router_pb2.GenerateRequest(task=TASK, n=1, timeout_ms=9000))
 async def test_a_caller_s_fields_cost_its_own_call(router: Router, message: Any) -> None:
-    answers = generate.Answers(1, 1_000)
+    answers = generate.Answers(1, 1_000, ByteBudget())
     number = router.relay.frontend_up(answers)
     try:
         submit = generate.submit(
@@ -332,6 +333,7 @@ class Frontend:
         self.demultiplexer = Demultiplexer(
             UpstreamMetrics(CollectorRegistry()),
             Complaints(logging.getLogger(__name__)),
+            ByteBudget(),
             model="m",
             tokenizer_sha256="ours",
             max_open=64,
@@ -339,7 +341,7 @@ class Frontend:
             max_backlog_bytes=10_000_000,
             router_wait_seconds=10.0,
         )
-        self.stream = RouterStream()
+        self.stream = RouterStream(ByteBudget())
         self.stream.opened = True
         self.demultiplexer.opened(self.stream)
         ready = router_pb2.ServedModel(name="m", tokenizer_sha256="ours", ready_pairs=1)
@@ -411,7 +413,7 @@ async def test_a_router_s_fields_cost_its_own_stream() -> None:
             except (ValueError, DecodeError):
                 frontend.demultiplexer.ended(frontend.stream, drained=False)
             # Another router's stream takes what is new.
-            stream = frontend.stream = RouterStream()
+            stream = frontend.stream = RouterStream(ByteBudget())
             stream.opened = True
             frontend.demultiplexer.opened(stream)
 

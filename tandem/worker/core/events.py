@@ -39,6 +39,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     task: common_pb2.Task
     request: EngineRequest
     output: Output
+    own_bytes: int
+    """What the leg keeps of its task by itself: nothing, where it shares one that is kept."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.engine.base import Delta, Ending
 from tandem.errors import (
@@ -33,7 +34,13 @@ from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
-from tandem.worker.core.outgoing import MAX_BACKLOG_BYTES, MAX_PARCEL_BYTES, Outgoing
+from tandem.worker.core.outgoing import (
+    FRAME_BYTES,
+    MAX_BACKLOG_BYTES,
+    MAX_PARCEL_BYTES,
+    Outgoing,
+    Parcel,
+)
 from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
 
@@ -41,6 +48,11 @@ _WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULIN
 _OPEN = _WAITING, _RUNNING, _RULING, _ENDING
 """What is shown of a leg may yet change."""
 _NOTHING = Piece("", ())
+
+
+def no_memory() -> WorkerError:
+    """What the leg ends with that holds the most, where output finds no room."""
+    return WorkerError("this worker has no memory for more of the output")
 
 
 class Core:
@@ -53,16 +65,22 @@ class Core:
         worker: str,
         max_legs: int,
         hooked: bool,
+        budget: ByteBudget,
     ) -> None:
-        """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown."""
+        """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown.
+        `budget`: of all bytes that the worker holds.
+        """
         self._rules = rules
         self._worker = worker
         self._max_legs = max_legs
         self._hooked = hooked
+        self.budget = budget
         self._now = 0.0
         self._actions: list[Action] = []
         self._links: dict[int, Outgoing] = {}
         self._open: dict[int, Leg] = {}
+        self._too_large: list[Leg] = []
+        """To be ended once what happened is taken in: the engine may have let go of them in it."""
         self._numbers: dict[tuple[int, int], Leg] = {}
         self._groups: dict[tuple[int, int, int], list[Leg]] = {}
         self._to_cancel: set[int] = set()
@@ -108,20 +126,43 @@ class Core:
         for event in batch:
             self._handlers[type(event)](event)
         for link, outgoing in self._links.items():
-            if outgoing.backlog > MAX_BACKLOG_BYTES:
-                reason = "the router does not read what it asked for"
-                self._actions.append(actions.GiveUp(link, reason))
+            if outgoing.backlog > FRAME_BYTES and not self._bound(outgoing):
+                self._give_up(link)
             elif outgoing.waits:
                 self._actions.append(actions.Send(link))
+        if self._too_large:
+            self._end_too_large()
         return self._actions
+
+    def _bound(self, outgoing: Outgoing) -> bool:
+        """Whether what waits for a router that may not read can wait."""
+        fits = outgoing.holding.grow(outgoing.backlog - outgoing.holding.size)
+        return fits and outgoing.backlog <= MAX_BACKLOG_BYTES
+
+    def _give_up(self, link: int) -> None:
+        reason = "the router does not read what it asked for"
+        self._actions.append(actions.GiveUp(link, reason))
+
+    def _end_too_large(self) -> None:
+        """There was no memory for more output, and these held the most. They may be over."""
+        legs, self._too_large = self._too_large, []
+        for leg in legs:
+            if parcel := leg.waiting:
+                parcel.spoil(no_memory())
+                if leg.stage is Stage.LEAVING:
+                    leg.closing = Closing(Outcome.FAILED, error=no_memory())
+            self._fail(leg, no_memory())
+            self._actions.append(actions.Send(leg.link))
 
     # --- routers ---------------------------------------------------------------------------------
 
     def _link_up(self, event: events.LinkUp) -> None:
-        self._links[event.link] = Outgoing()
+        link = event.link
+        self._links[link] = Outgoing(self.budget.holding(lambda: self._give_up(link)))
 
     def _link_down(self, event: events.LinkDown) -> None:
-        self._links.pop(event.link, None)
+        if outgoing := self._links.pop(event.link, None):
+            outgoing.gone()
         for leg in [leg for leg in self._open.values() if leg.link == event.link]:
             self._end(leg, Closing(Outcome.CANCELLED, reason="router_lost"))
 
@@ -136,6 +177,13 @@ class Core:
             full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
             self._refuse(link, command, full)
             return
+        holding = self.budget.holding(lambda: self._too_large.append(leg))
+        try:
+            holding.admit(event.own_bytes)
+        except QueueFullError as error:
+            holding.close()
+            self._refuse(link, command, error)
+            return
         guard = self._rules.guard(streaming=task.streaming)
         judged = self._hooked or guard is not None
         leg = Leg(
@@ -143,6 +191,7 @@ class Core:
             link=link,
             number=command.leg,
             outgoing=self._links[link],
+            holding=holding,
             destination=command.destination,
             sequence=command.sequence,
             output_index=command.output_index,
@@ -395,6 +444,8 @@ class Core:
             self._past_guard(leg, guard, guard.push(piece or _NOTHING, last))
 
     def _past_guard(self, leg: Leg, guard: SequenceGuard, step: GuardStep) -> None:
+        if not self._bound_guarded(leg, guard.held_bytes):
+            return
         if step.show is not None:
             self._show(leg, step.show.text, step.show.token_ids, step.show.extras)
         if step.over:
@@ -423,8 +474,29 @@ class Core:
             return
         if leg.held and len(parcel.rows) > most:
             self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
-        elif parcel.size > MAX_PARCEL_BYTES:
+        elif parcel.size > FRAME_BYTES:
+            self._bound_parcel(leg, parcel)
+
+    def _bound_parcel(self, leg: Leg, parcel: Parcel) -> None:
+        """More of a leg's output waits than leaves at once."""
+        if parcel.holding is None:
+            parcel.holding = self.budget.holding(lambda: self._too_large.append(leg))
+        fits = parcel.holding.grow(parcel.size - parcel.holding.size)
+        if fits and parcel.size > MAX_PARCEL_BYTES:
             self._fail(leg, WorkerError("more of the output waits for the router than may wait"))
+
+    def _bound_guarded(self, leg: Leg, held: int) -> bool:
+        """Count what classifiers hold of a leg, a frame's worth at once. False: there is no memory,
+        and the leg has failed.
+        """
+        change = held - leg.guarded_bytes
+        if change > FRAME_BYTES:
+            leg.guarded_bytes = held
+            return leg.holding.grow(change)
+        if change < 0:
+            leg.guarded_bytes = held
+            leg.holding.give_back(-change)
+        return True
 
     def _judged(self, event: events.Judged) -> None:
         leg = self._open.get(event.request_id)
@@ -510,6 +582,7 @@ class Core:
 
     def _forget(self, leg: Leg) -> None:
         del self._open[leg.request_id], self._numbers[leg.link, leg.number]
+        leg.holding.close()
         members = self._groups[leg.group]
         members.remove(leg)
         if not members:

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tandem.errors import InternalError
+from tandem.byte_budget import Holding
+from tandem.errors import InternalError, TandemError
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import Draft
@@ -73,6 +74,7 @@ class Parcel:
         "destination",
         "event",
         "finish",
+        "holding",
         "offset",
         "report",
         "rows",
@@ -96,6 +98,8 @@ class Parcel:
         """That the leg is closed."""
         self.sent = False
         """All of it has left. Nothing more can be added."""
+        self.holding: Holding | None = None
+        """Of the budget, once it is more than a frame takes."""
 
     def add(self, row: WaitingRow) -> int:
         """Behind the others; a large one in several. Returns in how many."""
@@ -114,22 +118,28 @@ class Parcel:
             moved += size
             write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
             self.offset += 1
+        if self.holding is not None and self.holding.size > self.size:
+            self.holding.give_back(self.holding.size - self.size)
         return moved
 
-    def spoil(self) -> None:
-        """A row cannot be written: nothing more of it is sent, and where its leg has ended already,
-        that end is an error.
-        """
+    def spoil(self, error: TandemError) -> None:
+        """Nothing more of it is sent, and where its leg has ended already, that end is an error."""
         self.rows.clear()
+        self.drop()
         self.report = self.finish = None
         if self.event is not None:
-            error = InternalError("the output of this sequence cannot be written").to_proto()
-            closed = worker_pb2.LegClosed(outcome=_FAILED, error=error)
+            closed = worker_pb2.LegClosed(outcome=_FAILED, error=error.to_proto())
             self.event = worker_pb2.LegEvent(leg=self.event.leg, closed=closed)
+
+    def drop(self) -> None:
+        """What still waits of it is sent to nobody."""
+        if self.holding is not None:
+            self.holding.close()
 
     def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
         """Its rows have all left: what follows them goes. Returns its size."""
         self.sent = True
+        self.drop()
         if self.report is not None:
             draft.reports.append(self.report)
         if self.finish is not None:
@@ -142,9 +152,13 @@ class Parcel:
 class Outgoing:
     """What was added since the last `take` leaves with the next one, parcels in several."""
 
-    __slots__ = ("backlog", "drafts", "events", "parcels", "unsendable")
+    __slots__ = ("backlog", "drafts", "events", "holding", "parcels", "unsendable")
 
-    def __init__(self) -> None:
+    def __init__(self, holding: Holding) -> None:
+        """`holding`: of the budget, for what waits outside of parcels once it is more than a frame
+        takes.
+        """
+        self.holding = holding
         self.drafts: dict[int, Draft] = {}
         """Rows by the number of the frontend."""
         self.events: list[worker_pb2.LegEvent] = []
@@ -177,7 +191,7 @@ class Outgoing:
             try:
                 room -= parcel.move(draft)
             except Exception:  # noqa: BLE001 - its own data: no other leg may suffer
-                parcel.spoil()
+                parcel.spoil(InternalError("the output of this sequence cannot be written"))
                 self.unsendable.append((parcel.destination, parcel.sequence))
             if parcel.rows:
                 parcels.append(parcel)
@@ -187,7 +201,15 @@ class Outgoing:
                 break
         taken = self.drafts, self.events
         self.drafts, self.events, self.backlog = {}, [], 0
+        if self.holding.size:
+            self.holding.give_back(self.holding.size)
         return taken
+
+    def gone(self) -> None:
+        """Its router is: nothing is sent any more."""
+        self.holding.close()
+        for parcel in self.parcels:
+            parcel.drop()
 
 
 def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:

@@ -17,6 +17,7 @@ from frontend.slo import Slo
 from frontend.tenants import Tenants
 from frontend.upstream.demultiplexer import Demultiplexer
 from frontend.upstream.router_stream import RouterStream
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.engine import model_files
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
@@ -81,19 +82,21 @@ class FrontendBench:
         complaints = Complaints(lifecycle.log)
         draining = Draining()
         tenants = Tenants((), None, metrics.keys, max_open=64)
+        self.budget = ByteBudget(self.config.max_held_bytes)
         app, self.endpoints, self.demultiplexer = lifecycle._build(
-            self.config, metrics, tenants, draining, complaints, None
+            self.config, metrics, self.budget, tenants, draining, complaints, None
         )
         self._server = HttpServer(
             app,  # type: ignore[arg-type]
             bounds=lifecycle._bounds(self.config),
+            budget=self.budget,
             draining=draining,
             on_refused=lambda error, peer: None,
             keep_alive_seconds=75,
             https=None,
         )
         self._server.config.load()
-        self.stream = RouterStream()
+        self.stream = RouterStream(self.budget)
 
     @property
     def open(self) -> int:
@@ -102,7 +105,7 @@ class FrontendBench:
 
     def connect_router(self) -> None:
         """A router with one pair."""
-        self.stream = RouterStream()
+        self.stream = RouterStream(self.budget)
         self.stream.opened = True
         self.demultiplexer.opened(self.stream)
         self.demultiplexer.receive(self.stream, router_pb2.RouterMessage(fleet=fleet()))

@@ -17,6 +17,7 @@ from router.relay import Relay
 from router.server import build_core
 from router.servicer import RouterServicer
 from router.translate import profile
+from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 from .target import MODEL, FoundError
@@ -75,7 +76,7 @@ class RouterBench:
         self._links = {phase.value: WorkerLink() for phase in Phase}
         for phase in Phase:
             self.worker_up(phase)
-        self.good = FrontendLink(config.max_backlog_bytes)
+        self.good = FrontendLink(config.max_backlog_bytes, ByteBudget())
         self.good_number = self.relay.frontend_up(self.good)
         self.good_legs: set[int] = set()
 

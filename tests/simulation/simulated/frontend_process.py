@@ -18,6 +18,7 @@ from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.network import Network
 from simulated.script import RUNS, SEED, Request, text_of
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.v1 import common_pb2
@@ -90,6 +91,7 @@ class FrontendProcess:
         self.demultiplexer = Demultiplexer(
             metrics,
             Complaints(logging.getLogger(__name__)),
+            ByteBudget(),
             model=self.model,
             tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
             max_open=10_000,

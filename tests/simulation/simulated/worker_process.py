@@ -20,6 +20,7 @@ from simulated.network import CALL, Call, Network
 from simulated.script import Judged, Request
 from simulated.words import Words
 from simulated.worker_rules import WorkerRules
+from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.engine.base import EngineDescription, Role
 from tandem.errors import EngineError
@@ -146,7 +147,11 @@ class WorkerProcess:
             rules.max_held_rows = most_held
             self.classifying = classifiers and Classifying(classifiers, words)
         self.core = Core(
-            rules=rules, worker=self.name, max_legs=spec.slots, hooked=self.hooks is not None
+            rules=rules,
+            worker=self.name,
+            max_legs=spec.slots,
+            hooked=self.hooks is not None,
+            budget=ByteBudget(),
         )
         self.shell = Shell(
             self.core,

@@ -155,6 +155,7 @@ async def serving(
             if not stop.is_set():
                 await harness.until_metric("tandem_frontend_open_requests", 0)
                 assert await harness.metric("tandem_frontend_backlog_bytes") == 0
+                await harness.until_metric("tandem_frontend_held_bytes", 0)
         stop.set()
         await asyncio.wait_for(served, PATIENCE)
         mine = [task for task in asyncio.all_tasks() if "frontend" in repr(task.get_coro())]

@@ -17,10 +17,12 @@ from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_byte
 from frontend.http import connection
 from frontend.http.capacity import Capacity
 from tandem import sockets
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+JSON = {"content-type": "application/json"}
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -66,32 +68,40 @@ async def test_beyond_those_that_are_told_connections_are_just_closed(
 async def test_requests_that_are_being_read_count_as_open(start: Start) -> None:
     frontend = await start(say_hello, max_open_requests=2)
     held = [await begun(frontend, 100, b"{") for _ in range(2)]
-    await frontend.until_metric("tandem_frontend_body_bytes", 2)
+    await frontend.until_metric("tandem_frontend_held_bytes", 2)
     for path in ("/v1/completions", "/tokenize"):
         response = await frontend.http.post(path, json=COMPLETION)
         assert error_of(response) == (429, "queue_full", None)
         assert response.headers["retry-after"] == "1"
     held.pop()[1].close()
-    await frontend.until_metric("tandem_frontend_body_bytes", 1)
+    await frontend.until_metric("tandem_frontend_held_bytes", 1)
     assert (await frontend.complete()).status_code == 200
     held.pop()[1].close()
 
 
-@pytest.mark.promise("S6-137")
+@pytest.mark.promise("S6-137", "S6-187")
 async def test_bodies_have_one_bound_together(start: Start) -> None:
-    frontend = await start(say_hello, max_body_memory_bytes=3000)
-    _, writer = await begun(frontend, 5000, b" " * 2500)
-    await frontend.until_metric("tandem_frontend_body_bytes", 2500)
-    response = await frontend.complete(prompt="x" * 1000)
-    assert error_of(response) == (429, "queue_full", None)
+    frontend = await start(say_hello, max_held_bytes=40_000, max_body_bytes=20_000)
+    assert await frontend.metric("tandem_frontend_held_bytes_limit") == 40_000
+    _, writer = await begun(frontend, 20_000, b" " * 19_900)
+    await frontend.until_metric("tandem_frontend_held_bytes", 19_900)
+    wide = json.dumps(COMPLETION).encode() + b" " * 15_000  # together more than three quarters
+    for path in ("/v1/completions", "/tokenize"):
+        response = await frontend.http.post(path, content=wide, headers=JSON)
+        assert error_of(response) == (429, "queue_full", None)
+        assert response.headers["retry-after"] == "1"
     assert (await frontend.complete(prompt="x")).status_code == 200
+    await frontend.until_metric("tandem_frontend_held_bytes", 19_900)
     writer.close()
-    await frontend.until_metric("tandem_frontend_body_bytes", 0)
-    assert (await frontend.complete(prompt="x" * 1000)).status_code == 200
+    await frontend.until_metric("tandem_frontend_held_bytes", 0)
+    response = await frontend.http.post("/v1/completions", content=wide, headers=JSON)
+    assert response.status_code == 200
 
 
-@pytest.mark.promise("S6-137")
-async def test_a_body_is_counted_until_its_answer_is_complete(start: Start) -> None:
+@pytest.mark.promise("S6-137", "S6-187")
+async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
+    start: Start,
+) -> None:
     go_on = asyncio.Event()
 
     async def script(reply: Reply) -> None:
@@ -99,29 +109,31 @@ async def test_a_body_is_counted_until_its_answer_is_complete(start: Start) -> N
         await say_hello(reply)
 
     frontend = await start(script)
-    body = json.dumps(COMPLETION).encode()
+    body = json.dumps(COMPLETION | {"prompt": [[1, 2, 3], [4] * 60]}).encode()
     reader, writer = await frontend.connect()
     writer.write(request_bytes(body, path="/v1/completions"))
-    await frontend.until_metric("tandem_frontend_body_bytes", len(body))
+    await frontend.until_metric("tandem_frontend_open_requests", 1)
+    await frontend.until_metric("tandem_frontend_held_bytes", 4 * 63)
     go_on.set()
     await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
-    await frontend.until_metric("tandem_frontend_body_bytes", 0)
+    await frontend.until_metric("tandem_frontend_held_bytes", 0)
     writer.close()
 
 
 def test_what_a_request_held_is_free_however_it_ends() -> None:
-    capacity = Capacity(max_requests=1, max_body_bytes=10)
-    with capacity.request() as share:
-        share.take(6)
+    budget = ByteBudget(16)  # 12 for what is new
+    capacity = Capacity(max_requests=1, budget=budget)
+    with capacity.request() as holding:
+        holding.admit(6)
         with pytest.raises(QueueFullError):
-            share.take(5)
-        assert (capacity.requests, capacity.body_bytes) == (1, 6)
-    assert (capacity.requests, capacity.body_bytes) == (0, 0)
-    with capacity.request() as share:
-        share.take(10)
+            holding.admit(7)
+        assert (capacity.requests, budget.held) == (1, 6)
+    assert (capacity.requests, budget.held) == (0, 0)
+    with capacity.request() as holding:
+        holding.admit(12)
         with pytest.raises(QueueFullError), capacity.request():
             pass
-    assert (capacity.requests, capacity.body_bytes) == (0, 0)
+    assert (capacity.requests, budget.held) == (0, 0)
 
 
 @pytest.mark.promise("S6-136")

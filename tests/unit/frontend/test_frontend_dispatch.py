@@ -15,6 +15,7 @@ from frontend.upstream.metrics import UpstreamMetrics
 from frontend.upstream.request_state import RequestState
 from frontend.upstream.router_stream import RouterStream
 from frontend.upstream.submission import Prompt
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import (
     InternalError,
@@ -36,6 +37,7 @@ class Bench:
         self.demultiplexer = Demultiplexer(
             UpstreamMetrics(CollectorRegistry()),
             Complaints(logging.getLogger(__name__)),
+            ByteBudget(),
             model="m",
             tokenizer_sha256="ours",
             max_open=64,
@@ -51,7 +53,7 @@ class Bench:
 
     def router(self, *, pairs: int = 1, sha256: str = "ours") -> RouterStream:
         """A router that has greeted with its fleet."""
-        stream = RouterStream()
+        stream = RouterStream(ByteBudget())
         stream.opened = True
         self.demultiplexer.opened(stream)
         self.fleet(stream, pairs=pairs, sha256=sha256)
@@ -348,7 +350,7 @@ async def test_a_sequence_that_is_tried_again_is_the_next_worker_s(bench: Bench)
 async def test_a_router_says_only_where_its_own_requests_run(bench: Bench) -> None:
     router = bench.router()
     state = bench.ask()
-    other = RouterStream()
+    other = RouterStream(ByteBudget())
     Worker(bench, other, 1).runs(state.base, 2**64 - 1)
     Worker(bench, other, 1).says(b"\xff")
     assert state.error is None

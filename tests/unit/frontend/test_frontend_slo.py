@@ -12,6 +12,7 @@ from upstream_parts import FakeClient, submission
 
 from frontend.slo import Slo, SloCounts
 from frontend.upstream.request_state import RequestState
+from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.histogram import Histogram
 
@@ -32,6 +33,7 @@ def _request_state(n: int = 1) -> RequestState:
         common_task=b"",
         deadline=0.0,
         parent_span=0,
+        budget=ByteBudget(),
         backlog_limit=1000,
         inter_token=Histogram((1.0,)).add,
         touched=[],

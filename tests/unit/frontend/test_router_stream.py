@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from frontend.upstream.router_stream import RouterStream
+from tandem.byte_budget import ByteBudget
 from tandem.errors import QueueFullError
 from tandem.v1 import router_pb2
 
@@ -14,7 +15,7 @@ def submit(first: int, size: int = 0) -> router_pb2.Submit:
 
 
 async def test_a_request_released_before_it_left_is_not_sent_at_all() -> None:
-    stream = RouterStream()
+    stream = RouterStream(ByteBudget())
     stream.submit([submit(1), submit(2)])
     assert stream.unsent(1)
     stream.release([1], cancel=True)
@@ -30,7 +31,7 @@ async def test_a_request_released_before_it_left_is_not_sent_at_all() -> None:
 
 
 async def test_what_another_stream_carries_is_not_cancelled_here() -> None:
-    stream = RouterStream()
+    stream = RouterStream(ByteBudget())
     stream.submit([submit(1)])
     messages = stream.outbox.messages()
     await anext(messages)
@@ -41,7 +42,7 @@ async def test_what_another_stream_carries_is_not_cancelled_here() -> None:
 
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frontend.upstream.router_stream._MESSAGE_BYTES", 100)
-    stream = RouterStream()
+    stream = RouterStream(ByteBudget())
     stream.submit([submit(number, 60) for number in (1, 2, 3)])
     messages = stream.outbox.messages()
     sizes = [len((await anext(messages)).submit) for _ in range(2)]
@@ -49,23 +50,33 @@ async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.Monke
     await messages.aclose()
 
 
-async def test_a_router_that_takes_nothing_is_given_no_more_than_its_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("frontend.upstream.router_stream._DRAFT_BYTES", 100)
-    stream = RouterStream()
-    stream.submit([submit(1, 101)])
+async def test_a_router_that_takes_nothing_is_given_no_more_than_there_is_memory_for() -> None:
+    budget = ByteBudget(160)  # 120 for what is new
+    stream = RouterStream(budget)
+    stream.submit([submit(1, 100)])
     with pytest.raises(QueueFullError):
-        stream.submit([submit(2)])
+        stream.submit([submit(2, 10), submit(3, 11)])
+    assert (stream.open, budget.held) == ({1}, 100)
     stream.release([1], cancel=True)
-    stream.submit([submit(3)])
+    assert budget.held == 0
+    stream.submit([submit(4, 100)])
     messages = stream.outbox.messages()
-    assert [each.first_sequence for each in (await anext(messages)).submit] == [3]
+    assert [each.first_sequence for each in (await anext(messages)).submit] == [4]
+    assert budget.held == 0
     await messages.aclose()
 
 
+@pytest.mark.parametrize("way", ["drain", "close"])
+async def test_what_never_left_a_stream_is_given_back_with_it(way: str) -> None:
+    budget = ByteBudget(1000)
+    stream = RouterStream(budget)
+    stream.submit([submit(1, 100), submit(2, 50)])
+    getattr(stream, way)()
+    assert (budget.held, stream.unsent(1)) == (0, False)
+
+
 async def test_it_is_told_once_that_nothing_is_open_any_longer() -> None:
-    stream = RouterStream()
+    stream = RouterStream(ByteBudget())
     stream.submit([submit(1), submit(2)])
     told: list[bool] = []
     stream.when_empty(lambda: told.append(True))

@@ -11,6 +11,7 @@ import pytest
 
 from decode_worker.rules import DecodeRules
 from prefill_worker.rules import PrefillRules
+from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Delta, Ending, EngineRequest
 from tandem.errors import EngineError, HookError, WorkerError
 from tandem.hooks.deferred import Ruling, Work
@@ -38,11 +39,14 @@ def test_the_drawing_shows_every_state_and_the_table_leaves_none_out() -> None:
 class World:
     """One core, and what must hold of every action that it gives."""
 
-    def __init__(self, seed: int, *, phase: str, hooked: bool) -> None:
+    def __init__(self, seed: int, *, phase: str, hooked: bool, memory: int = 10**9) -> None:
         self.draw = random.Random(seed)
+        self.budget = ByteBudget(memory)
+        self.reads = 1.0
+        """How often a router reads what is there for it."""
         self.hooked = hooked
         rules = DecodeRules() if phase == "decode" else PrefillRules()
-        self.core = Core(rules=rules, worker="w", max_legs=6, hooked=hooked)
+        self.core = Core(rules=rules, worker="w", max_legs=6, hooked=hooked, budget=self.budget)
         self.now = 0.0
         self.in_engine: set[int] = set()
         self.asked_to_cancel: set[int] = set()
@@ -56,11 +60,15 @@ class World:
         self.rows: Counter[int] = Counter()
         self.brought: Counter[int] = Counter()
         self.finished: set[int] = set()
+        self.refused: Counter[str] = Counter()
+        self.given_up: set[int] = set()
+        self.last_error: Counter[str] = Counter()
         self.closed: Counter[int] = Counter()
 
     def tell(self, *batch: events.Event) -> None:
         for action in self.core.handle(self.now, batch):
             self.check(action)
+        assert 0 <= self.budget.held <= self.budget.limit
         for open_leg in self.core.legs:
             stage, number = open_leg.stage, open_leg.request_id
             if stage not in (Stage.WAITING, Stage.RUNNING) and open_leg.engine_holds:
@@ -91,14 +99,19 @@ class World:
             case actions.StopJudging(number):
                 assert self.judging.pop(number, None) is not None, "told twice that it is over"
             case actions.Send(link):
-                self.take(link)
+                if self.draw.random() < self.reads:
+                    self.take(link)
             case actions.LegClosed(closed):
                 self.closed[closed.request_id] += 1
                 assert closed.request_id not in self.in_engine, "closed, and the engine holds it"
                 if self.hooked:
                     assert closed.request_id not in self.judging, "closed, and hooks still judge"
-            case actions.LegRefused() | actions.CountTransfer():
+            case actions.LegRefused(_, _, error):
+                self.refused[error.code] += 1
+            case actions.CountTransfer():
                 pass
+            case actions.GiveUp(link):
+                self.given_up.add(link)
             case _:
                 raise AssertionError(f"unexpected: {action}")
 
@@ -123,6 +136,7 @@ class World:
                 self.finished.add(finish.sequence)
         for event in said:
             if event.HasField(CLOSED):
+                self.last_error[event.closed.error.message] += 1
                 self.links[link].pop(event.leg, None)
 
     # --- what may happen -------------------------------------------------------------------------
@@ -168,6 +182,7 @@ class World:
                     task=common_pb2.Task(want_text=True),
                     request=request,
                     output=Output(detokenizer=None),
+                    own_bytes=self.draw.randrange(100),
                 )
             )
 
@@ -275,11 +290,45 @@ def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, ho
         assert max(world.closed.values(), default=1) == 1
         assert all(open_legs == {} for open_legs in world.links.values())
         assert world.core._groups == world.core._numbers == {}
+        for link in list(world.links):
+            world.tell(events.LinkDown(link))
+        assert world.budget.held == 0
     expected = {Stage.WAITING, Stage.LEAVING}
     if phase == "decode":
         expected |= {Stage.RUNNING, Stage.HELD}
         expected |= {Stage.RULING, Stage.SILENCED} if hooked else set()
     assert expected <= seen
+
+
+@pytest.mark.promise("S6-187", "S6-189")
+@pytest.mark.parametrize("hooked", [False, True])
+def test_with_hardly_any_memory_every_leg_closes_once_and_all_of_it_comes_back(
+    hooked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.worker.core.machine.FRAME_BYTES", 30)
+    refused: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    given_up = 0
+    for seed in range(150):
+        # Either every row waits in its leg's parcel, or in what is for its router.
+        monkeypatch.setattr("tandem.worker.core.leg.MAX_ROW_BYTES", 30 if seed % 2 else 10_000)
+        world = World(seed, phase="decode", hooked=hooked, memory=300)
+        world.reads = 0.2
+        world.link_up()
+        for _ in range(12):
+            world.live(6)
+        world.end()
+        assert len(world.core) == 0
+        assert max(world.closed.values(), default=1) == 1
+        for link in list(world.links):
+            world.tell(events.LinkDown(link))
+        assert world.budget.held == 0
+        refused += world.refused
+        ended += world.last_error
+        given_up += len(world.given_up)
+    assert refused["queue_full"]
+    assert ended["this worker has no memory for more of the output"]
+    assert given_up
 
 
 def test_a_state_that_the_drawing_does_not_lead_to_is_refused() -> None:

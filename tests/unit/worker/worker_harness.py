@@ -11,6 +11,7 @@ from scripted_engine import LIMITS, ScriptedEngine
 
 from decode_worker.rules import DecodeRules
 from prefill_worker.rules import PrefillRules
+from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit, terminate
@@ -183,6 +184,7 @@ class Bench:
         forced: LogitsProcessorEntry | None = None,
         spans: LegSpans | None = None,
         parts: PhaseParts | None = None,
+        max_held_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -202,6 +204,7 @@ class Bench:
             worker="w",
             max_legs=LIMITS.max_sequences,
             hooked=bool(hook),
+            budget=ByteBudget(max_held_bytes),
         )
         self.shell = Shell(
             self.core,
