@@ -27,8 +27,8 @@ from tandem.errors import RefusedError, TandemError
 
 _BUFFER_BYTES = 64 * 1024
 """What may wait for a full socket; under TLS event loops would let half a megabyte wait."""
-_KERNEL_BYTES = 128 * 1024
-"""What the kernel keeps for a full socket beside that: see server.py."""
+KERNEL_BYTES = 64 * 1024
+"""What the kernel keeps for a full socket beside that: server.py sees to it."""
 _AHEAD_BYTES = 64 * 1024
 """What may be received behind a request that has no answer yet."""
 _TURN_BYTES = 64 * 1024
@@ -235,7 +235,7 @@ class Connection(HttpToolsProtocol):
                 self.bounds.client_stall_seconds, self._stalled
             )
         self._unread = self._budget.holding(self._stalled)
-        self._unread.grow(self._socket.get_write_buffer_size() + _KERNEL_BYTES)
+        self._unread.grow(self._socket.get_write_buffer_size() + KERNEL_BYTES)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -19,10 +19,11 @@ from tandem.certificates import CertificateFiles
 from tandem.errors import TandemError
 
 _BACKLOG = 2048
-_SEND_BUFFER_BYTES = 64 * 1024
-"""What the kernel may keep of an answer for a client that does not read: Linux takes twice as much
-memory for it. Left to itself it takes megabytes, and nobody notices that client for ordinary
-answers."""
+_SEND_BUFFER_BYTES = 32 * 1024
+"""What the kernel may keep of an answer for a client that does not read; Linux doubles it, for its
+own book-keeping, to connection.KERNEL_BYTES. Left to itself it takes up to 4 MiB, and nobody
+notices that client for answers of an ordinary size.
+"""
 _LAST_WORDS_SECONDS = 2
 """After draining, time that the last bytes have to leave."""
 

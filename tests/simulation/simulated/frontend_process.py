@@ -88,10 +88,11 @@ class FrontendProcess:
 
     async def _run(self) -> None:
         metrics = UpstreamMetrics(CollectorRegistry())
+        self.budget = ByteBudget()
         self.demultiplexer = Demultiplexer(
             metrics,
             Complaints(logging.getLogger(__name__)),
-            ByteBudget(),
+            self.budget,
             model=self.model,
             tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
             max_open=10_000,
@@ -100,7 +101,7 @@ class FrontendProcess:
             router_wait_seconds=WAIT_SECONDS,
             clock=self.dice.loop.time,
         )
-        self.link = RouterLink("router", metrics)
+        self.link = RouterLink("router", metrics, self.budget)
         await self.link.run(self.demultiplexer)
 
     def serve(self, request: Request) -> Answer:

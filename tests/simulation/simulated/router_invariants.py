@@ -25,6 +25,7 @@ def check(state: State) -> None:
         *_rooms(state),
         *_requests(state),
         *_timers(state),
+        *_memory(state),
     ]
     if broken:
         raise InvariantError("; ".join(broken))
@@ -106,6 +107,21 @@ def _stage(sequence: Sequence) -> Iterator[str]:
         yield f"sequence {sequence.number} waits for legs that are closed"
     if stage in (Stage.PREFILLING, Stage.DECODING) and sequence.decode is None:
         yield f"sequence {sequence.number} runs without a decode leg"
+
+
+def _memory(state: State) -> Iterator[str]:
+    """Tasks count from admission to the last leg that runs them, however their requests end."""
+    legs = Counter(leg.sequence.request for leg in state.legs.values())
+    kept = dict.fromkeys([*_requests_of(state), *legs])
+    for request in kept:
+        if request.legs != legs[request]:
+            yield f"a request counts {request.legs} legs and has {legs[request]}"
+        if request.holding.size != len(request.submit.task):
+            yield f"{request.holding.size} bytes are held for a task of another size"
+    backlogs = sum(each.size for each in state.budget._endable)
+    tasks = sum(len(request.submit.task) for request in kept)
+    if state.budget.held - backlogs != tasks:
+        yield f"{state.budget.held - backlogs} bytes are held for tasks of {tasks}"
 
 
 def _timers(state: State) -> Iterator[str]:

@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
+import frontend.upstream.request_state
 import frontend.upstream.router_link
 import frontend.upstream.router_stream
 import router.connection
 import router.links
 import simulated.stranger
 import tandem.worker.core.leg
+import tandem.worker.core.machine
 import tandem.worker.core.outgoing
 from router.core.values import Phase
 from router.discovery import Listed
@@ -31,13 +33,17 @@ from simulated.router_process import RouterProcess
 from simulated.script import Request
 from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
 from simulated.worker_process import WorkerProcess, WorkerSpec
+from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2, worker_pb2
 
 SMALL = (
     (router.links, "MESSAGE_BYTES", 100),
+    (router.links, "_UNCOUNTED_BYTES", 50),
+    (frontend.upstream.request_state, "_COLLECTED_AT_ONCE", 2),
     (frontend.upstream.router_stream, "_MESSAGE_BYTES", 200),
     (tandem.worker.core.outgoing, "FRAME_BYTES", 150),
     (tandem.worker.core.outgoing, "MAX_ROW_BYTES", 40),
+    (tandem.worker.core.machine, "FRAME_BYTES", 150),
     (tandem.worker.core.leg, "MAX_ROW_BYTES", 40),
 )
 """Bounds that make many messages of what waits, and several rows of a token."""
@@ -396,7 +402,15 @@ class World:
             holds = worker.draining or len(worker.core) or worker.engine.open
             if not worker.process.dead and holds:
                 return f"{worker.name} has something open, or drains"
+        for name, process, budget in self._budgets():
+            if not process.dead and budget.held:
+                return f"{name} holds {budget.held} bytes of nothing"
         return ""
+
+    def _budgets(self) -> Iterator[tuple[str, Process, ByteBudget]]:
+        yield from ((each.name, each.process, each.budget) for each in self.frontends)
+        cores = (*self.routers, *self.workers.values())
+        yield from ((each.name, each.process, each.core.budget) for each in cores)
 
     def _must_be_empty(self) -> None:
         if self.fabric.held:

@@ -1,0 +1,320 @@
+"""What a frontend holds for its clients: collected answers, backlogs and full sockets, under one
+budget, and where a client that does not read is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_bytes, say_hello
+from prometheus_client import CollectorRegistry
+from upstream_parts import FakeClient, submission
+
+from frontend.http import connection
+from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.metrics import UpstreamMetrics
+from frontend.upstream.request_state import RequestState
+from frontend.upstream.router_stream import RouterStream
+from tandem.byte_budget import ByteBudget
+from tandem.complaints import Complaints
+from tandem.errors import QueueFullError, SlowClientError
+from tandem.v1 import common_pb2, router_pb2
+
+HELD = "tandem_frontend_held_bytes"
+RECEIVE_BYTES = 4096
+"""Of a client's own kernel, which Linux doubles."""
+ROW = "x" * 1000
+ROW_BYTES = 1250
+"""As an event of a stream, at most."""
+
+
+@pytest.fixture
+def unread() -> Iterator[list[socket.socket]]:
+    """Sockets of clients that never read."""
+    opened: list[socket.socket] = []
+    yield opened
+    for client in opened:
+        client.close()
+
+
+async def never_read(
+    frontend: Harness, opened: list[socket.socket], *, stream: bool, prompt: int = 1
+) -> None:
+    """A request of a client that reads nothing."""
+    client = socket.socket()
+    opened.append(client)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", frontend.port))
+    body = json.dumps({**COMPLETION, "prompt": [prompt], "stream": stream}).encode()
+    await loop.sock_sendall(client, request_bytes(body, path="/v1/completions"))
+
+
+@pytest.mark.promise("S6-188")
+async def test_a_client_that_never_reads_is_given_up_at_the_bound_of_the_manual(
+    start: Start, unread: list[socket.socket]
+) -> None:
+    rows = 0
+
+    async def script(reply: Reply) -> None:
+        nonlocal rows
+        while not reply.cancelled.is_set():
+            reply.text(ROW)
+            rows += 1
+            await reply.flush()
+            # One after the other: what is on its way between router and frontend does not count.
+            await frontend.until_metric("tandem_frontend_completion_tokens_total", rows)
+
+    backlog = 100_000
+    frontend = await start(script, max_backlog_bytes=backlog)
+    await never_read(frontend, unread, stream=True)
+    await frontend.until_metric("tandem_frontend_slow_clients_total", 1)
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+    beside = connection._BUFFER_BYTES + connection.KERNEL_BYTES + 2 * RECEIVE_BYTES
+    assert backlog < rows * ROW_BYTES < backlog + beside + 10 * ROW_BYTES
+
+
+@pytest.mark.promise("S6-188")
+async def test_an_answer_of_ordinary_size_that_nobody_reads_is_held_and_cut_off_in_its_time(
+    start: Start, unread: list[socket.socket]
+) -> None:
+    async def script(reply: Reply) -> None:
+        for _ in range(200):
+            reply.text(ROW)
+        reply.finish()
+
+    frontend = await start(script, client_stall_seconds=1.0)
+    await frontend.until_metric("tandem_frontend_connections", 1)
+    await never_read(frontend, unread, stream=False)
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    held = 0.0
+    async with asyncio.timeout(PATIENCE):
+        while held < 200_000 - connection.KERNEL_BYTES:  # past the request's own prompt
+            held = await frontend.metric(HELD)
+    assert held < 200_000 + 2 * connection.KERNEL_BYTES
+    await frontend.until_metric(HELD, 0)
+    await frontend.until_metric("tandem_frontend_connections", 1)
+
+
+@pytest.mark.promise("S6-187", "S6-189")
+async def test_of_collected_answers_that_find_no_room_the_largest_ends_with_429(
+    start: Start,
+) -> None:
+    large_ended = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        if reply.task.prompt_token_ids[0] == 1:
+            while not reply.cancelled.is_set():
+                reply.text(ROW)
+                await reply.flush()
+            large_ended.set()
+            return
+        for _ in range(50):
+            reply.text("small")
+            await reply.flush()
+        await large_ended.wait()
+        reply.finish()
+
+    frontend = await start(script, max_held_bytes=200_000, max_body_bytes=10_000)
+    small = asyncio.create_task(frontend.complete(prompt=[2]))
+    await frontend.until_metric("tandem_frontend_completion_tokens_total", 50)
+    assert error_of(await frontend.complete(prompt=[1])) == (429, "queue_full", None)
+    answer = await asyncio.wait_for(small, PATIENCE)
+    assert answer.json()["choices"][0]["text"] == "small" * 50
+    await frontend.until_metric(HELD, 0)
+
+
+@pytest.mark.promise("S6-188", "S6-189")
+async def test_of_clients_that_do_not_read_those_that_hold_the_most_make_room(
+    start: Start, unread: list[socket.socket]
+) -> None:
+    answer = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        size = reply.task.prompt_token_ids[0]
+        if not size:
+            await say_hello(reply)
+            return
+        await answer.wait()
+        for _ in range(100 * size):
+            reply.text(ROW)
+        reply.finish()
+
+    limit = 1_000_000
+    frontend = await start(script, max_held_bytes=limit, max_body_bytes=10_000)
+    await frontend.until_metric("tandem_frontend_connections", 1)
+    for size in (1, 2, 3, 4, 3, 2, 1):  # of 100 kB each, together far more than fits
+        await never_read(frontend, unread, stream=False, prompt=size)
+    await frontend.router.until(lambda router: len(router.replies) == 7)
+    answer.set()
+    await frontend.until_metric("tandem_frontend_open_requests", 0)
+    held = await frontend.metric(HELD)
+    assert limit // 3 < held <= limit
+    assert 2 < await frontend.metric("tandem_frontend_connections") < 8
+    while unread:
+        unread.pop().close()
+    await frontend.until_metric(HELD, 0)
+    assert (await frontend.complete(prompt=[0])).status_code == 200
+
+
+@pytest.mark.promise("S6-188")
+async def test_each_accepted_socket_has_the_small_buffer(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    made = connection.Connection.connection_made
+
+    def spy(self: connection.Connection, transport: asyncio.Transport) -> None:
+        accepted = transport.get_extra_info("socket")
+        sizes.append(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        made(self, transport)
+
+    monkeypatch.setattr(connection.Connection, "connection_made", spy)
+    frontend = await start(say_hello)
+    assert (await frontend.chat(stream=True)).status_code == 200
+    assert set(sizes) == {connection.KERNEL_BYTES}
+
+
+# --- what comes for requests, without HTTP --------------------------------------------------------
+
+
+class Bench:
+    """A demultiplexer with one router, whose requests have one budget."""
+
+    def __init__(self, stack: ExitStack, limit: int) -> None:
+        self._stack = stack
+        self.budget = ByteBudget(limit)
+        self.demultiplexer = Demultiplexer(
+            UpstreamMetrics(CollectorRegistry()),
+            Complaints(logging.getLogger(__name__)),
+            self.budget,
+            model="m",
+            tokenizer_sha256="ours",
+            max_open=64,
+            max_request_bytes=10_000,
+            max_backlog_bytes=10_000,
+            router_wait_seconds=10.0,
+        )
+        self.router = RouterStream(ByteBudget())
+        self.router.opened = True
+        self.demultiplexer.opened(self.router)
+        model = router_pb2.ServedModel(name="m", ready_pairs=1, tokenizer_sha256="ours")
+        self.says(router_pb2.RouterMessage(fleet=router_pb2.Fleet(models=[model])))
+        self.rows: dict[int, int] = {}
+
+    def says(self, message: router_pb2.RouterMessage) -> None:
+        self.demultiplexer.receive(self.router, message)
+
+    def ask(self, client: FakeClient | None = None, **changes: Any) -> RequestState:
+        submit = self.demultiplexer.submit(submission(**changes), client or FakeClient())
+        return self._stack.enter_context(submit)
+
+    def row(self, state: RequestState, text: str, logprobs: int = 0) -> None:
+        sequence = state.base
+        offset = self.rows.get(sequence, 0)
+        self.rows[sequence] = offset + 1
+        columns = common_pb2.TokenColumns(
+            sequence=[sequence], offset=[offset], token_count=[1], text=[text]
+        )
+        if logprobs:
+            columns.logprobs.add(
+                sequence=sequence,
+                token_id=[1],
+                logprob=[-1.0],
+                top_count=logprobs,
+                top_token_id=range(logprobs),
+                top_logprob=[-1.0] * logprobs,
+            )
+        self.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with contextlib.ExitStack() as entered:
+        yield entered
+
+
+async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
+    stack: ExitStack,
+) -> None:
+    bench = Bench(stack, 1_000_000)
+    with bench.demultiplexer.submit(submission(streaming=False), FakeClient()) as state:
+        for _ in range(15):
+            bench.row(state, "y" * 100)
+        assert bench.budget.held == 0
+        bench.row(state, "y" * 100)
+        assert bench.budget.held == 16 * (100 + 200)
+        assert state.backlog == 0, "no client reads slowly"
+        rows, _ = state.take()
+        assert [text for _, text, _, _ in rows] == ["y" * 100] * 16
+        assert bench.budget.held == 0
+        for _ in range(16):
+            bench.row(state, "y")
+        assert bench.budget.held
+    assert bench.budget.held == 0
+
+
+async def test_kept_log_probabilities_count_and_keep_nothing_of_their_message(
+    stack: ExitStack,
+) -> None:
+    bench = Bench(stack, 1_000_000)
+    plain, rich = bench.ask(streaming=False), bench.ask(streaming=False)
+    for _ in range(16):
+        bench.row(plain, "y")
+    without = bench.budget.held
+    for _ in range(16):
+        bench.row(rich, "y", logprobs=20)
+    assert bench.budget.held - without > without + 16 * 20 * 5
+    rows, _ = rich.take()
+    for _, _, _, logprobs in rows:
+        assert [len(each.top_logprob) for each in logprobs] == [20]
+
+
+@pytest.mark.promise("S6-189")
+async def test_output_that_finds_no_room_ends_what_holds_the_most_and_nothing_else(
+    stack: ExitStack,
+) -> None:
+    bench = Bench(stack, 12_000)
+    slow, gone = bench.ask(), FakeClient()
+    slow.pump = lambda: False
+    slower = bench.ask(gone)
+    slower.pump = lambda: False
+    collected = bench.ask(streaming=False)
+    for _ in range(2):
+        bench.row(slow, "y" * 800)
+    for _ in range(4):
+        bench.row(slower, "y" * 1800)
+    assert bench.budget.held == 2 * 1000 + 4 * 2000
+    for _ in range(16):
+        bench.row(collected, "")  # 3,200 bytes, that are not there
+    assert isinstance(slower.error, SlowClientError)
+    assert gone.aborted
+    assert (slow.error, collected.error) == (None, None)
+    assert bench.budget.held == 2 * 1000 + 16 * 200
+    for _ in range(16):
+        bench.row(collected, "y" * 400)
+    assert isinstance(collected.error, QueueFullError)
+    assert slow.error is None
+    assert bench.budget.held == 2 * 1000
+
+
+async def test_what_of_a_stream_s_end_waits_for_a_full_socket_counts(stack: ExitStack) -> None:
+    bench = Bench(stack, 12_000)
+    client = FakeClient()
+    state = bench.ask(client)
+    state.keep(9_000)
+    assert bench.budget.held == 9_000
+    other = bench.ask()
+    other.keep(4_000)
+    assert client.aborted
+    assert bench.budget.held == 4_000

@@ -1,0 +1,137 @@
+"""The budget of bytes: exact, never negative, never past its limit, and whoever holds most ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tandem.byte_budget import ByteBudget, Holding
+from tandem.errors import QueueFullError
+from tandem.metrics import HeldMetrics, new_registry
+
+LIMIT = 100
+SIZES = st.integers(0, LIMIT + 10)
+
+
+class Holders(RuleBasedStateMachine):
+    """Any holders of one budget, beside a plain account of what each of them has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = ByteBudget(LIMIT)
+        self.has: dict[Holding, int] = {}
+        self.endable: set[Holding] = set()
+
+    def one(self, place: int) -> Holding | None:
+        return list(self.has)[place % len(self.has)] if self.has else None
+
+    @rule(endable=st.booleans())
+    def comes(self, endable: bool) -> None:
+        holding = self.budget.holding(self.ends(lambda: holding) if endable else None)
+        self.has[holding] = 0
+        if endable:
+            self.endable.add(holding)
+
+    def ends(self, which: Callable[[], Holding]) -> Callable[[], None]:
+        def end() -> None:
+            most = max(size for each, size in self.has.items() if each in self.endable)
+            assert self.has[which()] == most, "another holds more"
+            del self.has[which()]
+
+        return end
+
+    @rule(place=st.integers(0), size=SIZES)
+    def takes_something_new(self, place: int, size: int) -> None:
+        if holding := self.one(place):
+            fits = sum(self.has.values()) + size <= LIMIT * 3 // 4
+            try:
+                holding.admit(size)
+            except QueueFullError:
+                assert not fits
+            else:
+                assert fits
+                self.has[holding] += size
+
+    @rule(place=st.integers(0), size=SIZES)
+    def grows(self, place: int, size: int) -> None:
+        holding = self.one(place)
+        if holding in self.endable and holding in self.has:
+            self.has[holding] += size  # counted as its own, where it is asked who holds most
+            grown = holding.grow(size)
+            assert grown == (holding in self.has)
+
+    @rule(place=st.integers(0), size=SIZES)
+    def gives_back(self, place: int, size: int) -> None:
+        if holding := self.one(place):
+            if size <= self.has[holding]:
+                holding.give_back(size)
+                self.has[holding] -= size
+            else:
+                with pytest.raises(ValueError, match="given back"):
+                    holding.give_back(size)
+
+    @rule(place=st.integers(0))
+    def goes(self, place: int) -> None:
+        if holding := self.one(place):
+            del self.has[holding]
+            holding.close()
+            holding.close()
+            assert not holding.grow(5)
+            holding.give_back(5)
+            assert holding.size == 0
+
+    @invariant()
+    def it_holds_what_they_have(self) -> None:
+        assert {each: each.size for each in self.has} == self.has
+        assert self.budget.held == sum(self.has.values()) <= LIMIT
+
+    def teardown(self) -> None:
+        for holding in list(self.has):
+            holding.close()
+        assert self.budget.held == 0
+        assert self.budget._endable == {}
+
+
+TestHolders = pytest.mark.promise("S6-187", "S6-189")(Holders.TestCase)
+
+
+@pytest.mark.promise("S6-187")
+@given(SIZES)
+def test_what_is_new_leaves_a_quarter_to_the_output_of_what_runs(size: int) -> None:
+    budget = ByteBudget(LIMIT)
+    new, running = budget.holding(), budget.holding(lambda: None)
+    if size <= 75:
+        new.admit(size)
+        assert running.grow(LIMIT - size)
+        assert budget.held == LIMIT
+    else:
+        with pytest.raises(QueueFullError):
+            new.admit(size)
+        assert (new.size, budget.held) == (0, 0)
+
+
+@pytest.mark.promise("S6-189")
+def test_an_end_that_fails_gives_back_what_was_held_all_the_same() -> None:
+    def fail() -> None:
+        raise RuntimeError("it cannot be ended")
+
+    budget = ByteBudget(LIMIT)
+    large, small = budget.holding(fail), budget.holding(lambda: None)
+    large.grow(90)
+    with pytest.raises(RuntimeError, match="cannot be ended"):
+        small.grow(20)
+    assert budget.held == 0
+
+
+def test_what_is_held_and_may_be_is_told_by_component() -> None:
+    budget = ByteBudget(LIMIT)
+    budget.holding().admit(7)
+    registry = new_registry("decode_worker")
+    registry.register(HeldMetrics("worker", budget, phase="decode"))
+    labels = {"phase": "decode"}
+    assert registry.get_sample_value("tandem_worker_held_bytes", labels) == 7
+    assert registry.get_sample_value("tandem_worker_held_bytes_limit", labels) == LIMIT
