@@ -99,10 +99,10 @@ class WorkerConfig:
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
-        "What is held for all sequences together: tasks, output that hooks and classifiers hold"
-        " back, and output that waits for routers. A sequence whose task would take more than three"
-        " quarters is refused; where output finds no room, the sequence or the router whose output"
-        " holds most is ended. Well below the memory limit of the process.",
+        "What is held for all sequences together: tasks, output that waits for classifiers or for"
+        " prefill's verdict, and output that waits for routers. A sequence whose task would take"
+        " more than three quarters is refused; where output finds no room, the sequence or the"
+        " router whose output holds most is ended. Well below the memory limit of the process.",
     )
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'

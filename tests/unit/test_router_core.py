@@ -17,6 +17,7 @@ from router.core.machine import MAX_N, Core
 from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import LeastLoaded
+from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
 from tandem.message_limits import MAX_TASK_BYTES
@@ -29,15 +30,18 @@ A = TypeVar("A")
 class Bench:
     """A core with its checks, and shorthands for what goes in and comes out."""
 
-    def __init__(self, prefill: int = 1, decode: int = 1, **bounds: Any) -> None:
+    def __init__(
+        self, prefill: int = 1, decode: int = 1, *, memory: int = DEFAULT_BYTES, **bounds: Any
+    ) -> None:
         self.now = 0.0
         self.core = Core(
+            budget=ByteBudget(memory),
             bounds=Bounds(**bounds),
             prefill_policy=LeastLoaded,
             decode_policy=LeastLoaded,
             new_room=itertools.count(1000).__next__,
         )
-        self.rules = RouterRules(self.core.state.bounds, self._fault)
+        self.rules = RouterRules(self.core.state.bounds, self._fault, memory=memory)
         self.done: list[Action] = []
         self.feed(events.FrontendUp(1))
         for index in range(prefill):

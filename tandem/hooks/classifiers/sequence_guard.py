@@ -71,11 +71,6 @@ class Step(NamedTuple):
 
 
 _NOTHING = Step()
-_PIECE_BYTES = 200
-"""What a piece costs beside its content."""
-_TOKEN_BYTES = 36
-_ALTERNATIVE_BYTES = 112
-"""A token id and its log-probability, as a pair."""
 
 
 class SequenceGuard:
@@ -125,9 +120,9 @@ class SequenceGuard:
         """The classifier that blocked, once one has."""
 
     @property
-    def held_bytes(self) -> int:
-        """What is held takes, roughly."""
-        return self._held.size + self._waiting.size
+    def held_tokens(self) -> int:
+        """What is held, text without a token counted as one."""
+        return self._held.tokens + self._waiting.tokens
 
     def push(self, piece: Piece, final: bool) -> Step:
         """What the hook chain let through. After a block: no effect."""
@@ -193,22 +188,17 @@ class SequenceGuard:
 class _Held:
     """Pieces that wait, in order."""
 
-    __slots__ = ("_pieces", "size", "tokens")
+    __slots__ = ("_pieces", "tokens")
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
         self.tokens = 0
         """Text that came without a token id counts as one, or a window of it would never fill."""
-        self.size = 0
-        """Bytes, roughly."""
 
     def add(self, piece: Piece) -> None:
         if piece.text or piece.token_ids:
             self._pieces.append(piece)
             self.tokens += len(piece.token_ids) or 1
-            self.size += _PIECE_BYTES + len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
-            for _, alternatives in _extras(piece):
-                self.size += _ALTERNATIVE_BYTES * (1 + len(alternatives))
 
     def piece(self) -> Piece:
         """All that is held, as one piece."""

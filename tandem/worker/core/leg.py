@@ -139,6 +139,8 @@ class Leg:
     output: Output
     guard: SequenceGuard | None
     """Its way past the classifiers, where there are any."""
+    token_bytes: int
+    """What a token costs that they hold."""
     straight: bool
     """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
     stage: Stage = Stage.WAITING

@@ -35,9 +35,11 @@ from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
 from tandem.worker.core.outgoing import (
+    ALTERNATIVE_BYTES,
     FRAME_BYTES,
     MAX_BACKLOG_BYTES,
     MAX_PARCEL_BYTES,
+    TOKEN_BYTES,
     Outgoing,
     Parcel,
 )
@@ -207,6 +209,7 @@ class Core:
             deadline=self._now + command.timeout_ms / 1000,
             output=event.output,
             guard=guard,
+            token_bytes=TOKEN_BYTES + ALTERNATIVE_BYTES * task.sampling.logprobs,
             straight=self._rules.shows and not judged and not event.output.cuts,
         )
         if command.hold_output:
@@ -444,7 +447,7 @@ class Core:
             self._past_guard(leg, guard, guard.push(piece or _NOTHING, last))
 
     def _past_guard(self, leg: Leg, guard: SequenceGuard, step: GuardStep) -> None:
-        if not self._bound_guarded(leg, guard.held_bytes):
+        if not self._bound_guarded(leg, guard.held_tokens * leg.token_bytes):
             return
         if step.show is not None:
             self._show(leg, step.show.text, step.show.token_ids, step.show.extras)

@@ -26,6 +26,10 @@ MAX_ROW_BYTES = 16 * 1024
 """A row that is larger goes into a parcel, cut."""
 MAX_PARCEL_BYTES = 64 * 1024 * 1024
 """What may wait of one sequence: more than 300,000 tokens with twenty alternatives each."""
+TOKEN_BYTES = 300
+"""What a token costs that classifiers hold: an estimate of its piece, its text and its id."""
+ALTERNATIVE_BYTES = 112
+"""What each of its alternatives costs beside that."""
 ROW_BYTES = 32
 """What a row costs beside its text, ids and log-probabilities; an estimate."""
 CHARACTER_BYTES = 4

@@ -26,6 +26,7 @@ from simulated.router_books import (
     WorkerBook,
 )
 from simulated.router_shares import Shares
+from tandem.byte_budget import DEFAULT_BYTES
 from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
@@ -63,10 +64,13 @@ class RouterRules:
         bounds: Bounds,
         fault: Callable[[str, str], None],
         begun: set[tuple[str, int]] | None = None,
+        *,
+        memory: int = DEFAULT_BYTES,
     ) -> None:
         """`begun`: where prompts are noted that this router has started, by trace id and first
-        sequence.
+        sequence. `memory`: the limit of its budget.
         """
+        self._memory = memory
         self._begun = set() if begun is None else begun
         self.bounds = bounds
         self.books = Books()
@@ -219,7 +223,9 @@ class RouterRules:
         left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
-        return None
+        kept = {*books.requests.values(), *(leg.sequence.request for leg in books.legs.values())}
+        tasks = sum(len(each.submit.task) for each in kept)
+        return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.books.requests.get((event.frontend, event.first_sequence))

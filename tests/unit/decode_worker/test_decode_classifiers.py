@@ -343,3 +343,27 @@ def test_a_decode_worker_without_classifiers_guards_nothing(
     parts = load_phase(WorkerConfig(model_path=model_path), tokenizer)
     assert parts.classifiers is None
     assert parts.rules.guard(streaming=True) is None
+
+
+@pytest.mark.promise("S6-189")
+def test_what_classifiers_hold_counts_and_is_given_back_with_their_judgement(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, _ = bench_of(tokenizer, hook=False, hold_back="all")
+    bench.core.budget.limit = 10_000_000
+    monkeypatch.setattr("tandem.worker.core.machine.FRAME_BYTES", 1_000)
+    request = bench.start(1)
+    tasks = bench.core.budget.held
+    bench.step(delta(request, [20] * 100))
+    assert bench.core.budget.held == tasks + 100 * 300
+    bench.step(delta(request, [21], Ending.LENGTH))
+    bench.shell.on_judgement(request, Judgement())
+    bench.take()
+    assert bench.said.closed(1).outcome == worker_pb2.LegClosed.OUTCOME_FINISHED
+    assert bench.core.budget.held == 0
+    too_long, other = bench.start(2), bench.start(3)
+    bench.core.budget.limit = bench.core.budget.held + 100_000
+    bench.step(delta(other, [20] * 100))
+    bench.step(delta(too_long, [20] * 300))
+    assert bench.settle().closed(2).error.code == "worker_error"
+    assert bench.leg(other) is not None
