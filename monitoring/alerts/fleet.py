@@ -182,9 +182,26 @@ _CHANGE = (
         expression="tandem_frontend_key_file_stale > 0",
     ),
 )
+_MEMORY = (
+    Alert(
+        name="TandemHeldBytesHigh",
+        severity="warning",
+        after="2m",
+        summary=f"{{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests for want of"
+        " memory.",
+        description="It holds {{ $value | humanizePercentage }} of max_held_bytes in bodies,"
+        " prompts, collected answers and backlogs; past 75 % it refuses new requests with status"
+        " 429, and at 100 % it ends whoever holds the most.",
+        expression="\nor ".join(
+            f"tandem_{each}_held_bytes / tandem_{each}_held_bytes_limit > 0.6"
+            for each in ("worker", "router", "frontend")
+        ),
+    ),
+)
 GROUPS = (
     Group("tandem.ready.alerts", _AVAILABLE),
     Group("tandem.seen.alerts", _SEEN),
     Group("tandem.router.alerts", _ROUTER),
     Group("tandem.change.alerts", _CHANGE),
+    Group("tandem.memory.alerts", _MEMORY),
 )

@@ -83,8 +83,17 @@ _PROCESSES = Row(
     "Processes",
     lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
     lines("Memory", total("process_resident_memory_bytes", by="pod"), unit="bytes", width=6),
+    lines(
+        "Of it held for clients and peers",
+        total("tandem_frontend_held_bytes", by="pod"),
+        total("tandem_router_held_bytes", by="pod"),
+        total("tandem_worker_held_bytes", by="pod"),
+        unit="bytes",
+        width=6,
+        note="Bodies, prompts, collected answers and backlogs, which max_held_bytes bounds.",
+    ),
     lines("Trace spans", rate("tandem_trace_spans_total", by="outcome"), unit="cps", width=6),
-    table("Versions", "count by (component, version) (tandem_build_info)", width=6),
+    table("Versions", "count by (component, version) (tandem_build_info)"),
 )
 DASHBOARD = Dashboard(
     name="overview",

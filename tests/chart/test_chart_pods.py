@@ -11,8 +11,11 @@ import pytest
 from chart_renders import SETS
 from pods import Pod
 
+from tandem.byte_budget import DEFAULT_BYTES
+from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.worker import drain, server
 
+MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 RESTRICTED = [
     name
@@ -187,3 +190,37 @@ def _references(pod: Pod) -> Iterator[str]:
         for variable in container.get("env", ()):
             if source := variable.get("valueFrom", {}).get("secretKeyRef"):
                 yield f"Secret/{source['name']}"
+
+
+def gibibytes(limits: dict[str, str]) -> int:
+    """The memory limit of a container."""
+    return int(limits["memory"].removesuffix("Gi"))
+
+
+@pytest.mark.promise("S6-187")
+@pytest.mark.parametrize("pod", all_pods(components=("frontend", "router")))
+def test_what_a_frontend_or_router_holds_is_far_below_its_memory_limit(pod: Pod) -> None:
+    assert gibibytes(pod.main["resources"]["limits"]) * GIB >= 8 * DEFAULT_BYTES
+
+
+@pytest.mark.promise("S6-187")
+@pytest.mark.parametrize("name", SETS)
+def test_simulated_workers_have_a_memory_limit_and_engines_only_one_that_is_set(name: str) -> None:
+    engine = chart_renders.values(name).get("engine", {}).get("type", "auto")
+    uri = chart_renders.values(name).get("model", {}).get("uri", "")
+    simulated = engine == "sim" or (engine == "auto" and not uri)
+    forms = WorkshopLimits()
+    for phase in ("prefill", "decode"):
+        limits = pods.of_set(name)[phase].main["resources"].get("limits", {})
+        if simulated:
+            room = gibibytes(limits) * GIB - DEFAULT_BYTES - forms.cache_bytes
+            assert room > forms.processes * (forms.memory_bytes + 60 * MIB) + GIB // 2
+        else:
+            assert "memory" not in limits
+
+
+@pytest.mark.parametrize("uri", ["", "hf://org/model"])
+def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
+    own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}
+    (pod,) = (each for each in pods.of(chart_renders.manifests(own)) if each.component == "decode")
+    assert pod.main["resources"]["limits"]["memory"] == "5Gi"

@@ -167,7 +167,8 @@ spec:
 {{ include "tandem.env" . }}
 {{- end }}
 
-{{- /* Resources of a worker: the values', and what its devices and huge pages ask for. */}}
+{{- /* Resources of a worker: the values', and what its devices and huge pages ask for. Only the memory of a simulated
+one is known here. */}}
 {{- define "tandem.workerResources" -}}
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) }}
@@ -189,7 +190,11 @@ spec:
 {{- range . }}{{ $names = append $names (dict "name" .name) }}{{ end }}
 {{- $_ := set $own "claims" $names }}
 {{- end }}
-{{- merge (deepCopy $own) (default dict $values.resources) | toYaml }}
+{{- $resources := merge (deepCopy $own) (default dict $values.resources) }}
+{{- if eq (include "tandem.engine" $root) "sim" }}
+{{- $resources = merge $resources (dict "limits" (dict "memory" "2Gi")) }}
+{{- end }}
+{{- toYaml $resources }}
 {{- end }}
 
 {{- define "tandem.workerSecurityContext" -}}
