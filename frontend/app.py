@@ -172,7 +172,7 @@ class App:
             tenant = self._authenticate(call, route)
             if tenant is not None:
                 self._enter(call, tenant)
-            with self._capacity.request() as call.holding:
+            with self._capacity.request() as call.allotment:
                 error = await route.handler(call)
             return error
         except TandemError as failure:

@@ -92,7 +92,7 @@ class Answers:
         """Which worker each output runs on."""
         self._rows: Counter[int] = Counter()
         self._max_backlog = max_backlog_bytes
-        self._backlog = budget.holding(self._does_not_read)
+        self._backlog = budget.allotment(self._does_not_read)
         self._waiting: list[router_pb2.GenerateResponse] = []
         self._failure: TandemError | None = None
         self._changed = asyncio.Event()

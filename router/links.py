@@ -118,7 +118,7 @@ class FrontendLink:
         self._clock = clock
         self._patience = Patience()
         self._backlog = 0
-        self._held = budget.holding(self._end_for_room)
+        self._held = budget.allotment(self._end_for_room)
         """The backlog, where it is one."""
         self._payloads: list[tuple[int, bytes]] = []
         """Each with the number of its worker."""

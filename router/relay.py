@@ -78,7 +78,7 @@ class Relay:
 
     @property
     def budget(self) -> ByteBudget:
-        """Of all bytes that the router holds."""
+        """The one of all bytes that the router holds."""
         return self.core.budget
 
     @property

@@ -24,30 +24,30 @@ class ByteBudget:
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
         self.held = 0
-        self._endable: dict[Holding, None] = {}
+        self._endable: dict[Allotment, None] = {}
 
     @property
     def for_new(self) -> int:
         """As much of it is there for what is new."""
         return self.limit * 3 // 4
 
-    def holding(self, end: Callable[[], object] | None = None) -> Holding:
+    def allotment(self, end: Callable[[], object] | None = None) -> Allotment:
         """An empty one. `end` ends what it is for, which is how room is made for output; without it
         only `admit` may fill it.
         """
-        holding = Holding(self, end)
+        allotment = Allotment(self, end)
         if end is not None:
-            self._endable[holding] = None
-        return holding
+            self._endable[allotment] = None
+        return allotment
 
-    def _make_room(self, asking: Holding, size: int) -> None:
+    def _make_room(self, asking: Allotment, size: int) -> None:
         """End those that hold the most, until `size` more bytes fit or `asking` is ended."""
         while self.held + size > self.limit and not asking.closed:
             most = max(self._endable, key=lambda each: each.size + (size if each is asking else 0))
             most.end()
 
 
-class Holding:
+class Allotment:
     """What one holder has of a budget. Closed it has nothing, and never will again."""
 
     __slots__ = ("_budget", "_end", "closed", "size")

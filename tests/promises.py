@@ -749,6 +749,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-187",
+        "Given whatever a frontend, router or worker holds for others, then it counts against one "
+        "budget of bytes, a request past it is refused with 429, and all of it comes back.",
+        ours=True,
+    ),
+    Promise(
+        "S6-188",
+        "Given a client that reads nothing, then it is noticed at max_backlog_bytes and the bounds "
+        "of its socket, also for answers of an ordinary size.",
+        ours=True,
+    ),
+    Promise(
+        "S6-189",
+        "Given output that finds no room in the budget, then whoever holds the most of it ends "
+        "with a typed error, and nobody else.",
+        ours=True,
+    ),
+    Promise(
         "S6-139",
         "Given requests sent ahead on a connection, then they are read one at a time, within "
         "bounds, and answered in order.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandem.byte_budget import ByteBudget, Holding
+from tandem.byte_budget import Allotment, ByteBudget
 from tandem.errors import QueueFullError
 
 
@@ -24,7 +24,7 @@ class Capacity:
         self.requests = 0
 
     @contextmanager
-    def request(self) -> Iterator[Holding]:
+    def request(self) -> Iterator[Allotment]:
         """Room for one more request, for as long as it is served, and what it holds of the budget:
         first its body, then its prompts.
 
@@ -33,9 +33,9 @@ class Capacity:
         if self.requests >= self._max_requests:
             raise QueueFullError("Too many open requests; try again later")
         self.requests += 1
-        holding = self._budget.holding()
+        allotment = self._budget.allotment()
         try:
-            yield holding
+            yield allotment
         finally:
             self.requests -= 1
-            holding.close()
+            allotment.close()

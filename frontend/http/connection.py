@@ -22,7 +22,7 @@ from frontend.http.closing import LingeringClose
 from frontend.http.draining import Draining
 from frontend.http.errors import ReceiveTimeoutError, TooManyConnectionsError
 from frontend.http.parsing import RequestParser
-from tandem.byte_budget import ByteBudget, Holding
+from tandem.byte_budget import Allotment, ByteBudget
 from tandem.errors import RefusedError, TandemError
 
 _BUFFER_BYTES = 64 * 1024
@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
         self._budget = budget
-        self._unread: Holding | None = None
+        self._unread: Allotment | None = None
         """What a full socket keeps waiting."""
         self.parser = RequestParser(self, max_header_bytes=bounds.max_header_bytes)
         self._draining = draining
@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
             self._stall_timer = self.loop.call_later(
                 self.bounds.client_stall_seconds, self._stalled
             )
-        self._unread = self._budget.holding(self._stalled)
+        self._unread = self._budget.allotment(self._stalled)
         self._unread.grow(self._socket.get_write_buffer_size() + KERNEL_BYTES)
 
     def resume_writing(self) -> None:

@@ -12,7 +12,7 @@ from frontend.http.errors import ReceiveTimeoutError
 from frontend.http.spans import CallSpan
 from frontend.tenants import Tenant
 from tandem import ids
-from tandem.byte_budget import Holding
+from tandem.byte_budget import Allotment
 from tandem.errors import CancelledError, TooLargeError
 
 Scope = dict[str, Any]
@@ -41,7 +41,7 @@ class Call:
         """`trust_traceparent`: the client's trace goes on here."""
         self._scope, self._receive, self._send = scope, receive, send
         self.connection: Connection = scope["extensions"][EXTENSION]
-        self.holding: Holding
+        self.allotment: Allotment
         """The bytes that are held for its body and its prompts; set before its body is read."""
         self.started = False
         """The status line has been sent."""
@@ -105,7 +105,7 @@ class Call:
             size += len(message["body"])
             if size > limit:
                 raise _too_large(limit)
-            self.holding.admit(len(message["body"]))
+            self.allotment.admit(len(message["body"]))
             if not message["more_body"]:
                 return b"".join(parts)
 

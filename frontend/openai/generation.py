@@ -80,11 +80,11 @@ class Generation:
         submission = await self._preprocessor.submission(
             request, served, id=call.id, trace_id=call.trace_id, tenant=call.tenant
         )
-        kept = submission.held_bytes - call.holding.size
+        kept = submission.held_bytes - call.allotment.size
         if kept > 0:
-            call.holding.admit(kept)
+            call.allotment.admit(kept)
         else:
-            call.holding.give_back(-kept)
+            call.allotment.give_back(-kept)
         options = request.stream_options
         return submission, bool(options and options.include_usage)
 

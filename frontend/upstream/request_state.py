@@ -117,7 +117,7 @@ class RequestState:
         self._ended: list[Finish] = []
         self._counted = 0
         self._backlog_limit = backlog_limit
-        self._kept = budget.holding(self._end_for_room)
+        self._kept = budget.allotment(self._end_for_room)
         """What the rows take that were counted."""
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
@@ -311,7 +311,7 @@ class RequestState:
         self._kept.grow(size)
 
     def close(self) -> None:
-        """The handler is done."""
+        """The handler is done with it: nothing is kept any more."""
         self._kept.close()
 
     # --- inside ---

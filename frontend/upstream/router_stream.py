@@ -29,7 +29,7 @@ class RouterStream:
         self.over = asyncio.Event()
         """It takes nothing new: its router drains, or it has ended."""
         self._submits: dict[int, router_pb2.Submit] = {}
-        self._unsent = budget.holding()
+        self._unsent = budget.allotment()
         self._cancels: list[int] = []
         self._complaints: dict[int, str] = {}
         """What could not be read, by worker."""

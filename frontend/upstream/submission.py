@@ -69,7 +69,7 @@ class Submission:
 
     @property
     def held_bytes(self) -> int:
-        """What its prompts take."""
+        """What its prompts take as long as it is open."""
         return _ID_BYTES * self.prompt_tokens + sum(map(len, self.echoes))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.core.events import Submit
 from router.core.state import State
-from tandem.byte_budget import Holding
+from tandem.byte_budget import Allotment
 from tandem.errors import (
     DrainingError,
     NoPairError,
@@ -17,8 +17,8 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
 
 
-def refusal(state: State, submit: Submit, holding: Holding) -> TandemError | None:
-    """Why the request is not admitted; None: it is, and `holding` has its task."""
+def refusal(state: State, submit: Submit, allotment: Allotment) -> TandemError | None:
+    """Why the request is not admitted; None: it is, and `allotment` has its task."""
     if state.draining:
         return DrainingError("the router is shutting down")
     if submit.fault is not None:
@@ -45,7 +45,7 @@ def refusal(state: State, submit: Submit, holding: Holding) -> TandemError | Non
     if too_many > 0 and too_many > state.fleet.free_pairs(submit.model):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
     try:
-        holding.admit(len(submit.task))
+        allotment.admit(len(submit.task))
     except QueueFullError as error:
         return error
     return None

@@ -278,7 +278,7 @@ class Lifecycle:
         self._state.deadlines.clear(request, request.deadline)
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if not request.legs:
-            request.holding.close()
+            request.allotment.close()
         if requests := self._state.frontends.get(submit.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
@@ -346,7 +346,7 @@ class Lifecycle:
         request = sequence.request
         request.legs -= 1
         if not request.open and not request.legs:
-            request.holding.close()
+            request.allotment.close()
         if leg.settle_by is not None:
             self._state.settling.clear(leg, leg.settle_by)
         worker.overdue -= leg.overdue

@@ -98,7 +98,7 @@ class Core:
 
     @property
     def budget(self) -> ByteBudget:
-        """Of all bytes that the process holds."""
+        """The one of all bytes that the process holds."""
         return self.state.budget
 
     @property
@@ -148,15 +148,15 @@ class Core:
             self._refuse_frontend(submit)
             return
         now = self._lifecycle.now
-        holding = self.state.budget.holding()
-        request = Request(submit, now, now + submit.timeout_seconds, submit.n, holding)
+        allotment = self.state.budget.allotment()
+        request = Request(submit, now, now + submit.timeout_seconds, submit.n, allotment)
         request.number = next(self._shared_tasks) if submit.n > 1 else 0
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
             sequence.span_events = [] if submit.first_span else None
             request.sequences.append(sequence)
-        if error := admission.refusal(self.state, submit, holding):
+        if error := admission.refusal(self.state, submit, allotment):
             self._lifecycle.refuse(request, error)
             return
         requests.update(dict.fromkeys(numbers, request))

@@ -17,7 +17,7 @@ from router.core.actions import SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
 from router.core.values import Phase, SpanEvent
-from tandem.byte_budget import Holding
+from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 
 MAX_SPAN_EVENTS = 64
@@ -42,8 +42,8 @@ class Request:
     deadline: float
     open: int
     """Sequences that have not ended."""
-    holding: Holding
-    """Of the budget, for its task: until the last of its legs is closed, which runs it."""
+    allotment: Allotment
+    """What its task takes of the budget, until the last of the legs that run it is closed."""
     legs: int = 0
     """Legs of it that are open."""
     number: int = 0

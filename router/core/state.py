@@ -20,7 +20,7 @@ class State:
     bounds: Bounds
     fleet: Fleet
     budget: ByteBudget = field(default_factory=ByteBudget)
-    """Of all bytes that the router holds; requests take of it for their tasks."""
+    """All that the router holds takes of it: here, requests for their tasks."""
     waiting: Waiting = field(default_factory=Waiting)
     frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
     """Open requests of each connected frontend by the number of each of their sequences."""

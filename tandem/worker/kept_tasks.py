@@ -25,7 +25,7 @@ class KeptTasks:
         self._read = read
         self._kept: dict[int, bytes] = {}
         self._bytes = 0
-        self._holding = budget.holding()
+        self._allotment = budget.allotment()
         self._outcomes: dict[int, ReadTask | TandemError] = {}
         self._trace_ids: dict[int, str | None] = {}
 
@@ -37,7 +37,7 @@ class KeptTasks:
             self.forget((each.number,))
             if self._bytes + len(each.task) <= MAX_KEPT_BYTES:
                 with contextlib.suppress(QueueFullError):
-                    self._holding.admit(len(each.task))
+                    self._allotment.admit(len(each.task))
                     self._kept[each.number] = each.task
                     self._bytes += len(each.task)
 
@@ -45,12 +45,12 @@ class KeptTasks:
         for number in numbers:
             size = len(self._kept.pop(number, b""))
             self._bytes -= size
-            self._holding.give_back(size + _size(self._outcomes.pop(number, None)))
+            self._allotment.give_back(size + _size(self._outcomes.pop(number, None)))
             self._trace_ids.pop(number, None)
 
     def close(self) -> None:
-        """The stream is gone."""
-        self._holding.close()
+        """The stream is gone, and nothing is kept for it."""
+        self._allotment.close()
 
     def of(self, command: worker_pb2.StartLeg) -> ReadTask:
         """The task of a leg. Raises the TandemError that says why it cannot run."""
@@ -63,7 +63,7 @@ class KeptTasks:
             return self._read(self._kept[number] + command.task)
         if number not in self._outcomes:
             outcome = self._read_once(self._kept[number])
-            self._holding.admit(_size(outcome))
+            self._allotment.admit(_size(outcome))
             self._outcomes[number] = outcome
         outcome = self._outcomes[number]
         if isinstance(outcome, TandemError):

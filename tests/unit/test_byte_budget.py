@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tandem.byte_budget import ByteBudget, Holding
+from tandem.byte_budget import Allotment, ByteBudget
 from tandem.errors import QueueFullError
 from tandem.metrics import HeldMetrics, new_registry
 
@@ -23,20 +23,20 @@ class Holders(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.budget = ByteBudget(LIMIT)
-        self.has: dict[Holding, int] = {}
-        self.endable: set[Holding] = set()
+        self.has: dict[Allotment, int] = {}
+        self.endable: set[Allotment] = set()
 
-    def one(self, place: int) -> Holding | None:
+    def one(self, place: int) -> Allotment | None:
         return list(self.has)[place % len(self.has)] if self.has else None
 
     @rule(endable=st.booleans())
     def comes(self, endable: bool) -> None:
-        holding = self.budget.holding(self.ends(lambda: holding) if endable else None)
-        self.has[holding] = 0
+        allotment = self.budget.allotment(self.ends(lambda: allotment) if endable else None)
+        self.has[allotment] = 0
         if endable:
-            self.endable.add(holding)
+            self.endable.add(allotment)
 
-    def ends(self, which: Callable[[], Holding]) -> Callable[[], None]:
+    def ends(self, which: Callable[[], Allotment]) -> Callable[[], None]:
         def end() -> None:
             most = max(size for each, size in self.has.items() if each in self.endable)
             assert self.has[which()] == most, "another holds more"
@@ -46,43 +46,43 @@ class Holders(RuleBasedStateMachine):
 
     @rule(place=st.integers(0), size=SIZES)
     def takes_something_new(self, place: int, size: int) -> None:
-        if holding := self.one(place):
+        if allotment := self.one(place):
             fits = sum(self.has.values()) + size <= LIMIT * 3 // 4
             try:
-                holding.admit(size)
+                allotment.admit(size)
             except QueueFullError:
                 assert not fits
             else:
                 assert fits
-                self.has[holding] += size
+                self.has[allotment] += size
 
     @rule(place=st.integers(0), size=SIZES)
     def grows(self, place: int, size: int) -> None:
-        holding = self.one(place)
-        if holding in self.endable and holding in self.has:
-            self.has[holding] += size  # counted as its own, where it is asked who holds most
-            grown = holding.grow(size)
-            assert grown == (holding in self.has)
+        allotment = self.one(place)
+        if allotment in self.endable and allotment in self.has:
+            self.has[allotment] += size  # counted as its own, where it is asked who holds most
+            grown = allotment.grow(size)
+            assert grown == (allotment in self.has)
 
     @rule(place=st.integers(0), size=SIZES)
     def gives_back(self, place: int, size: int) -> None:
-        if holding := self.one(place):
-            if size <= self.has[holding]:
-                holding.give_back(size)
-                self.has[holding] -= size
+        if allotment := self.one(place):
+            if size <= self.has[allotment]:
+                allotment.give_back(size)
+                self.has[allotment] -= size
             else:
                 with pytest.raises(ValueError, match="given back"):
-                    holding.give_back(size)
+                    allotment.give_back(size)
 
     @rule(place=st.integers(0))
     def goes(self, place: int) -> None:
-        if holding := self.one(place):
-            del self.has[holding]
-            holding.close()
-            holding.close()
-            assert not holding.grow(5)
-            holding.give_back(5)
-            assert holding.size == 0
+        if allotment := self.one(place):
+            del self.has[allotment]
+            allotment.close()
+            allotment.close()
+            assert not allotment.grow(5)
+            allotment.give_back(5)
+            assert allotment.size == 0
 
     @invariant()
     def it_holds_what_they_have(self) -> None:
@@ -90,8 +90,8 @@ class Holders(RuleBasedStateMachine):
         assert self.budget.held == sum(self.has.values()) <= LIMIT
 
     def teardown(self) -> None:
-        for holding in list(self.has):
-            holding.close()
+        for allotment in list(self.has):
+            allotment.close()
         assert self.budget.held == 0
         assert self.budget._endable == {}
 
@@ -103,7 +103,7 @@ TestHolders = pytest.mark.promise("S6-187", "S6-189")(Holders.TestCase)
 @given(SIZES)
 def test_what_is_new_leaves_a_quarter_to_the_output_of_what_runs(size: int) -> None:
     budget = ByteBudget(LIMIT)
-    new, running = budget.holding(), budget.holding(lambda: None)
+    new, running = budget.allotment(), budget.allotment(lambda: None)
     if size <= 75:
         new.admit(size)
         assert running.grow(LIMIT - size)
@@ -120,7 +120,7 @@ def test_an_end_that_fails_gives_back_what_was_held_all_the_same() -> None:
         raise RuntimeError("it cannot be ended")
 
     budget = ByteBudget(LIMIT)
-    large, small = budget.holding(fail), budget.holding(lambda: None)
+    large, small = budget.allotment(fail), budget.allotment(lambda: None)
     large.grow(90)
     with pytest.raises(RuntimeError, match="cannot be ended"):
         small.grow(20)
@@ -129,7 +129,7 @@ def test_an_end_that_fails_gives_back_what_was_held_all_the_same() -> None:
 
 def test_what_is_held_and_may_be_is_told_by_component() -> None:
     budget = ByteBudget(LIMIT)
-    budget.holding().admit(7)
+    budget.allotment().admit(7)
     registry = new_registry("decode_worker")
     registry.register(HeldMetrics("worker", budget, phase="decode"))
     labels = {"phase": "decode"}

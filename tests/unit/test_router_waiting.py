@@ -26,7 +26,7 @@ def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -
         priority=priority,
     )
     return Sequence(
-        Request(asked, 0.0, 1.0, 1, ByteBudget().holding()), arrival, 0, (-priority, arrival), 0.0
+        Request(asked, 0.0, 1.0, 1, ByteBudget().allotment()), arrival, 0, (-priority, arrival), 0.0
     )
 
 

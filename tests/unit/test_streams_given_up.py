@@ -94,7 +94,7 @@ async def ends_well(serving: asyncio.Task[None], call: Call, shell: OneLink) -> 
 async def test_a_worker_gives_a_router_up_in_the_middle_of_a_write() -> None:
     call = Call()
     link = RouterLink(
-        number=1, peer="r", outgoing=Outgoing(ByteBudget().holding()), load=worker_pb2.Load
+        number=1, peer="r", outgoing=Outgoing(ByteBudget().allotment()), load=worker_pb2.Load
     )
     shell = OneLink(link)
 

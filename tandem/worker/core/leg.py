@@ -29,7 +29,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.byte_budget import Holding
+from tandem.byte_budget import Allotment
 from tandem.endings import OUTCOME_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
@@ -118,8 +118,8 @@ class Leg:
     """The router's own for it."""
     outgoing: Outgoing
     """What waits for that router."""
-    holding: Holding
-    """Of the budget: for its prompt, and for what classifiers hold of its output."""
+    allotment: Allotment
+    """What its task takes of the budget, and what classifiers hold of its output."""
     destination: int
     sequence: int
     output_index: int

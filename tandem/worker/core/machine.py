@@ -138,7 +138,7 @@ class Core:
 
     def _bound(self, outgoing: Outgoing) -> bool:
         """Whether what waits for a router that may not read can wait."""
-        fits = outgoing.holding.grow(outgoing.backlog - outgoing.holding.size)
+        fits = outgoing.allotment.grow(outgoing.backlog - outgoing.allotment.size)
         return fits and outgoing.backlog <= MAX_BACKLOG_BYTES
 
     def _give_up(self, link: int) -> None:
@@ -160,7 +160,7 @@ class Core:
 
     def _link_up(self, event: events.LinkUp) -> None:
         link = event.link
-        self._links[link] = Outgoing(self.budget.holding(lambda: self._give_up(link)))
+        self._links[link] = Outgoing(self.budget.allotment(lambda: self._give_up(link)))
 
     def _link_down(self, event: events.LinkDown) -> None:
         if outgoing := self._links.pop(event.link, None):
@@ -179,11 +179,11 @@ class Core:
             full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
             self._refuse(link, command, full)
             return
-        holding = self.budget.holding(lambda: self._too_large.append(leg))
+        allotment = self.budget.allotment(lambda: self._too_large.append(leg))
         try:
-            holding.admit(event.own_bytes)
+            allotment.admit(event.own_bytes)
         except QueueFullError as error:
-            holding.close()
+            allotment.close()
             self._refuse(link, command, error)
             return
         guard = self._rules.guard(streaming=task.streaming)
@@ -193,7 +193,7 @@ class Core:
             link=link,
             number=command.leg,
             outgoing=self._links[link],
-            holding=holding,
+            allotment=allotment,
             destination=command.destination,
             sequence=command.sequence,
             output_index=command.output_index,
@@ -482,9 +482,9 @@ class Core:
 
     def _bound_parcel(self, leg: Leg, parcel: Parcel) -> None:
         """More of a leg's output waits than leaves at once."""
-        if parcel.holding is None:
-            parcel.holding = self.budget.holding(lambda: self._too_large.append(leg))
-        fits = parcel.holding.grow(parcel.size - parcel.holding.size)
+        if parcel.allotment is None:
+            parcel.allotment = self.budget.allotment(lambda: self._too_large.append(leg))
+        fits = parcel.allotment.grow(parcel.size - parcel.allotment.size)
         if fits and parcel.size > MAX_PARCEL_BYTES:
             self._fail(leg, WorkerError("more of the output waits for the router than may wait"))
 
@@ -495,10 +495,10 @@ class Core:
         change = held - leg.guarded_bytes
         if change > FRAME_BYTES:
             leg.guarded_bytes = held
-            return leg.holding.grow(change)
+            return leg.allotment.grow(change)
         if change < 0:
             leg.guarded_bytes = held
-            leg.holding.give_back(-change)
+            leg.allotment.give_back(-change)
         return True
 
     def _judged(self, event: events.Judged) -> None:
@@ -585,7 +585,7 @@ class Core:
 
     def _forget(self, leg: Leg) -> None:
         del self._open[leg.request_id], self._numbers[leg.link, leg.number]
-        leg.holding.close()
+        leg.allotment.close()
         members = self._groups[leg.group]
         members.remove(leg)
         if not members:

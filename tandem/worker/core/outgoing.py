@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tandem.byte_budget import Holding
+from tandem.byte_budget import Allotment
 from tandem.errors import InternalError, TandemError
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
@@ -75,10 +75,10 @@ class Parcel:
 
     __slots__ = (
         "_shows_ids",
+        "allotment",
         "destination",
         "event",
         "finish",
-        "holding",
         "offset",
         "report",
         "rows",
@@ -102,8 +102,8 @@ class Parcel:
         """That the leg is closed."""
         self.sent = False
         """All of it has left. Nothing more can be added."""
-        self.holding: Holding | None = None
-        """Of the budget, once it is more than a frame takes."""
+        self.allotment: Allotment | None = None
+        """What it takes of the budget, once it is more than a frame holds."""
 
     def add(self, row: WaitingRow) -> int:
         """Behind the others; a large one in several. Returns in how many."""
@@ -122,8 +122,8 @@ class Parcel:
             moved += size
             write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
             self.offset += 1
-        if self.holding is not None and self.holding.size > self.size:
-            self.holding.give_back(self.holding.size - self.size)
+        if self.allotment is not None and self.allotment.size > self.size:
+            self.allotment.give_back(self.allotment.size - self.size)
         return moved
 
     def spoil(self, error: TandemError) -> None:
@@ -137,8 +137,8 @@ class Parcel:
 
     def drop(self) -> None:
         """What still waits of it is sent to nobody."""
-        if self.holding is not None:
-            self.holding.close()
+        if self.allotment is not None:
+            self.allotment.close()
 
     def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
         """Its rows have all left: what follows them goes. Returns its size."""
@@ -156,13 +156,11 @@ class Parcel:
 class Outgoing:
     """What was added since the last `take` leaves with the next one, parcels in several."""
 
-    __slots__ = ("backlog", "drafts", "events", "holding", "parcels", "unsendable")
+    __slots__ = ("allotment", "backlog", "drafts", "events", "parcels", "unsendable")
 
-    def __init__(self, holding: Holding) -> None:
-        """`holding`: of the budget, for what waits outside of parcels once it is more than a frame
-        takes.
-        """
-        self.holding = holding
+    def __init__(self, allotment: Allotment) -> None:
+        """`allotment`: for what waits outside of parcels, once it is more than a frame holds."""
+        self.allotment = allotment
         self.drafts: dict[int, Draft] = {}
         """Rows by the number of the frontend."""
         self.events: list[worker_pb2.LegEvent] = []
@@ -205,13 +203,13 @@ class Outgoing:
                 break
         taken = self.drafts, self.events
         self.drafts, self.events, self.backlog = {}, [], 0
-        if self.holding.size:
-            self.holding.give_back(self.holding.size)
+        if self.allotment.size:
+            self.allotment.give_back(self.allotment.size)
         return taken
 
     def gone(self) -> None:
         """Its router is: nothing is sent any more."""
-        self.holding.close()
+        self.allotment.close()
         for parcel in self.parcels:
             parcel.drop()
 

@@ -116,8 +116,8 @@ def _memory(state: State) -> Iterator[str]:
     for request in kept:
         if request.legs != legs[request]:
             yield f"a request counts {request.legs} legs and has {legs[request]}"
-        if request.holding.size != len(request.submit.task):
-            yield f"{request.holding.size} bytes are held for a task of another size"
+        if request.allotment.size != len(request.submit.task):
+            yield f"{request.allotment.size} bytes are held for a task of another size"
     backlogs = sum(each.size for each in state.budget._endable)
     tasks = sum(len(request.submit.task) for request in kept)
     if state.budget.held - backlogs != tasks:

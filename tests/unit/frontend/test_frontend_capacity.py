@@ -123,14 +123,14 @@ async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
 def test_what_a_request_held_is_free_however_it_ends() -> None:
     budget = ByteBudget(16)  # 12 for what is new
     capacity = Capacity(max_requests=1, budget=budget)
-    with capacity.request() as holding:
-        holding.admit(6)
+    with capacity.request() as allotment:
+        allotment.admit(6)
         with pytest.raises(QueueFullError):
-            holding.admit(7)
+            allotment.admit(7)
         assert (capacity.requests, budget.held) == (1, 6)
     assert (capacity.requests, budget.held) == (0, 0)
-    with capacity.request() as holding:
-        holding.admit(12)
+    with capacity.request() as allotment:
+        allotment.admit(12)
         with pytest.raises(QueueFullError), capacity.request():
             pass
     assert (capacity.requests, budget.held) == (0, 0)
