@@ -20,6 +20,7 @@ class BadSubject:
     def __init__(self, fault: str) -> None:
         self._fault = fault
         self._kept: list[int] = []
+        self._memory: list[bytes] = []
 
     async def give(self, data: bytes) -> None:
         if data[0] % _MANY:
@@ -37,6 +38,8 @@ class BadSubject:
                 self._sleep()
             case "open":
                 self._kept.append(1)
+            case "memory":
+                self._memory.append(b"x" * 2**21)
             case "descriptors":
                 self._kept.append(os.open("/dev/null", os.O_RDONLY))
 
@@ -72,7 +75,7 @@ def _target(fault: str) -> Target:
     )
 
 
-NOTHING, RAISE, LOG, CRASH, HANG, OPEN, DESCRIPTORS = map(
-    _target, ("nothing", "raise", "log", "crash", "hang", "open", "descriptors")
+NOTHING, RAISE, LOG, CRASH, HANG, OPEN, DESCRIPTORS, MEMORY = map(
+    _target, ("nothing", "raise", "log", "crash", "hang", "open", "descriptors", "memory")
 )
 FIVE = _target("5xx")

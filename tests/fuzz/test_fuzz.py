@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fuzzing import child, described
 from fuzzing.found import Findings
 from fuzzing.progress import Progress
 from fuzzing.target import KINDS, Kind
+from fuzzing.trial import Trial
 from fuzzing.watch import Plan, carry_out
 
 NAMES = [target.name for target in child.targets()]
@@ -57,12 +59,29 @@ def test_inputs_come_of_the_seed_alone(name: str) -> None:
         ("FIVE", "5xx"),
         ("OPEN", "leak"),
         ("DESCRIPTORS", "leak"),
+        ("MEMORY", "leak"),
     ],
 )
 def test_what_an_input_does_is_found_once(name: str, kind: Kind, tmp_path: Path) -> None:
     name = f"bad_targets:{name}"
     progress = _carry_out(name, tmp_path, until=400)
     assert (progress.done, _found(tmp_path, name)) == (400, {kind: 1})
+
+
+def test_a_large_input_that_came_last_is_no_leak(tmp_path: Path) -> None:
+    findings = Findings(tmp_path, "bad_targets:NOTHING")
+    trial = Trial(child.find("bad_targets:NOTHING"), findings)
+    for _ in range(200):
+        trial.give(b"\1")
+    trial.give(b"\1" * 100_000_000)
+    trial.close()
+    assert [findings.count(kind) for kind in KINDS] == [0] * len(KINDS)
+
+
+def test_no_change_makes_an_input_larger_than_a_body_may_be() -> None:
+    target = replace(child.find("bad_targets:NOTHING"), spoil=lambda data, random: data * 2**10)
+    sizes = {len(target.input(1, number, [b"x"])) for number in range(50)}
+    assert sizes == {2**10, 2**20}
 
 
 def test_an_input_that_ends_the_process_is_kept_and_passed_over(tmp_path: Path) -> None:

@@ -99,8 +99,9 @@ async def test_bodies_have_one_bound_together(start: Start) -> None:
 
 
 @pytest.mark.promise("S6-137", "S6-187")
+@pytest.mark.parametrize("spaces", [0, 1000])  # the prompts take more than the body, and less
 async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
-    start: Start,
+    start: Start, spaces: int
 ) -> None:
     go_on = asyncio.Event()
 
@@ -109,7 +110,7 @@ async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
         await say_hello(reply)
 
     frontend = await start(script)
-    body = json.dumps(COMPLETION | {"prompt": [[1, 2, 3], [4] * 60]}).encode()
+    body = json.dumps(COMPLETION | {"prompt": [[1, 2, 3], [4] * 60]}).encode() + b" " * spaces
     reader, writer = await frontend.connect()
     writer.write(request_bytes(body, path="/v1/completions"))
     await frontend.until_metric("tandem_frontend_open_requests", 1)
