@@ -159,6 +159,18 @@ def test_released_output_is_given_back_as_it_leaves(tokenizer: Tokenizer) -> Non
     assert FRAME_BYTES <= before - after <= FRAME_BYTES + 2 * MAX_ROW_BYTES
 
 
+@pytest.mark.promise("S6-187")
+def test_a_backlog_is_given_back_when_it_leaves(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, hook=False)
+    request = bench.start(1, task={"want_text": False, "want_token_ids": True})
+    tasks = bench.core.budget.held
+    for _ in range(2):
+        _grow(bench, request, 25)
+        assert bench.core.budget.held - tasks > FRAME_BYTES
+        bench.take()
+        assert bench.core.budget.held == tasks
+
+
 @pytest.mark.promise("S6-189")
 def test_a_sequence_that_is_over_and_still_waits_ends_with_an_error_where_there_is_no_room(
     tokenizer: Tokenizer,
