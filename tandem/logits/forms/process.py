@@ -17,12 +17,11 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
+from tandem.child_process import frame, ignore_signals, memory, receive
 from tandem.logits.forms.compiler import Compiler
 from tandem.logits.forms.wire import (
-    LENGTH_BYTES,
     MAX_MESSAGE_BYTES,
     PROGRAM,
     Answer,
@@ -35,7 +34,6 @@ from tandem.logits.forms.wire import (
     answers,
     boots,
     encoder,
-    frame,
     orders,
 )
 from tandem.orphans import die_with
@@ -46,7 +44,6 @@ _MOST_STACK_BYTES: Final = 4 * 1024 * 1024
 """A library's threads reserve their stacks within a form's memory, and SGLang raises the limit of
 its processes to 64 MiB, of which eight threads would leave nothing.
 """
-_PAGE: Final = resource.getpagesize()
 _READ_BYTES: Final = 1024 * 1024
 _LEAST_BYTES: Final = 256 * 1024
 """What a small form counts for: it may fit into memory that was free here, and grow nothing."""
@@ -57,10 +54,10 @@ _TOO_DEEP: Final = "it is nested too deep, by itself or through what it refers t
 def main(argv: Sequence[str]) -> int:
     if len(argv) == 2:
         _again_with_small_stacks(argv[1])
-    _own_signals()
+    ignore_signals()
     stream = socket.socket(fileno=int(argv[1]))
     stream.set_inheritable(False)
-    payload = _receive(stream)
+    payload = receive(stream)
     if payload is None:
         return 1
     boot = boots.decode(payload)
@@ -68,15 +65,15 @@ def main(argv: Sequence[str]) -> int:
     try:
         compiler = _load(boot)
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker says it
-        stream.sendall(frame(CompilerLoaded(f"{type(error).__name__}: {error}")))
+        stream.sendall(frame(encoder.encode(CompilerLoaded(f"{type(error).__name__}: {error}"))))
         return 2
     gc.freeze()  # or a collection in a fork would copy all of this process's memory
-    stream.sendall(frame(CompilerLoaded()))
-    while (payload := _receive(stream)) is not None:
+    stream.sendall(frame(encoder.encode(CompilerLoaded())))
+    while (payload := receive(stream)) is not None:
         answer = _Fork(compiler, orders.decode(payload), boot).answer(stream)
         if answer is None:
             return 0
-        stream.sendall(frame(answer))
+        stream.sendall(frame(encoder.encode(answer)))
     return 0
 
 
@@ -167,7 +164,7 @@ def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
     except BaseException as error:  # noqa: BLE001 - a panic of a library, about a client's text
         return Wrong(f"it cannot be compiled ({type(error).__name__})")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    _, _, files = _memory()
+    _, _, files = memory()
     texts = len(order.source) + len(compiled)
     return Compiled(compiled, max(peak - files - before, texts, _LEAST_BYTES))
 
@@ -179,7 +176,7 @@ def _confine(boot: CompilerBoot) -> int:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stdout.fileno())
     os.dup2(silence, sys.stderr.fileno())  # libraries quote what they cannot compile
-    size, resident, files = _memory()
+    size, resident, files = memory()
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, boot.cpu_seconds),
@@ -187,12 +184,6 @@ def _confine(boot: CompilerBoot) -> int:
     ):
         resource.setrlimit(limit, (most, most + (limit == resource.RLIMIT_CPU)))
     return resident - files
-
-
-def _memory() -> list[int]:
-    """Bytes of this process: mapped, resident, and resident of files."""
-    pages = Path("/proc/self/statm").read_text().split()
-    return [int(count) * _PAGE for count in pages[:3]]
 
 
 def _again_with_small_stacks(descriptor: str) -> NoReturn:
@@ -204,25 +195,10 @@ def _again_with_small_stacks(descriptor: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", PROGRAM, descriptor, "again"])
 
 
-def _own_signals() -> None:
-    """Those that go to the worker's whole group are the worker's: it drains, and needs its forms
-    for that.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _load(boot: CompilerBoot) -> Compiler:
     module, _, name = boot.compiler.partition(":")
     compiler: Compiler = getattr(importlib.import_module(module), name)(**boot.arguments)
     return compiler
-
-
-def _receive(stream: socket.socket) -> bytes | None:
-    """None: the worker has gone."""
-    length = int.from_bytes(stream.recv(LENGTH_BYTES, socket.MSG_WAITALL), "little")
-    payload = stream.recv(length, socket.MSG_WAITALL)
-    return payload if length and len(payload) == length else None
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What a worker and a process that compiles forms say to each other, over one Unix stream socket:
-a length (4 bytes, little endian) and that many bytes of MessagePack. The worker says CompilerBoot
+messages of tandem/child_process.py in MessagePack. The worker says CompilerBoot
 and gets CompilerLoaded; then each Order gets its one answer before the next is sent.
 """
 
@@ -13,7 +13,6 @@ from tandem.logits.forms.compiler import Kind
 
 PROGRAM: Final = "tandem.logits.forms.process"
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-LENGTH_BYTES: Final = 4
 
 
 class CompilerBoot(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +72,3 @@ readies = msgspec.msgpack.Decoder(CompilerLoaded)
 orders = msgspec.msgpack.Decoder(Order)
 answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 encoder = msgspec.msgpack.Encoder()
-
-
-def frame(message: CompilerBoot | CompilerLoaded | Order | Answer) -> bytes:
-    """A message as it travels."""
-    payload = encoder.encode(message)
-    return len(payload).to_bytes(LENGTH_BYTES, "little") + payload

@@ -1,0 +1,140 @@
+"""A process of one's own that does what could take any time or memory, and may be killed for it:
+its parent asks over one Unix stream socket, and it answers.
+
+A message is a length (4 bytes, little endian) and that many bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from tandem import config
+
+LENGTH_BYTES: Final = 4
+_END_SECONDS: Final = 5.0
+_ENVIRONMENT: Final = {
+    # Threads of a library would reserve so much address space that its limit says nothing.
+    "MALLOC_ARENA_MAX": "2",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class LostError(Exception):
+    """The process cannot be used any more: it could not start, has ended, or hangs."""
+
+
+class ChildProcess:
+    """The parent's end of one process, from its start to its end. It is asked one thing at a
+    time.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        max_message_bytes: int,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._max_message_bytes = max_message_bytes
+
+    @staticmethod
+    async def start(
+        program: str,
+        environment: Mapping[str, str] | None = None,
+        *,
+        max_message_bytes: int,
+    ) -> ChildProcess:
+        """`python -m program FD`. `environment`: variables for it beside this process's.
+        `max_message_bytes`: of what it says.
+
+        Raises LostError.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.to_thread(_spawn, program, theirs, environment or {})
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except OSError as error:
+            ours.close()
+            raise LostError(f"it cannot be started: {error}") from error
+        return ChildProcess(process, reader, writer, max_message_bytes)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ask(self, payload: bytes, *, seconds: float) -> bytes:
+        """Raises LostError; then, and where it was cancelled, nothing but `end` may be called."""
+        try:
+            async with asyncio.timeout(seconds):
+                self._writer.write(len(payload).to_bytes(LENGTH_BYTES, "little"))
+                self._writer.write(payload)
+                length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
+                if length > self._max_message_bytes:
+                    raise LostError(f"a message of {length} bytes")
+                return await self._reader.readexactly(length)
+        except TimeoutError as error:
+            raise LostError(f"it does not answer within {seconds:g} s") from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise LostError("it has ended") from error
+
+    async def end(self) -> None:
+        """Kill it, with what it does."""
+        self._process.kill()
+        self._writer.transport.abort()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, _END_SECONDS)
+
+
+# --- the process's own side -----------------------------------------------------------------------
+
+
+def frame(payload: bytes) -> bytes:
+    """A message as it travels."""
+    return len(payload).to_bytes(LENGTH_BYTES, "little") + payload
+
+
+def receive(stream: socket.socket) -> bytes | None:
+    """The next message. None: the parent has gone."""
+    length = int.from_bytes(stream.recv(LENGTH_BYTES, socket.MSG_WAITALL), "little")
+    payload = stream.recv(length, socket.MSG_WAITALL)
+    return payload if length and len(payload) == length else None
+
+
+def ignore_signals() -> None:
+    """Those that go to the parent's whole group are the parent's: it drains, and needs this process
+    for that.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def memory() -> list[int]:
+    """Bytes of this process: mapped, resident, and resident of files."""
+    with open("/proc/self/statm") as file:
+        pages = file.read().split()
+    size = os.sysconf("SC_PAGE_SIZE")
+    return [int(count) * size for count in pages[:3]]
+
+
+def _spawn(
+    program: str, theirs: socket.socket, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    with theirs:
+        return subprocess.Popen(
+            [sys.executable, "-m", program, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            env=config.environment({**environment, **_ENVIRONMENT}),
+        )
