@@ -14,6 +14,7 @@ from tandem.config import REQUIRED, setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.logits.forms.limits import SpecLimits
+from tandem.message_limits import MAX_OUTPUTS
 from tandem.wire import tls
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
@@ -23,6 +24,8 @@ _POSITIVE = (
     "client_stall_seconds",
     "keep_alive_seconds",
     "max_body_bytes",
+    "read_seconds",
+    "read_memory_mb",
     "max_header_bytes",
     "max_open_requests",
     "max_held_bytes",
@@ -129,6 +132,14 @@ class FrontendConfig:
         " refused with queue_full (429); where output finds no room, whoever holds most of it is"
         " ended. Well below the memory limit of the process.",
     )
+    read_seconds: float = setting(
+        20.0,
+        "Time that a body larger than 16 KiB may take to be decoded, checked and tokenised, in a"
+        " process of its own, and may wait for that before; one that takes more is refused (413).",
+    )
+    read_memory_mb: int = setting(
+        512, "Memory that reading one such body may take, MiB; one that takes more is refused."
+    )
     max_connections: int = setting(
         8192,
         "Connections of clients at once; one more is answered too_many_connections (503) and"
@@ -140,7 +151,7 @@ class FrontendConfig:
         " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
         " has no pair. 0: at once.",
     )
-    max_n: int = setting(128, "Largest `n` of a request.")
+    max_n: int = setting(128, "Largest `n` of a request, at most 1024.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
     max_request_bytes: int = setting(
         64 * 1024 * 1024,
@@ -194,6 +205,8 @@ class FrontendConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.max_n > MAX_OUTPUTS:
+            raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         for name in ("drain_seconds", "router_wait_seconds", "key_series"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")

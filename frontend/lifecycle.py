@@ -22,6 +22,9 @@ from frontend.openai import chat_template
 from frontend.openai.endpoints import Endpoints
 from frontend.openai.generation import Generation
 from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.reading.bodies import Reading
+from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.readers import Readers
 from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
 from frontend.tenants import Tenants
@@ -75,8 +78,9 @@ async def serve(
     link = RouterLink(config.router, metrics.upstream, budget, tls=PeerTls.of(config))
     draining = Draining()
     complaints = Complaints(log)
+    readers = Readers(config)
     app, endpoints, demultiplexer = _build(
-        config, metrics, budget, tenants, draining, complaints, tracer
+        config, metrics, budget, tenants, draining, complaints, readers, tracer
     )
 
     def refused(error: TandemError, peer: str) -> None:
@@ -118,6 +122,7 @@ async def serve(
             )
             server.should_exit = True
             await serving
+            await readers.close()
             dialing.cancel()
             complaints.close()
             following.cancel()
@@ -130,6 +135,7 @@ def _build(
     tenants: Tenants,
     draining: Draining,
     complaints: Complaints,
+    readers: Readers,
     tracer: Tracer | None,
 ) -> tuple[App, Endpoints, Demultiplexer]:
     model_path = Path(config.model_path)
@@ -148,9 +154,10 @@ def _build(
         max_backlog_bytes=config.max_backlog_bytes,
         router_wait_seconds=config.router_wait_seconds,
     )
-    preprocessor = Preprocessor(config, tokenizer, template)
-    endpoints = Endpoints(config.model_name, tokenizer, preprocessor, demultiplexer, draining)
-    generation = Generation(preprocessor, demultiplexer, tokenizer, metrics)
+    reader = Reader(Preprocessor(config, tokenizer, template), tokenizer)
+    reading = Reading(reader, readers, demultiplexer)
+    endpoints = Endpoints(config.model_name, tokenizer, reading, demultiplexer, draining)
+    generation = Generation(reading, demultiplexer, tokenizer, metrics)
     loop = asyncio.get_running_loop()
     metrics.watch(
         open_requests=lambda: demultiplexer.open_requests,

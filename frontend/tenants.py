@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from frontend.key_metrics import KeyMetrics, KeySeries
 from tandem.errors import (
-    InvalidRequestError,
     NotAllowedError,
     QueueFullError,
     RateLimitError,
@@ -64,23 +63,6 @@ class Tenant:
         self._tokens.add(now, prompt + completion)
         self.series.prompt_tokens.inc(prompt)
         self.series.completion_tokens.inc(completion)
-
-    def check(self, *, n: int, priority: int, processors: Iterable[str]) -> None:
-        """Raises RequestError where a request asks for what the key is not allowed."""
-        grant = self.grant
-        if grant.max_n is not None and n > grant.max_n:
-            raise InvalidRequestError(f"`n` must not exceed {grant.max_n} with this key", param="n")
-        if priority > grant.max_priority:
-            raise NotAllowedError(
-                f"This key is allowed no `priority` above {grant.max_priority}", param="priority"
-            )
-        allowed = grant.logits_processors
-        for position, name in enumerate(processors):
-            if allowed is not None and name not in allowed:
-                raise NotAllowedError(
-                    f"This key is not allowed the logits processor `{name}`",
-                    param=f"logits_processors[{position}].name",
-                )
 
     def check_model(self, model: str) -> None:
         """Raises NotAllowedError."""

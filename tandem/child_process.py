@@ -20,6 +20,8 @@ from tandem import config
 
 LENGTH_BYTES: Final = 4
 _END_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.05
+"""Between looks at its memory."""
 _ENVIRONMENT: Final = {
     # Threads of a library would reserve so much address space that its limit says nothing.
     "MALLOC_ARENA_MAX": "2",
@@ -71,12 +73,35 @@ class ChildProcess:
         return ChildProcess(process, reader, writer, max_message_bytes)
 
     @property
+    def has_ended(self) -> bool:
+        """By itself, or by others."""
+        return self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def ask(self, payload: bytes, *, seconds: float) -> bytes:
-        """Raises LostError; then, and where it was cancelled, nothing but `end` may be called."""
+    async def ask(
+        self, payload: bytes, *, seconds: float, memory_bytes: int | None = None
+    ) -> bytes:
+        """`memory_bytes`: what it may take for that, roughly, beside what it has; else it is
+        killed.
+
+        Raises LostError; then, and where it was cancelled, nothing but `end` may be called.
+        """
+        loop = asyncio.get_running_loop()
+        watch: asyncio.TimerHandle | None = None
+
+        def look(most: int) -> None:
+            nonlocal watch
+            if memory(self.pid)[1] > most:
+                self._process.kill()
+            else:
+                watch = loop.call_later(_LOOK_SECONDS, look, most)
+
         try:
+            if memory_bytes is not None:
+                look(memory(self.pid)[1] + memory_bytes)
             async with asyncio.timeout(seconds):
                 self._writer.write(len(payload).to_bytes(LENGTH_BYTES, "little"))
                 self._writer.write(payload)
@@ -88,6 +113,9 @@ class ChildProcess:
             raise LostError(f"it does not answer within {seconds:g} s") from error
         except (asyncio.IncompleteReadError, OSError) as error:
             raise LostError("it has ended") from error
+        finally:
+            if watch is not None:
+                watch.cancel()
 
     async def end(self) -> None:
         """Kill it, with what it does."""
@@ -120,10 +148,13 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def memory() -> list[int]:
-    """Bytes of this process: mapped, resident, and resident of files."""
-    with open("/proc/self/statm") as file:
-        pages = file.read().split()
+def memory(process: int | str = "self") -> list[int]:
+    """Bytes of a process: mapped, resident, and resident of files; 0 of one that has ended."""
+    try:
+        with open(f"/proc/{process}/statm") as file:
+            pages = file.read().split()
+    except OSError:
+        pages = ["0"] * 3
     size = os.sysconf("SC_PAGE_SIZE")
     return [int(count) * size for count in pages[:3]]
 

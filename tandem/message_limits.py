@@ -8,7 +8,11 @@ from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
-MAX_TASK_BYTES = 32 * 1024 * 1024
+MAX_REQUEST_MESSAGE_BYTES = 16 * 1024 * 1024
+"""What a component is asked, or told, in one message: a task and what goes with it."""
+MAX_TASK_BYTES = 8 * 1024 * 1024
 """A request whose serialised Task is larger is refused."""
 MAX_KEPT_BYTES = 128 * 1024 * 1024
 """Tasks that a worker keeps for one router. Those beyond it are said again for each leg."""
+MAX_OUTPUTS = 1024
+"""One prompt has no more: they are begun, and ended, all together."""

@@ -785,6 +785,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-185",
+        "Given a request of any size, or one whose answer is large, then the frontend's event loop "
+        "reads and writes a bounded part of it at once, and the rest beside it or later.",
+        ours=True,
+    ),
+    Promise(
         "S6-142",
         "Given a request that may have killed its worker, then it risks one further worker at "
         "most, none if it was alone there, and is named in the log without its content.",

@@ -31,7 +31,7 @@ KERNEL_BYTES = 64 * 1024
 """What the kernel keeps for a full socket beside that: server.py sees to it."""
 _AHEAD_BYTES = 64 * 1024
 """What may be received behind a request that has no answer yet."""
-_TURN_BYTES = 64 * 1024
+_TURN_BYTES = 32 * 1024
 """How much of one connection is read in a turn of the event loop."""
 _PIECE_COST = 1024
 """What a piece counts for in that, however small it is."""

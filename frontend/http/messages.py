@@ -25,6 +25,8 @@ JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 _UNCLEAN = re.compile(rb"[^!-~]+")
 _LONGEST_REQUEST_ID = 128
+_PIECE_BYTES = 256 * 1024
+"""What is written to a socket at once."""
 _STREAM: Headers = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -112,9 +114,25 @@ class Call:
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:
-        headers = (*headers, (b"content-length", b"%d" % len(body)))
+        pieces = [body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES)]
+        await self.respond_in_pieces(status, pieces or [body], content_type, headers)
+
+    async def respond_in_pieces(
+        self,
+        status: int,
+        pieces: Sequence[bytes],
+        content_type: bytes = JSON,
+        headers: Headers = (),
+    ) -> None:
+        """The body is all pieces, of which there is one at least. Waits while the client's socket
+        is full, and lets others have their turn between two pieces.
+        """
+        headers = (*headers, (b"content-length", b"%d" % sum(map(len, pieces))))
         await self._send(self._head(status, content_type, headers))
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        for piece in pieces[:-1]:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await self._send({"type": "http.response.body", "body": pieces[-1], "more_body": False})
 
     async def respond_empty(self, headers: Headers) -> None:
         """Answer with status 204 and no body."""
@@ -129,6 +147,15 @@ class Call:
         """
         head = self._send(self._head(200, EVENTS, _STREAM))
         self.connection.start_chunks(head, events)
+
+    async def send_events(self, events: bytes) -> None:
+        """A part of a stream; waits while the client's socket is full, and lets others have their
+        turn.
+        """
+        if not self.started:
+            await self._send(self._head(200, EVENTS, _STREAM))
+        await self._send({"type": "http.response.body", "body": events, "more_body": True})
+        await asyncio.sleep(0)
 
     async def end_stream(self, events: bytes) -> None:
         """The stream's last part; waits while the client's socket is full."""

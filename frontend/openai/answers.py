@@ -48,13 +48,13 @@ class Report(msgspec.Struct, kw_only=True):
     phases: list[PhaseReport]
 
 
-class TopLogprob(msgspec.Struct, kw_only=True):
+class TopLogprob(msgspec.Struct, kw_only=True, gc=False):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class TokenLogprob(TopLogprob, kw_only=True):
+class TokenLogprob(TopLogprob, kw_only=True, gc=False):
     top_logprobs: list[TopLogprob]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +25,7 @@ class Dialect:
     choice is written.
     """
 
+    kind: Literal["chat", "completion"]
     decode: Callable[[bytes], ChatRequest | CompletionRequest]
     """A body as its request. Raises RequestError."""
     operation: str
@@ -37,7 +39,6 @@ class Dialect:
     no_text: bytes
     logprobs: Callable[[Tokenizer, Iterable[common_pb2.TokenLogprobs], int], Logprobs]
     """From a row's entries and the number of characters of tokens before them."""
-    join_logprobs: Callable[[list[Logprobs]], Logprobs]
     choice: Callable[..., answers.ChatChoice | answers.CompletionChoice]
     body: Callable[..., answers.ChatCompletion | answers.Completion]
 
@@ -52,23 +53,8 @@ def _chat_logprobs(
     return logprobs.for_chat(tokenizer, entries)
 
 
-def _join_chat(parts: list[Logprobs]) -> ChatLogprobs:
-    content = [token for part in parts if isinstance(part, ChatLogprobs) for token in part.content]
-    return ChatLogprobs(content=content)
-
-
-def _join_completion(parts: list[Logprobs]) -> CompletionLogprobs:
-    joined = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-    for part in parts:
-        if isinstance(part, CompletionLogprobs):
-            joined.tokens += part.tokens
-            joined.token_logprobs += part.token_logprobs
-            joined.top_logprobs += part.top_logprobs
-            joined.text_offset += part.text_offset
-    return joined
-
-
 CHAT = Dialect(
+    kind="chat",
     decode=partial(decode, msgspec.json.Decoder(ChatRequest)),
     operation="chat",
     id_prefix="chatcmpl-",
@@ -78,11 +64,11 @@ CHAT = Dialect(
     after_text=b"}",
     no_text=b'"delta":{}',
     logprobs=_chat_logprobs,
-    join_logprobs=_join_chat,
     choice=_chat_choice,
     body=answers.ChatCompletion,
 )
 COMPLETION = Dialect(
+    kind="completion",
     decode=partial(decode, msgspec.json.Decoder(CompletionRequest)),
     operation="text_completion",
     id_prefix="cmpl-",
@@ -92,7 +78,6 @@ COMPLETION = Dialect(
     after_text=b"",
     no_text=b'"text":""',
     logprobs=logprobs.for_completion,
-    join_logprobs=_join_completion,
     choice=answers.CompletionChoice,
     body=answers.Completion,
 )

@@ -9,18 +9,14 @@ import msgspec
 from frontend.http.draining import Draining
 from frontend.http.messages import Call
 from frontend.openai import answers, docs_page, openapi
-from frontend.openai.decoding import decode
-from frontend.openai.preprocessor import Preprocessor
-from frontend.openai.requests import DetokenizeRequest, TokenizeRequest
+from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
 from frontend.upstream.demultiplexer import Demultiplexer
-from tandem.errors import InvalidRequestError, NoPairError
+from tandem.errors import NoPairError
 from tandem.metrics import tandem_version
 
 MODELS = "/v1/models/"
 _HTML = b"text/html; charset=utf-8"
-_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
-_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 class Endpoints:
@@ -30,13 +26,12 @@ class Endpoints:
         self,
         model: str,
         tokenizer: Tokenizer,
-        preprocessor: Preprocessor,
+        reading: Reading,
         demultiplexer: Demultiplexer,
         draining: Draining,
     ) -> None:
         self.model_name = model
-        self._tokenizer = tokenizer
-        self._preprocessor = preprocessor
+        self._reading = reading
         self._demultiplexer = demultiplexer
         self._draining = draining
         self._card = answers.ModelCard(
@@ -51,33 +46,16 @@ class Endpoints:
     # --- tokens and models ---
 
     async def tokenize(self, call: Call) -> None:
-        request = decode(_TOKENIZE, await call.body())
-        self._preprocessor.check_model(request.model)
-        if (request.prompt is None) == (request.messages is None):
-            raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
-        if request.messages is not None:
-            tokens = await self._preprocessor.chat_tokens(request.messages)
-        else:
-            tokens = await self._tokenizer.encode(
-                request.prompt or "", add_special_tokens=request.add_special_tokens
-            )
-        longest = self._tokenizer.context_length
-        await _json(call, answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest))
+        await call.respond(200, await self._reading.answer("tokenize", await call.body()))
 
     async def detokenize(self, call: Call) -> None:
-        request = decode(_DETOKENIZE, await call.body())
-        self._preprocessor.check_model(request.model)
-        if request.tokens and max(request.tokens) >= self._tokenizer.vocabulary:
-            raise InvalidRequestError(
-                f"Token ids must be below {self._tokenizer.vocabulary}", param="tokens"
-            )
-        await _json(call, answers.Text(prompt=self._tokenizer.decode(request.tokens)))
+        await call.respond(200, await self._reading.answer("detokenize", await call.body()))
 
     async def models(self, call: Call) -> None:
         await _json(call, answers.ModelList(data=[self._card]))
 
     async def model(self, call: Call) -> None:
-        self._preprocessor.check_model(call.path.removeprefix(MODELS))
+        self._reading.check_model(call.path.removeprefix(MODELS))
         await _json(call, self._card)
 
     # --- for operators ---

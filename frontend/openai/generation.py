@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 
 from frontend.http import errors as http_errors
 from frontend.http.messages import Call
 from frontend.http.spans import CallSpan
 from frontend.metrics import Metrics
+from frontend.openai import slices
 from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
 from frontend.openai.dialects import Dialect
-from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
 from frontend.upstream.demultiplexer import Demultiplexer
@@ -29,12 +32,12 @@ class Generation:
 
     def __init__(
         self,
-        preprocessor: Preprocessor,
+        reading: Reading,
         demultiplexer: Demultiplexer,
         tokenizer: Tokenizer,
         metrics: Metrics,
     ) -> None:
-        self._preprocessor = preprocessor
+        self._reading = reading
         self._demultiplexer = demultiplexer
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -46,7 +49,8 @@ class Generation:
         """
         arrived = time.monotonic()
         call.connection.check_opened_in_time()
-        submission, include_usage = await self._read(dialect, call)
+        submission = await self._reading.submission(dialect, call)
+        _keep_prompts(call, submission)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
         with self._demultiplexer.submit(
@@ -57,9 +61,7 @@ class Generation:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
                 if submission.streaming:
-                    events = EventWriter(
-                        dialect, self._tokenizer, submission, include_usage=include_usage
-                    )
+                    events = EventWriter(dialect, self._tokenizer, submission)
                     await _stream(call, state, events, arrived)
                 else:
                     body = BodyWriter(dialect, self._tokenizer, submission)
@@ -70,23 +72,6 @@ class Generation:
             finally:
                 self._measure(call, state, arrived)
             return state.error
-
-    async def _read(self, dialect: Dialect, call: Call) -> tuple[Submission, bool]:
-        """What is asked for, and whether a stream is to tell its usage. Of the body nothing is kept
-        but the prompts.
-        """
-        request = dialect.decode(await call.body())
-        served = await self._demultiplexer.served_model(call.connection, request.timeout)
-        submission = await self._preprocessor.submission(
-            request, served, id=call.id, trace_id=call.trace_id, tenant=call.tenant
-        )
-        kept = submission.held_bytes - call.allotment.size
-        if kept > 0:
-            call.allotment.admit(kept)
-        else:
-            call.allotment.give_back(-kept)
-        options = request.stream_options
-        return submission, bool(options and options.include_usage)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Count a request that is over."""
@@ -106,6 +91,15 @@ class Generation:
             _trace_output(call.span, state, arrived)
 
 
+def _keep_prompts(call: Call, submission: Submission) -> None:
+    """Of the body nothing is kept but them. Raises QueueFullError where they find no room."""
+    kept = submission.held_bytes - call.allotment.size
+    if kept > 0:
+        call.allotment.admit(kept)
+    else:
+        call.allotment.give_back(-kept)
+
+
 async def _stream(call: Call, state: RequestState, events: EventWriter, arrived: float) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
     live = _Live(call, state, events)
@@ -115,6 +109,11 @@ async def _stream(call: Call, state: RequestState, events: EventWriter, arrived:
     if state.error is not None and not call.started:
         raise state.error
     last = live.take()
+    while live.unfinished:
+        if not call.connection.writable:
+            state.count()
+        await call.send_events(last)
+        last = live.take()
     if state.error is not None:
         last += b"data: " + http_errors.body(state.error) + b"\n\n"
     else:
@@ -125,16 +124,20 @@ async def _stream(call: Call, state: RequestState, events: EventWriter, arrived:
 
 
 class _Live:
-    """Writes a stream's events as they come."""
+    """Writes a stream's events as they come; much of them in slices."""
 
-    __slots__ = ("_call", "_events", "_opening", "_state")
+    __slots__ = ("_call", "_events", "_opening", "_state", "unfinished")
 
     def __init__(self, call: Call, state: RequestState, events: EventWriter) -> None:
         self._call, self._state, self._events = call, state, events
-        self._opening = events.opening()
+        self._opening: Iterator[bytes] | None = events.opening()
+        self.unfinished = False
+        """More had come than was taken last."""
 
     def pump(self) -> bool:
-        """Send what there is. False: the client's socket is full, and nothing was taken."""
+        """Send what there is: at most a slice, the next follows in a later turn of the loop. False:
+        the client's socket is full, and nothing was taken.
+        """
         call = self._call
         connection = call.connection
         if not connection.writable:
@@ -144,16 +147,39 @@ class _Live:
                 connection.write_chunk(body)
             else:
                 call.begin_stream(body)
+        if self.unfinished:
+            asyncio.get_running_loop().call_soon(self._go_on)
         return True
 
     def take(self) -> bytes:
-        """The events of all that has come; a choice's rows before its end."""
+        """The events of what has come; a choice's rows before its end."""
+        self.unfinished = False
+        if self._opening is not None:
+            return self._open(self._opening)
         rows, ended = self._state.take()
         events = self._events
-        if len(rows) == 1 and not ended and not self._opening:
+        if len(rows) == 1 and not ended:
             return events.row(rows[0])
-        opening, self._opening = self._opening, b""
-        return b"".join((opening, *map(events.row, rows), *map(events.ending, ended)))
+        count = slices.first(rows)
+        if count < len(rows):
+            self._state.put_back(rows[count:], ended)
+            self.unfinished = True
+            return b"".join(map(events.row, rows[:count]))
+        return b"".join((*map(events.row, rows), *map(events.ending, ended)))
+
+    def _open(self, opening: Iterator[bytes]) -> bytes:
+        """The events before all others, and the first others where those are few."""
+        first = slices.joined(opening)
+        if len(first) < slices.SLICE_BYTES:
+            self._opening = None
+            return first + self.take()
+        self.unfinished = True
+        return first
+
+    def _go_on(self) -> None:
+        """Later, if nobody has done it meanwhile."""
+        if self.unfinished and self._state.pump is not None:
+            self._state.settle()
 
 
 async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: float) -> None:
@@ -161,11 +187,15 @@ async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: f
     if state.error is not None:
         raise state.error
     rows, ended = state.take()
-    for row in rows:
-        body.row(row)
+    for part in slices.slices(rows):
+        for row in part:
+            body.row(row)
+        if len(part) < len(rows):
+            await asyncio.sleep(0)
     for end in ended:
         body.ending(end)
-    await call.respond(200, body.body(_usage(state), _report(state, arrived)))
+    pieces = body.pieces(_usage(state), _report(state, arrived))
+    await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
 
 
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Submission) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from frontend.openai.tokenizer import Tokenizer
 from tandem import token_limits
-from tandem.errors import InvalidRequestError
+from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.v1 import router_pb2
 
 
@@ -17,6 +17,16 @@ class Limits:
         self.context_length = served.limits.context_length or tokenizer.context_length
         self.vocabulary = served.limits.vocabulary or tokenizer.vocabulary
         self.logits_processors = served.logits_processors
+        self._longest_token = tokenizer.longest_token
+
+    def check_text(self, text: str, *, param: str) -> None:
+        """Refuse what cannot fit without tokenising it, which would take long."""
+        if len(text) > self.context_length * self._longest_token:
+            raise ContextLengthError(
+                f"a prompt of {len(text)} characters is more than the context of "
+                f"{self.context_length} tokens",
+                param=param,
+            )
 
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
         token_limits.check_token_ids(token_ids, self.vocabulary, param=param)

@@ -4,7 +4,6 @@ deployment's limits.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from frontend.config import FrontendConfig
@@ -20,13 +19,13 @@ from frontend.openai.requests import (
     LogitsProcessorChoice,
 )
 from frontend.openai.tokenizer import Tokenizer
-from frontend.tenants import Tenant
 from frontend.upstream.submission import Prompt, Submission
 from tandem.errors import (
     InvalidRequestError,
     UnknownModelError,
     UnsupportedError,
 )
+from tandem.keys.grant import Grant
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.v1 import common_pb2, router_pb2
@@ -52,48 +51,50 @@ class Preprocessor:
         if model is not None and model != self._config.model_name:
             raise UnknownModelError(f"The model `{model[:100]}` does not exist", param="model")
 
-    async def chat_tokens(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The prompt of a chat. The template writes all special tokens: the tokenizer adds none."""
+    def chat_text(self, messages: Sequence[ChatMessage]) -> str:
+        """The prompt of a chat. The template writes all special tokens: the tokenizer must not."""
         if self._template is None:
             raise UnsupportedError("The model has no chat template", param="messages")
-        text = self._template.render([message.as_template_input() for message in messages])
-        return await self._tokenizer.encode(text, add_special_tokens=False)
+        return self._template.render([message.as_template_input() for message in messages])
 
-    async def submission(
+    def submission(
         self,
         request: ChatRequest | CompletionRequest,
         served: router_pb2.ServedModel,
         *,
         id: str,
         trace_id: str,
-        tenant: Tenant | None = None,
+        grant: Grant | None = None,
+        salt: str = "",
     ) -> Submission:
-        """`id` is what the answer will be called. `tenant` is whose key it came with; None: no key
-        was asked.
+        """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
+        its prefix cache's; None: no key was asked.
         """
         limits = Limits(self._tokenizer, served)
         self._check_common(request)
-        if tenant is not None:
-            _check_allowed(request, tenant)
+        if grant is not None:
+            _check_allowed(request, grant)
         if isinstance(request, ChatRequest):
-            prompts = [await self._chat_prompt(request, limits)]
+            prompts = [self._chat_prompt(request, limits)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
         else:
-            prompts = await self._completion_prompts(request, limits)
+            prompts = self._completion_prompts(request, limits)
             logprobs = request.logprobs
         return self._submission(
-            request, limits, prompts, logprobs, id=id, trace_id=trace_id, tenant=tenant
+            request, limits, prompts, logprobs, id=id, trace_id=trace_id, grant=grant, salt=salt
         )
 
-    async def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
+    def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
         if request.top_logprobs is not None and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
-        token_ids = await self.chat_tokens(request.messages)
+        text = self.chat_text(request.messages)
+        limits.check_text(text, param="messages")
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt(token_ids=array("I", token_ids), max_tokens=max_tokens)
+        return Prompt.of(token_ids, max_tokens=max_tokens)
 
-    async def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
+    def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
         if request.echo and request.logprobs is not None:
             raise UnsupportedError("`echo` is not offered with `logprobs`", param="echo")
         if request.echo and request.detokenize is False:
@@ -104,25 +105,24 @@ class Preprocessor:
                 f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
                 param="prompt" if len(prompts) > 1 else "n",
             )
-        return [await self._prompt(request, limits, prompt) for prompt in prompts]
+        return [self._prompt(request, limits, prompt) for prompt in prompts]
 
-    async def _prompt(
+    def _prompt(
         self, request: CompletionRequest, limits: Limits, prompt: str | list[int]
     ) -> Prompt:
         if isinstance(prompt, str):
-            token_ids = (
-                await self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
-            )
+            limits.check_text(prompt, param="prompt")
+            token_ids = self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
         else:
             token_ids = prompt
-            limits.check_token_ids(token_ids, param="prompt")
         max_tokens = limits.max_tokens(
             token_ids, request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
         )
+        limits.check_token_ids(token_ids, param="prompt")
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt(token_ids=array("I", token_ids), max_tokens=max_tokens, echo=echo)
+        return Prompt.of(token_ids, max_tokens=max_tokens, echo=echo)
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -153,10 +153,12 @@ class Preprocessor:
         *,
         id: str,
         trace_id: str,
-        tenant: Tenant | None,
+        grant: Grant | None,
+        salt: str,
     ) -> Submission:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         form = form_of(request)
+        spec = self._logits(form, request, limits)
         return Submission(
             id=id,
             trace_id=trace_id,
@@ -164,9 +166,10 @@ class Preprocessor:
             prompts=prompts,
             n=request.n or 1,
             sampling=_sampling(request, limits, logprobs),
-            logits=self._logits(form, request, limits),
+            logits=spec.to_proto() if spec else None,
             form=form.field if form else "",
             streaming=bool(request.stream),
+            want_usage=bool(request.stream_options and request.stream_options.include_usage),
             want_token_ids=request.detokenize is False,
             want_report=bool(request.tandem and request.tandem.report),
             want_external_scores=bool(request.tandem and request.tandem.external_scores),
@@ -174,9 +177,9 @@ class Preprocessor:
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             priority=request.priority or 0,
-            tenant="" if tenant is None else tenant.name,
-            weight=1 if tenant is None else tenant.grant.weight,
-            cache_salt=("" if tenant is None or self._config.share_prefix_cache else tenant.salt),
+            tenant="" if grant is None else grant.name,
+            weight=1 if grant is None else grant.weight,
+            cache_salt="" if self._config.share_prefix_cache else salt,
         )
 
     def _logits(
@@ -210,8 +213,8 @@ class Preprocessor:
                 )
 
 
-def _check_allowed(request: GenerationFields, tenant: Tenant) -> None:
-    tenant.check(
+def _check_allowed(request: GenerationFields, grant: Grant) -> None:
+    grant.check(
         n=request.n or 1,
         priority=request.priority or 0,
         processors=[choice.name for choice in request.logits_processors or ()],

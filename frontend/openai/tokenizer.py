@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from tandem.engine import model_files
 from tandem.text import tokenizer
-
-_THREAD_ABOVE_CHARACTERS = 32 * 1024
-"""Longer texts are encoded in a thread: at about 10 MB/s they would hold up every stream."""
 
 
 class Tokenizer:
@@ -26,9 +22,13 @@ class Tokenizer:
         self.decode = self._tokenizer.decode
         self.token_bytes = self._tokenizer.token_bytes
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    @property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text has no fewer tokens than its length divided by
+        that.
+        """
+        return self._tokenizer.longest_token
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids. With `add_special_tokens`, what the tokenizer adds by itself (often a BOS)."""
-        encode = self._tokenizer.encode
-        if len(text) > _THREAD_ABOVE_CHARACTERS:
-            return await asyncio.to_thread(encode, text, special_tokens=add_special_tokens)
-        return encode(text, special_tokens=add_special_tokens)
+        return self._tokenizer.encode(text, special_tokens=add_special_tokens)

@@ -1,11 +1,12 @@
 """Rows to answers: as the events of a stream, or collected into one body. Both are given the same
-rows in the same order.
+rows in the same order. A row is turned into JSON at once: whoever has many of them writes them in
+slices.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +21,8 @@ from tandem.v1 import common_pb2
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 _ROW_END = b',"logprobs":null,"finish_reason":null}]}\n\n'
+_NO_CHOICES = b'"choices":[]'
+_NO_LOGPROBS = b'"logprobs":null'
 
 
 class _Offsets:
@@ -46,8 +49,6 @@ class EventWriter:
         dialect: Dialect,
         tokenizer: Tokenizer,
         submission: Submission,
-        *,
-        include_usage: bool,
     ) -> None:
         head = _encode(
             {
@@ -58,8 +59,8 @@ class EventWriter:
             }
         )
         self._head = b"data: " + head[:-1]
-        self._nulls = b',"usage":null' if include_usage else b""
-        self._include_usage = include_usage
+        self._nulls = b',"usage":null' if submission.want_usage else b""
+        self._include_usage = submission.want_usage
         self._dialect = dialect
         self._offsets = _Offsets(dialect, tokenizer, submission.choices)
         self._starts = [
@@ -71,11 +72,11 @@ class EventWriter:
         self._token_ids = submission.want_token_ids
         self._echoes = submission.echoes
 
-    def opening(self) -> bytes:
+    def opening(self) -> Iterator[bytes]:
         """The events before any output: each choice's role, or the prompt it echoes."""
         if self._dialect.opening:
-            return b"".join(start + self._dialect.opening + _ROW_END for start in self._starts)
-        return b"".join(
+            return (start + self._dialect.opening + _ROW_END for start in self._starts)
+        return (
             before + _encode(text) + self._after
             for before, text in zip(self._before, self._echoes, strict=False)
         )
@@ -139,7 +140,8 @@ class BodyWriter:
         self._submission = submission
         self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
         self._ids: list[list[int]] = [[] for _ in range(choices)]
-        self._logprobs: list[list[Logprobs]] = [[] for _ in range(choices)]
+        self._logprobs: list[list[Mapping[str, bytes]]] = [[] for _ in range(choices)]
+        """Each row's, as JSON: the items of every list that they have."""
         self._endings: list[Finish | None] = [None] * choices
 
     def row(self, row: Row) -> None:
@@ -147,32 +149,63 @@ class BodyWriter:
         self._texts[choice].append(text)
         self._ids[choice].extend(token_ids)
         if logprobs:
-            self._logprobs[choice].append(self._offsets.convert(choice, logprobs))
+            found = self._offsets.convert(choice, logprobs)
+            lists = msgspec.structs.asdict(found)
+            self._logprobs[choice].append(
+                {name: _encode(items)[1:-1] for name, items in lists.items()}
+            )
 
     def ending(self, ending: Finish) -> None:
         self._endings[ending.choice] = ending
 
-    def body(self, usage: Usage, report: Report | None) -> bytes:
-        return _encode(
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
+        """The body in order; a piece holds no more than one choice without its log-probabilities,
+        or those of one row.
+        """
+        frame = _encode(
             self._dialect.body(
                 id=self._dialect.id_prefix + self._submission.id,
                 created=int(time.time()),
                 model=self._submission.model,
-                choices=[self._choice(choice) for choice in range(len(self._texts))],
+                choices=[],
                 usage=usage,
                 tandem=report or msgspec.UNSET,
             )
         )
+        head, tail = _around(frame, _NO_CHOICES)
+        yield head + _NO_CHOICES[:-1]
+        for choice in range(len(self._texts)):
+            yield from self._choice_pieces(choice)
+        yield _NO_CHOICES[-1:] + tail
+
+    def _choice_pieces(self, choice: int) -> Iterator[bytes]:
+        if choice:
+            yield b","
+        whole = _encode(self._choice(choice))
+        parts = self._logprobs[choice]
+        if not parts:
+            yield whole
+            return
+        head, tail = _around(whole, _NO_LOGPROBS)
+        yield head + b'"logprobs":'
+        opening = b"{"
+        for name in parts[0]:
+            yield b'%b"%b":[' % (opening, name.encode())
+            opening, separator = b"],", b""
+            for part in parts:
+                if part[name]:
+                    yield separator + part[name]
+                    separator = b","
+        yield b"]}" + tail
 
     def _choice(self, choice: int) -> object:
         ending = self._endings[choice]
         if ending is None:
             raise InternalError(f"choice {choice} has no end")
-        parts = self._logprobs[choice]
         return self._dialect.choice(
             text="".join(self._texts[choice]),
             index=choice,
-            logprobs=self._dialect.join_logprobs(parts) if parts else None,
+            logprobs=None,
             finish_reason=ending.reason,
             stop_reason=ending.stop_reason,
             token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
@@ -180,6 +213,15 @@ class BodyWriter:
             if ending.external_scores
             else msgspec.UNSET,
         )
+
+
+def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
+    """What stands before and behind the first such member: no string holds it, where its quotes
+    would be escaped.
+    """
+    head, found, tail = whole.partition(part)
+    assert found
+    return head, tail
 
 
 def _scores(ending: Finish) -> bytes:

@@ -212,7 +212,7 @@ class RequestState:
         prompt = self.submission.prompts[choice // self.n]
         return (
             finish.rows == self._row_counts[choice]
-            and finish.cached_tokens <= len(prompt.token_ids)
+            and finish.cached_tokens <= prompt.tokens
             and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
         )
 
@@ -272,9 +272,9 @@ class RequestState:
         try:
             if self.pump is None:
                 if len(self._rows) - self._counted >= _COLLECTED_AT_ONCE:
-                    self._count()
+                    self.count()
             elif not self.pump():
-                self._count()
+                self.count()
                 self._bound_backlog()
         except Exception:  # what came for one request must not end the others
             log.exception("the output of a request cannot be written")
@@ -306,6 +306,25 @@ class RequestState:
             self._kept.give_back(self._kept.size)
         return rows, ended
 
+    def put_back(self, rows: list[Row], ended: list[Finish]) -> None:
+        """The last of what `take` gave: to be taken later."""
+        self._rows, self._ended = rows + self._rows, ended + self._ended
+
+    def count(self) -> None:
+        """Rows that stay here take of the budget. Their log-probabilities are copied: they are
+        parts of a message, all of which they would keep.
+        """
+        rows, size = self._rows, 0
+        for place in range(self._counted, len(rows)):
+            choice, text, token_ids, logprobs = rows[place]
+            size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
+            if logprobs:
+                copies = tuple(map(copy.copy, logprobs))
+                rows[place] = (choice, text, token_ids, copies)
+                size += sum(_ROW_BYTES + each.ByteSize() for each in copies)
+        self._counted = len(rows)
+        self._kept.grow(size)
+
     def keep(self, size: int) -> None:
         """So many bytes wait for the client, which were taken of what came."""
         self._kept.grow(size)
@@ -322,21 +341,6 @@ class RequestState:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _count(self) -> None:
-        """Rows that stay here take of the budget. Their log-probabilities are copied: they are
-        parts of a message, all of which they would keep.
-        """
-        rows, size = self._rows, 0
-        for place in range(self._counted, len(rows)):
-            choice, text, token_ids, logprobs = rows[place]
-            size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
-            if logprobs:
-                copies = tuple(map(copy.copy, logprobs))
-                rows[place] = (choice, text, token_ids, copies)
-                size += sum(_ROW_BYTES + each.ByteSize() for each in copies)
-        self._counted = len(rows)
-        self._kept.grow(size)
 
     def _bound_backlog(self) -> None:
         if self.backlog > self._backlog_limit:

@@ -11,8 +11,10 @@ from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
 
-_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Prompts beyond this wait for the next message, well below tandem.wire.grpc.MAX_MESSAGE_BYTES."""
+_MESSAGE_BYTES = 1024 * 1024
+"""Prompts beyond this wait for the next message: the router reads each in one go."""
+_MOST_ITEMS = 256
+"""Submits, or cancels, in one message."""
 
 
 class RouterStream:
@@ -95,14 +97,15 @@ class RouterStream:
             on_empty()
 
     def _take(self) -> router_pb2.FrontendMessage | None:
-        cancels, self._cancels = self._cancels, []
-        submits, size = [], 0
-        while self._submits and size < _MESSAGE_BYTES:
+        cancels, self._cancels = self._cancels[:_MOST_ITEMS], self._cancels[_MOST_ITEMS:]
+        submits: list[router_pb2.Submit] = []
+        size = 0
+        while self._submits and size < _MESSAGE_BYTES and len(submits) < _MOST_ITEMS:
             submit = self._submits.pop(next(iter(self._submits)))
             submits.append(submit)
             size += len(submit.task)
         self._unsent.give_back(size)
-        if self._submits:
+        if self._submits or self._cancels:
             self.outbox.notify()
         complaints, self._complaints = self._complaints, {}
         if not submits and not cancels and not complaints:

@@ -8,22 +8,32 @@ from dataclasses import dataclass
 
 from tandem.endings import WithheldReason
 from tandem.errors import TooLargeError
-from tandem.logits.spec import PARAM, LogitsProcessorSpec
+from tandem.logits.spec import PARAM
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
 
-_ID_BYTES = 4
-"""What a token id takes in a task; an estimate."""
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Prompt:
-    token_ids: Sequence[int]
-    """An array, where many may be kept: four bytes a token, and no object."""
+    tokens: int
+    """How many it has."""
     max_tokens: int
+    task: bytes
+    """Fields that its task has beside those in common: joined, the bytes are one message."""
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
+
+    @staticmethod
+    def of(token_ids: Sequence[int], *, max_tokens: int, echo: str | None = None) -> Prompt:
+        """A prompt of these tokens."""
+        task = common_pb2.Task(
+            prompt_token_ids=token_ids, sampling=common_pb2.SamplingParams(max_tokens=max_tokens)
+        )
+        return Prompt(
+            tokens=len(token_ids), max_tokens=max_tokens, task=task.SerializeToString(), echo=echo
+        )
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -36,11 +46,13 @@ class Submission:
     n: int
     sampling: common_pb2.SamplingParams
     """Without max_tokens, which each prompt has for itself."""
-    logits: LogitsProcessorSpec | None
+    logits: common_pb2.LogitsSpec | None
     form: str = ""
     """The field that asked for a form of the answer, which is the first of `logits`; empty: none
     did."""
     streaming: bool
+    want_usage: bool = False
+    """A stream ends with its usage."""
     want_token_ids: bool
     """Token ids instead of text."""
     want_report: bool
@@ -70,11 +82,11 @@ class Submission:
     @property
     def held_bytes(self) -> int:
         """What its prompts take as long as it is open."""
-        return _ID_BYTES * self.prompt_tokens + sum(map(len, self.echoes))
+        return sum(len(prompt.task) for prompt in self.prompts) + sum(map(len, self.echoes))
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(prompt.token_ids) for prompt in self.prompts)
+        return sum(prompt.tokens for prompt in self.prompts)
 
     def client_param(self, param: str) -> str:
         """A request field as the client named it, from how a worker names it."""
@@ -86,13 +98,13 @@ class Submission:
 
     def check_size(self, common: bytes, *, most: int) -> None:
         """Raises TooLargeError where the tasks of all prompts together are more than `most` bytes,
-        or one of them more than a message holds. Reckons: nothing of that size is made.
+        or one of them more than a message holds; and so with the prompts that are shown again.
         """
-        prompts = [_ID_BYTES * len(prompt.token_ids) for prompt in self.prompts]
+        prompts = [len(prompt.task) for prompt in self.prompts]
         largest, total = max(prompts), sum(prompts)
         if len(common) + largest > MAX_TASK_BYTES:
             raise TooLargeError(f"The request takes more than {MAX_TASK_BYTES} bytes")
-        total += len(prompts) * len(common)
+        total += len(prompts) * len(common) + sum(map(len, self.echoes))
         if total > most:
             raise TooLargeError(
                 f"{len(prompts)} prompts take {total} bytes together; at most {most} are offered"
@@ -104,7 +116,7 @@ class Submission:
             trace_id=self.trace_id,
             model=self.model,
             sampling=self.sampling,
-            logits=self.logits.to_proto() if self.logits else None,
+            logits=self.logits,
             streaming=self.streaming,
             want_text=not self.want_token_ids,
             want_token_ids=self.want_token_ids,
@@ -133,21 +145,13 @@ class Submission:
             n=self.n,
             trace_id=self.trace_id,
             model=self.model,
-            prompt_tokens=len(chosen.token_ids),
+            prompt_tokens=chosen.tokens,
             max_tokens=chosen.max_tokens,
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,
             want_report=self.want_report,
-            task=common + _own_task(chosen),
+            task=common + chosen.task,
             parent_span=parent_span,
             tenant=self.tenant,
             weight=self.weight,
         )
-
-
-def _own_task(prompt: Prompt) -> bytes:
-    """Fields that a prompt's task has beside those in common: joined, the bytes are one message."""
-    return common_pb2.Task(
-        prompt_token_ids=prompt.token_ids,
-        sampling=common_pb2.SamplingParams(max_tokens=prompt.max_tokens),
-    ).SerializeToString()

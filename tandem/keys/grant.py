@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from tandem.errors import InvalidRequestError, NotAllowedError
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 
 PLAIN_PREFIX = "api-key-"
@@ -46,3 +48,19 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def digests(self) -> tuple[str, ...]:
         return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
+
+    def check(self, *, n: int, priority: int, processors: Iterable[str]) -> None:
+        """Raises RequestError where a request asks for what the key is not allowed."""
+        if self.max_n is not None and n > self.max_n:
+            raise InvalidRequestError(f"`n` must not exceed {self.max_n} with this key", param="n")
+        if priority > self.max_priority:
+            raise NotAllowedError(
+                f"This key is allowed no `priority` above {self.max_priority}", param="priority"
+            )
+        allowed = self.logits_processors
+        for position, name in enumerate(processors):
+            if allowed is not None and name not in allowed:
+                raise NotAllowedError(
+                    f"This key is not allowed the logits processor `{name}`",
+                    param=f"logits_processors[{position}].name",
+                )

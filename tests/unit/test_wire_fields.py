@@ -358,7 +358,7 @@ class Frontend:
             id="a",
             trace_id=TRACE,
             model="m",
-            prompts=[Prompt(token_ids=[1], max_tokens=9)],
+            prompts=[Prompt.of([1], max_tokens=9)],
             n=1,
             sampling=SAMPLING,
             logits=None,

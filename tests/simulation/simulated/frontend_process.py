@@ -182,7 +182,7 @@ def submission(request: Request) -> Submission:
         trace_id=f"{request.number:032x}",
         model=request.model,
         prompts=[
-            Prompt(token_ids=[request.number + 1, prompt, 7, 7], max_tokens=16)
+            Prompt.of([request.number + 1, prompt, 7, 7], max_tokens=16)
             for prompt in range(request.prompts)
         ],
         n=request.n,

@@ -119,9 +119,9 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     )
 
     def both(rows: list[tuple[int, str, bool]]) -> tuple[list[str], list[str]]:
-        event_writer = EventWriter(DIALECT, tokenizer, submission(n=2), include_usage=False)
+        event_writer = EventWriter(DIALECT, tokenizer, submission(n=2))
         body_writer = BodyWriter(DIALECT, tokenizer, submission(n=2))
-        stream = event_writer.opening()
+        stream = b"".join(event_writer.opening())
         for choice, text, _ in rows:
             row = (choice, text, (), ())
             stream += event_writer.row(row)
@@ -130,7 +130,7 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
             stream += event_writer.ending(Finish(choice, "stop", None))
             body_writer.ending(Finish(choice, "stop", None))
         chunks = events((stream + event_writer.closing(usage, None)).decode())
-        body = json.loads(body_writer.body(usage, None))
+        body = json.loads(b"".join(body_writer.pieces(usage, None)))
         texts = [choice["message"]["content"] for choice in body["choices"]]
         return [stream_text(chunks, choice) for choice in (0, 1)], texts
 

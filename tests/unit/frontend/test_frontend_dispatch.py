@@ -413,7 +413,7 @@ async def test_the_first_failure_is_the_one_that_is_told(bench: Bench) -> None:
 async def test_what_is_sent_for_all_prompts_together_is_bounded(
     bench: Bench, size: int, prompts: int, fits: bool
 ) -> None:
-    each = Prompt(token_ids=[1] * 3, max_tokens=16)
+    each = Prompt.of([1] * 3, max_tokens=16)
     fields = {"prompts": [each] * prompts, "metadata": {"k": "v" * size}}
     if fits:
         assert bench.ask(**fields).error is None
@@ -424,13 +424,13 @@ async def test_what_is_sent_for_all_prompts_together_is_bounded(
 
 
 def test_a_prompt_that_would_fill_a_message_is_refused_before_it_is_made() -> None:
-    large = Prompt(token_ids=range(MAX_TASK_BYTES // 4 + 1), max_tokens=16)
+    large = Prompt(tokens=1, max_tokens=16, task=bytes(MAX_TASK_BYTES + 1))
     with pytest.raises(TooLargeError):
         submission(prompts=[large]).check_size(b"", most=1 << 40)
 
 
 def test_a_prompt_s_task_is_what_all_have_in_common_and_its_own() -> None:
-    prompts = [Prompt(token_ids=[1, 2], max_tokens=3), Prompt(token_ids=[4], max_tokens=5)]
+    prompts = [Prompt.of([1, 2], max_tokens=3), Prompt.of([4], max_tokens=5)]
     made = submission(prompts=prompts, sampling=common_pb2.SamplingParams(temperature=0.5))
     submits = [
         made.to_submit(place, place, common=made.common_task(), seconds=1.0, parent_span=0)

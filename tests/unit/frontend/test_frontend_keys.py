@@ -385,7 +385,7 @@ async def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
 def test_a_plain_key_has_no_limits() -> None:
     tenant = made(plain=("key",)).find(b"key")
     assert tenant is not None
-    tenant.check(n=10**6, priority=100, processors=["any"])
+    tenant.grant.check(n=10**6, priority=100, processors=["any"])
     tenant.check_model("any")
     assert tenant.headers(1.0) == ()
 
@@ -393,6 +393,6 @@ def test_a_plain_key_has_no_limits() -> None:
 def test_a_key_of_the_file_is_allowed_no_priority_unless_it_says_so(path: Path) -> None:
     tenant = of(line("a"), path).find(b"a")
     assert tenant is not None
-    tenant.check(n=1, priority=0, processors=())
+    tenant.grant.check(n=1, priority=0, processors=())
     with pytest.raises(NotAllowedError):
-        tenant.check(n=1, priority=1, processors=())
+        tenant.grant.check(n=1, priority=1, processors=())

@@ -85,7 +85,7 @@ def test_a_negative_drain_is_refused() -> None:
 async def test_a_fault_of_ours_is_a_500_and_ends_only_its_request(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*arguments: object) -> None:
+    def broken(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError("a fault")
 
     frontend = await start(say_hello)

@@ -38,7 +38,7 @@ def folder(model_path: Path, tmp_path: Path) -> Folder:
 
 async def test_token_bytes_join_to_exactly_the_text_that_was_encoded(model_path: Path) -> None:
     tokenizer = Tokenizer(model_path)
-    ids = await tokenizer.encode(TEXT + "<|im_end|>", add_special_tokens=True)
+    ids = tokenizer.encode(TEXT + "<|im_end|>", add_special_tokens=True)
     pieces = [tokenizer.token_bytes(token_id) for token_id in ids]
     assert b"".join(pieces).decode() == TEXT + "<|im_end|>"
     assert any(not _is_text(piece) for piece in pieces)  # characters are split over tokens
@@ -51,7 +51,7 @@ async def test_a_tokenizer_that_is_not_byte_level_is_decoded_token_by_token(
     encoder = Encoder(models.WordPiece({"[UNK]": 0, "he": 1, "##llo": 2}, unk_token="[UNK]"))
     encoder.decoder = decoders.WordPiece()
     tokenizer = Tokenizer(folder(tokenizer__json=encoder.to_str()))
-    assert await tokenizer.encode("hello", add_special_tokens=True) == [1, 2]
+    assert tokenizer.encode("hello", add_special_tokens=True) == [1, 2]
     assert tokenizer.token_bytes(1) == b"he"
 
 
@@ -66,7 +66,7 @@ async def test_padding_and_truncation_of_the_file_do_not_touch_prompts(
         "stride": 0,
     }
     tokenizer = Tokenizer(folder(tokenizer__json=json.dumps(content)))
-    assert len(await tokenizer.encode("one two three four", add_special_tokens=True)) > 2
+    assert len(tokenizer.encode("one two three four", add_special_tokens=True)) > 2
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": "9"}'])

@@ -45,7 +45,7 @@ class BodySubject:
         for dialect in (CHAT, COMPLETION):
             try:
                 request = dialect.decode(data)
-                submission = await self._preprocessor.submission(
+                submission = self._preprocessor.submission(
                     request, self._served, id="answer", trace_id="0" * 32
                 )
                 common = submission.common_task()

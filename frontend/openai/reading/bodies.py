@@ -1,0 +1,64 @@
+"""Bodies to what is made of them: small ones on the event loop, larger ones beside it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from frontend.http.messages import Call
+from frontend.openai.dialects import Dialect
+from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.readers import Readers
+from frontend.openai.reading.wire import Answered, Order, Read
+from frontend.upstream.demultiplexer import Demultiplexer
+from frontend.upstream.submission import Submission
+
+SMALL_BYTES: Final = 16 * 1024
+"""Bodies up to this are read on the event loop, which takes 20 ms at most."""
+
+
+class Reading:
+    """Whoever must read a body asks this."""
+
+    def __init__(self, reader: Reader, readers: Readers, demultiplexer: Demultiplexer) -> None:
+        self._reader = reader
+        self._readers = readers
+        self._demultiplexer = demultiplexer
+
+    def check_model(self, model: str) -> None:
+        """Raises UnknownModelError."""
+        self._reader.preprocessor.check_model(model)
+
+    async def submission(self, dialect: Dialect, call: Call) -> Submission:
+        """The request of a call, ready for the router. Raises RequestError and RefusedError."""
+        body = await call.body()
+        grant = None if call.tenant is None else call.tenant.grant
+        salt = "" if call.tenant is None else call.tenant.salt
+        if len(body) <= SMALL_BYTES:
+            request = dialect.decode(body)
+            served = await self._demultiplexer.served_model(call.connection, request.timeout)
+            return self._reader.preprocessor.submission(
+                request, served, id=call.id, trace_id=call.trace_id, grant=grant, salt=salt
+            )
+        served = await self._demultiplexer.served_model(call.connection, None)
+        order = Order(
+            kind=dialect.kind,
+            body=body,
+            served=served.SerializeToString(),
+            id=call.id,
+            trace_id=call.trace_id,
+            grant=grant,
+            salt=salt,
+        )
+        read = await self._readers.read(order)
+        assert isinstance(read, Read)
+        return read.submission
+
+    async def answer(self, kind: Literal["tokenize", "detokenize"], body: bytes) -> bytes:
+        """The answer to a body that asks for no more than that. Raises RequestError and
+        RefusedError.
+        """
+        order = Order(kind=kind, body=body)
+        small = len(body) <= SMALL_BYTES
+        read = self._reader.read(order) if small else await self._readers.read(order)
+        assert isinstance(read, Answered)
+        return read.body

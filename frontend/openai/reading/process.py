@@ -1,0 +1,67 @@
+"""A process that reads large bodies, started by the frontend: `python -m
+frontend.openai.reading.process FD`.
+
+It ends by itself when a body takes more time than it may, or the frontend has gone; the frontend
+ends it when a body takes too much memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from frontend.config import FrontendConfig
+from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.wire import (
+    Order,
+    ReaderLoaded,
+    Refused,
+    Reply,
+    boots,
+    encoder,
+    orders,
+)
+from tandem.child_process import frame, ignore_signals, receive
+from tandem.errors import InternalError, TandemError
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    ignore_signals()
+    stream = socket.socket(fileno=int(argv[1]))
+    stream.set_inheritable(False)
+    payload = receive(stream)
+    if payload is None:
+        return 1
+    boot = boots.decode(payload)
+    sys.path[:] = boot.import_path
+    try:
+        reader = Reader.load(FrontendConfig(**boot.settings))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
+        stream.sendall(frame(encoder.encode(ReaderLoaded(f"{type(error).__name__}: {error}"))))
+        return 2
+    stream.sendall(frame(encoder.encode(ReaderLoaded())))
+    while (payload := receive(stream)) is not None:
+        signal.setitimer(signal.ITIMER_REAL, boot.seconds)  # past it, the signal ends this process
+        reply = encoder.encode(_reply(reader, orders.decode(payload)))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        stream.sendall(frame(reply))
+    return 0
+
+
+def _reply(reader: Reader, order: Order) -> Reply:
+    try:
+        return reader.read(order)
+    except TandemError as error:
+        return Refused.of(error)
+    except Exception:
+        log.exception("a body could not be read")
+        return Refused.of(InternalError("The frontend failed; see its log"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,144 @@
+"""The processes that read large bodies, and whose turn it is. What a body does to its process costs
+its own request alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from frontend.config import FrontendConfig
+from frontend.openai.reading.wire import (
+    MAX_MESSAGE_BYTES,
+    PROGRAM,
+    Answered,
+    Order,
+    Read,
+    ReaderBoot,
+    Refused,
+    encoder,
+    readies,
+    replies,
+)
+from tandem.child_process import ChildProcess, LostError
+from tandem.errors import InternalError, QueueFullError, TooLargeError
+
+log = logging.getLogger(__name__)
+
+MIDDLING_BYTES: Final = 256 * 1024
+"""Bodies up to this do not wait for larger ones."""
+START_SECONDS: Final = 60.0
+_MARGIN_SECONDS: Final = 1.0
+"""Beyond a body's own time, until the process itself counts as hung."""
+
+
+class Readers:
+    """Two processes, each started for the first body that it is to read: one for what is middling,
+    one for what is large, so that a prompt of some pages does not wait for a book.
+    """
+
+    def __init__(self, config: FrontendConfig) -> None:
+        boot = ReaderBoot(
+            settings=_settings(config),
+            import_path=sys.path,
+            seconds=config.read_seconds,
+        )
+        memory_bytes = config.read_memory_mb * 2**20
+        self._middling, self._large = _Lane(boot, memory_bytes), _Lane(boot, memory_bytes)
+
+    async def read(self, order: Order) -> Read | Answered:
+        """Raises what is wrong with the request; TooLargeError where reading it takes more than it
+        may, QueueFullError where too many wait for it, InternalError where no process starts.
+        """
+        lane = self._middling if len(order.body) <= MIDDLING_BYTES else self._large
+        return await lane.read(order)
+
+    async def close(self) -> None:
+        """End both processes, with what they read."""
+        await self._middling.close()
+        await self._large.close()
+
+
+class _Lane:
+    """One process, which reads one body at a time, in the order in which they came."""
+
+    def __init__(self, boot: ReaderBoot, memory_bytes: int) -> None:
+        self._boot = boot
+        self._memory_bytes = memory_bytes
+        self._turn = asyncio.Lock()
+        self._process: ChildProcess | None = None
+
+    async def read(self, order: Order) -> Read | Answered:
+        try:
+            async with asyncio.timeout(self._boot.seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise QueueFullError("Too many large bodies are to be read; try again later") from None
+        try:
+            reply = replies.decode(await self._ask(order))
+        except BaseException:
+            await self._end()
+            raise
+        finally:
+            self._turn.release()
+        if isinstance(reply, Refused):
+            raise reply.to_error()
+        return reply
+
+    async def close(self) -> None:
+        await self._end()
+
+    async def _ask(self, order: Order) -> bytes:
+        process = await self._ready()
+        boot = self._boot
+        try:
+            return await process.ask(
+                encoder.encode(order),
+                seconds=boot.seconds + _MARGIN_SECONDS,
+                memory_bytes=self._memory_bytes,
+            )
+        except LostError as error:
+            log.warning(
+                "a body could not be read", extra={"trace_id": order.trace_id, "reason": str(error)}
+            )
+            raise TooLargeError(
+                f"Reading the body takes more than {boot.seconds:g} s or "
+                f"{self._memory_bytes // 2**20} MiB of memory"
+            ) from error
+
+    async def _ready(self) -> ChildProcess:
+        """Raises InternalError."""
+        if self._process is not None and self._process.has_ended:
+            await self._end()
+        if self._process is None:
+            try:
+                self._process = await ChildProcess.start(
+                    PROGRAM, max_message_bytes=MAX_MESSAGE_BYTES
+                )
+                boot = encoder.encode(self._boot)
+                ready = readies.decode(await self._process.ask(boot, seconds=START_SECONDS))
+                if ready.error:
+                    raise LostError(ready.error)
+            except (LostError, msgspec.DecodeError) as error:
+                log.exception("what reads large bodies cannot be started")
+                raise InternalError("The frontend failed; see its log") from error
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end()
+
+
+def _settings(config: FrontendConfig) -> dict[str, Any]:
+    """All that is no secret, as plain values."""
+    return {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if not field.metadata.get("secret")
+    }

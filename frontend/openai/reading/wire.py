@@ -1,0 +1,96 @@
+"""What a frontend and a process that reads bodies say to each other: messages of
+tandem/child_process.py in MessagePack. The frontend says ReaderBoot and gets ReaderLoaded; then
+each Order gets its one Reply before the next is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from frontend.upstream.submission import Submission
+from tandem import errors
+from tandem.errors import TandemError
+from tandem.keys.grant import Grant
+from tandem.v1 import common_pb2
+
+PROGRAM: Final = "frontend.openai.reading.process"
+MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
+Kind: TypeAlias = Literal["chat", "completion", "tokenize", "detokenize"]
+
+
+class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True):
+    """All a process must know to read."""
+
+    settings: dict[str, Any]
+    """The frontend's, without secrets."""
+    import_path: list[str]
+    """Where the frontend finds modules."""
+    seconds: float
+    """What one body may take, by the clock."""
+
+
+class ReaderLoaded(msgspec.Struct, frozen=True):
+    """Bodies can be read, or `error` says why not."""
+
+    error: str = ""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that is to be read, and what else is known of its request."""
+
+    kind: Kind
+    body: bytes
+    served: bytes = b""
+    """A tandem.v1.ServedModel: what the workers can take."""
+    id: str = ""
+    trace_id: str = ""
+    grant: Grant | None = None
+    """Belongs to the key that it came with; None: no key was asked."""
+    salt: str = ""
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """A request that is to be generated."""
+
+    submission: Submission
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """The body of the answer."""
+
+    body: bytes
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The request has an error."""
+
+    error: bytes
+    """A tandem.v1.Error."""
+
+    @staticmethod
+    def of(error: TandemError) -> Refused:
+        return Refused(error.to_proto().SerializeToString())
+
+    def to_error(self) -> TandemError:
+        return errors.from_proto(common_pb2.Error.FromString(self.error))
+
+
+Reply: TypeAlias = Read | Answered | Refused
+
+
+def _to_plain(value: Any) -> bytes:
+    content: bytes = value.SerializeToString()
+    return content
+
+
+def _from_plain(kind: Any, content: Any) -> Any:
+    return kind.FromString(content)
+
+
+encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+boots = msgspec.msgpack.Decoder(ReaderBoot)
+readies = msgspec.msgpack.Decoder(ReaderLoaded)
+orders = msgspec.msgpack.Decoder(Order)
+replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_from_plain)

@@ -1,0 +1,377 @@
+"""No request keeps the frontend's event loop: what is large is read in a process of its own, and a
+large answer is written in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_router import Reply
+from harness import PATIENCE, Harness, Start, error_of, events
+
+from frontend.config import FrontendConfig
+from frontend.http.messages import Call
+from frontend.openai import chat_template, slices, writers
+from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.reading import readers
+from frontend.openai.reading.bodies import SMALL_BYTES
+from frontend.openai.reading.reader import Reader
+from frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
+from frontend.openai.tokenizer import Tokenizer
+from frontend.upstream.request_state import Row
+from tandem.child_process import ChildProcess, LostError
+from tandem.errors import ContextLengthError
+from tandem.v1 import common_pb2, router_pb2
+
+LARGE = "x" * SMALL_BYTES
+"""As `user`, which nobody looks at, it makes a body large."""
+PATHS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
+    "/v1/completions": {"prompt": "Hello"},
+    "/tokenize": {"prompt": "Hello " * SMALL_BYTES},
+    "/detokenize": {"tokens": [300] * SMALL_BYTES},
+}
+
+
+async def hello(reply: Reply) -> None:
+    reply.text("hello")
+    reply.finish()
+
+
+def _broken(*arguments: object, **named: object) -> Any:
+    raise AssertionError("a large body is read on the event loop")
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_large_body_is_read_in_another_process(
+    start: Start, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = await start(hello)
+    monkeypatch.setattr(Preprocessor, "submission", _broken)
+    monkeypatch.setattr(Reader, "read", _broken)
+    body = {"model": "tandem-tiny", **PATHS[path]}
+    if path.startswith("/v1"):
+        small = await frontend.http.post(path, json=body)
+        assert small.status_code == 500  # it is read here
+        body["user"] = LARGE
+    assert (await frontend.http.post(path, json=body)).status_code == 200
+
+
+async def until_offered(frontend: Harness) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while (await frontend.complete(guided_json={})).status_code == 400:
+            continue
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"n": 3, "seed": 7, "stop": ["a", "b"], "logit_bias": {"5": 1.5}, "logprobs": 2},
+        {"guided_json": {"type": "object"}, "metadata": {"k": "v"}},
+        {"prompt": [[5, 6], [7]], "echo": True},
+        {"detokenize": False, "priority": 3, "timeout": 5},
+    ],
+    ids=str,
+)
+async def test_what_is_made_of_a_large_body_is_what_a_small_one_gives(
+    start: Start, fields: dict[str, Any]
+) -> None:
+    tasks: list[tuple[str, int, int]] = []
+
+    async def script(reply: Reply) -> None:
+        reply.task.trace_id = ""
+        tasks.append((str(reply.task), reply.submit.n, reply.submit.prompt_tokens))
+        for output in range(reply.submit.n):
+            reply.finish(output=output)
+
+    frontend = await start(script)
+    frontend.router.change_fleet(frontend.fleet(logits_processors=("json_schema",)))
+    await until_offered(frontend)
+    tasks.clear()
+    answers = []
+    for size in ("", LARGE):
+        answer = (await frontend.complete(**fields, user=size)).json()
+        answers.append([answer["choices"], answer["usage"]])
+    half = len(tasks) // 2
+    assert sorted(tasks[:half]) == sorted(tasks[half:])
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temperature": 3}, (400, "invalid_request", "temperature")),
+        ({"tools": []}, (400, "unsupported_parameter", "tools")),
+        ({"model": "other"}, (404, "model_not_found", "model")),
+        ({"max_tokens": 10_000}, (400, "context_length_exceeded", "prompt")),
+    ],
+)
+async def test_a_large_body_that_is_at_fault_is_told_so_as_a_small_one(
+    start: Start, fields: dict[str, Any], expected: tuple[int, str, str]
+) -> None:
+    frontend = await start(hello)
+    for size in ("", LARGE):
+        assert error_of(await frontend.complete(**fields, user=size)) == expected
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("limits", [{"read_seconds": 2}, {"read_memory_mb": 64}], ids=str)
+async def test_a_body_that_takes_more_than_it_may_costs_its_own_request(
+    start: Start, limits: dict[str, Any]
+) -> None:
+    frontend = await start(hello, **limits)
+    assert (await frontend.complete(user=LARGE)).status_code == 200
+    dear = frontend.http.post("/tokenize", json={"prompt": "Hello " * 2_000_000})
+    others = [frontend.complete(user=LARGE) for _ in range(3)]
+    refused, *answered = await asyncio.gather(dear, *others)
+    assert error_of(refused) == (413, "request_too_large", None)
+    assert [each.status_code for each in answered] == [200] * 3
+    large = await frontend.http.post("/tokenize", json={"prompt": "Hello", "model": LARGE * 20})
+    assert error_of(large)[1] == "model_not_found"  # by a process that was started anew
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_reader_that_others_killed_is_started_anew(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ChildProcess] = []
+    original = ChildProcess.start
+
+    async def recorded(*arguments: Any, **named: Any) -> ChildProcess:
+        started.append(await original(*arguments, **named))
+        return started[-1]
+
+    monkeypatch.setattr(readers.ChildProcess, "start", recorded)
+    frontend = await start(hello)
+    assert (await frontend.complete(user=LARGE)).status_code == 200
+    os.kill(started[0].pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        while not started[0].has_ended:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0)
+    assert (await frontend.complete(user=LARGE)).status_code == 200
+    assert len(started) == 2
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_reader_that_hangs_is_ended_and_one_is_started_anew(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = await start(hello)
+    assert (await frontend.complete(user=LARGE)).status_code == 200
+    with monkeypatch.context() as patch:
+
+        async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes:
+            hung.append(process)
+            raise LostError("it does not answer")
+
+        hung: list[ChildProcess] = []
+        patch.setattr(ChildProcess, "ask", ask)
+        assert error_of(await frontend.complete(user=LARGE))[1] == "request_too_large"
+    assert hung[0].has_ended
+    assert (await frontend.complete(user=LARGE)).status_code == 200
+
+
+@pytest.mark.promise("S6-185")
+async def test_middling_bodies_do_not_wait_for_large_ones(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = await start(hello)
+    holding, held, original = asyncio.Event(), asyncio.Event(), ChildProcess.ask
+
+    async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes:
+        if len(payload) > readers.MIDDLING_BYTES:
+            holding.set()
+            await held.wait()
+        return await original(process, payload, **named)
+
+    monkeypatch.setattr(ChildProcess, "ask", ask)
+    async with asyncio.TaskGroup() as group:
+        larger = "x" * (readers.MIDDLING_BYTES + 1)
+        waiting = group.create_task(frontend.complete(user=larger))
+        await holding.wait()
+        assert (await frontend.complete(user=LARGE)).status_code == 200
+        assert not waiting.done()
+        held.set()
+    assert waiting.result().status_code == 200
+
+
+@pytest.mark.promise("S6-185")
+async def test_too_many_large_bodies_do_not_wait_for_ever(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = await start(hello, read_seconds=0.2)
+    held = asyncio.Event()
+
+    async def ask(*arguments: object, **named: object) -> bytes:
+        await held.wait()
+        return b""
+
+    monkeypatch.setattr(ChildProcess, "ask", ask)
+    async with asyncio.TaskGroup() as group:
+        both = [group.create_task(frontend.complete(user=LARGE)) for _ in range(2)]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        held.set()
+    codes = [error_of(each.result())[1] for each in both]
+    assert sorted(codes) == ["internal_error", "queue_full"]  # the other says what it should not
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    model_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer(model_path)
+    config = FrontendConfig(model_path=str(model_path))
+    preprocessor = Preprocessor(config, tokenizer, chat_template.load(model_path))
+    monkeypatch.setattr(Tokenizer, "encode", _broken)
+    text = "a" * (tokenizer.context_length * tokenizer.longest_token + 1)
+    request: ChatRequest | CompletionRequest
+    if kind == "chat":
+        messages = [ChatMessage(role="user", content=text)]
+        request = ChatRequest(model="tandem-tiny", messages=messages)
+    else:
+        request = CompletionRequest(model="tandem-tiny", prompt=text)
+    with pytest.raises(ContextLengthError):
+        preprocessor.submission(request, router_pb2.ServedModel(), id="a", trace_id="0" * 32)
+
+
+# --- answers in slices ----------------------------------------------------------------------------
+
+
+def _row(alternatives: int) -> Row:
+    entry = common_pb2.TokenLogprobs(token_id=[5], top_token_id=[5] * alternatives)
+    return 0, "a", (), (entry,)
+
+
+def _cost(row: Row) -> int:
+    return 1 + sum(len(each.token_id) + len(each.top_token_id) for each in row[3])
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize(
+    "sizes", [[], [0], [5000], [20] * 1000, [3000, 3000, 1, 5000, 2], [0] * 20_000], ids=len
+)
+def test_a_slice_has_one_row_or_costs_no_more_than_it_may(sizes: list[int]) -> None:
+    rows = [_row(size) for size in sizes]
+    parts = list(slices.slices(rows))
+    assert [row for part in parts for row in part] == rows
+    assert all(len(part) == 1 or sum(map(_cost, part)) <= slices.SLICE_COST for part in parts)
+    assert len(parts) <= 2 + 2 * sum(map(_cost, rows)) // slices.SLICE_COST
+
+
+@contextmanager
+def _counting(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Iterator[Counter[int]]:
+    """How often it is called in each turn of the loop."""
+    loop, calls, turn = asyncio.get_running_loop(), Counter[int](), 0
+    original: Callable[..., Any] = getattr(owner, method)
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if going:
+            loop.call_soon(tick)
+
+    def counted(*arguments: Any) -> Any:
+        calls[turn] += 1
+        return original(*arguments)
+
+    going = True
+    tick()
+    monkeypatch.setattr(owner, method, counted)
+    try:
+        yield calls
+    finally:
+        going = False
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_much_that_comes_at_once_is_written_some_rows_a_turn(
+    start: Start, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(reply: Reply) -> None:
+        for number in range(100):
+            reply.text(f"{number} ")
+        if stream:
+            await reply.flush()
+        reply.finish()
+
+    monkeypatch.setattr(slices, "SLICE_COST", 8)
+    frontend = await start(script)
+    writer = writers.EventWriter if stream else writers.BodyWriter
+    with _counting(monkeypatch, writer, "row") as calls:
+        answer = await frontend.complete(stream=stream)
+    assert calls.total() == 100
+    assert max(calls.values()) <= 8
+    if stream:
+        texts = [each["choices"][0].get("text") or "" for each in events(answer.text)]
+    else:
+        texts = [answer.json()["choices"][0]["text"]]
+    assert "".join(texts) == "".join(f"{number} " for number in range(100))
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_that_are_shown_again_leave_in_pieces(
+    start: Start, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(reply: Reply) -> None:
+        for output in range(50):
+            reply.text("!", output=output)
+            reply.finish(output=output)
+
+    monkeypatch.setattr(slices, "SLICE_BYTES", 1000)
+    sent: list[int] = []
+    original = Call.__init__
+
+    def watched(call: Call, scope: Any, receive: Any, send: Any, **named: Any) -> None:
+        async def record(message: Any) -> None:
+            sent.append(len(message.get("body", b"")))
+            await send(message)
+
+        original(call, scope, receive, record, **named)
+
+    monkeypatch.setattr(Call, "__init__", watched)
+    frontend = await start(script)
+    sent.clear()
+    answer = await frontend.complete(prompt="Hello " * 300, echo=True, n=50, stream=stream)
+    assert max(sent) < 25_000
+    if stream:
+        found = "".join(each["choices"][0].get("text") or "" for each in events(answer.text))
+        assert found.count("Hello ") == 50 * 300
+    else:
+        texts = [choice["text"] for choice in answer.json()["choices"]]
+        assert texts == ["Hello " * 300 + "!"] * 50
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_large_body_of_an_answer_leaves_in_pieces(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    original = Call.__init__
+
+    def watched(call: Call, scope: Any, receive: Any, send: Any, **named: Any) -> None:
+        async def record(message: Any) -> None:
+            sent.append(len(message.get("body", b"")))
+            await send(message)
+
+        original(call, scope, receive, record, **named)
+
+    monkeypatch.setattr(Call, "__init__", watched)
+    frontend = await start(hello)
+    response = await frontend.http.post("/tokenize", json={"prompt": "Hello " * 300_000})
+    assert response.json()["count"] >= 300_000
+    assert max(sent) <= 256 * 1024 < len(response.content)
