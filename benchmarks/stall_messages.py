@@ -37,7 +37,7 @@ def ended(messages: Iterator[Any]) -> str:
 
 
 def generate(n: int = 1, **fields: Callable[[], Any]) -> Send:
-    """The router's plain call."""
+    """Send the router's plain call, with these fields of its task."""
 
     def send(stack: Stack) -> str:
         request = router_pb2.GenerateRequest(
@@ -141,7 +141,7 @@ def _many_starts(stack: Stack) -> worker_pb2.WorkerCommand:
 
 
 def _wide_metadata(stack: Stack) -> worker_pb2.WorkerCommand:
-    metadata = {str(number): "" for number in range(2_000_000)}
+    metadata = {str(number): "" for number in range(600_000)}
     return _starts(stack, 1, task(stack, metadata=metadata).SerializeToString())
 
 
@@ -170,7 +170,7 @@ CLASSES = {
     "65,000 cancels": frontend_says(_cancels),
     "128 Starts of 100,000 ids": router_says("prefill_worker-0", _long_siblings),
     "60,000 Starts": router_says("prefill_worker-0", _many_starts),
-    "task of 2,000,000 metadata": router_says("prefill_worker-0", _wide_metadata),
+    "task of 600,000 metadata": router_says("prefill_worker-0", _wide_metadata),
     "task of 2,000,000 biases": router_says("prefill_worker-0", _wide_bias),
     "4,000,000 leg numbers": router_says("prefill_worker-0", _many_numbers),
 }

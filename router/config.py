@@ -11,7 +11,7 @@ from tandem import tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
-from tandem.message_limits import MAX_TASK_BYTES
+from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP
 
@@ -70,7 +70,7 @@ class RouterConfig:
     max_retries: int = setting(
         1, "Further attempts of a sequence, on other pairs, while nothing of it was shown."
     )
-    max_n: int = setting(128, "Largest `n` of a Generate call.")
+    max_n: int = setting(128, "Largest `n` of a Generate call, at most 1024.")
     max_fanout_bytes: int = setting(
         256 * 1024 * 1024,
         "Largest product of a request's size and its `n`; a larger one is refused with"
@@ -140,6 +140,8 @@ class RouterConfig:
                 raise ConfigError(f"{name} must be above 0")
         if self.max_held_bytes < _LEAST_HELD_BYTES:
             raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
+        if self.max_n > MAX_OUTPUTS:
+            raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
         self._check_discovery()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
 from router import translate
 from router.core import events
 from router.permissions import Permissions
@@ -11,8 +14,14 @@ from tandem.v1 import router_pb2
 
 MOST_AT_ONCE = 65_536
 """Submits or cancels in one message; more are no frontend's."""
+SLICE_ITEMS = 128
+"""Submits or cancels that are acted on at once."""
+SLICE_OUTPUTS = 256
+"""Outputs of submits that are acted on at once, or one submit."""
 MAX_FAULT = 100
 """Characters of a complaint that are kept."""
+Item: TypeAlias = router_pb2.Submit | int
+"""What one event is made of: a cancel is a number."""
 MAX_NAME_CHARACTERS = 512
 """The longest name of a model."""
 
@@ -45,6 +54,22 @@ def read_submit(
         tracing=tracing,
         fault=fault,
     )
+
+
+def slices(message: router_pb2.FrontendMessage) -> Iterator[Sequence[Item]]:
+    """Its submits, then the first sequences of its cancels, in order: as many of each as are acted
+    on at once.
+    """
+    begin = outputs = 0
+    for place, submit in enumerate(message.submit):
+        if place - begin == SLICE_ITEMS or (begin < place and outputs + submit.n > SLICE_OUTPUTS):
+            yield message.submit[begin:place]
+            begin, outputs = place, 0
+        outputs += submit.n
+    if begin < len(message.submit):
+        yield message.submit[begin:]
+    for begin in range(0, len(message.cancel), SLICE_ITEMS):
+        yield message.cancel[begin : begin + SLICE_ITEMS]
 
 
 def check_names(trace_id: str, model: str, *, where: str = "") -> None:

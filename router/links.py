@@ -20,8 +20,11 @@ from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire.outbox import Outbox
 
-MESSAGE_BYTES = 4 * 1024 * 1024
-"""A message takes no more than this and one item; what is left follows in the next."""
+MESSAGE_BYTES = 128 * 1024
+"""A message takes no more than this and one item, as whoever reads it does so in one go; what is
+left follows in the next."""
+MOST_ITEMS = 256
+"""Legs that are started, or cancelled, in one message."""
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
 STALL_SECONDS = 5.0
@@ -315,7 +318,9 @@ class WorkerLink:
             self.outbox.notify()
             return command
         releases, self._releases = self._releases, []
-        cancels, self._cancels = self._cancels, []
+        cancels, self._cancels = self._cancels[:MOST_ITEMS], self._cancels[MOST_ITEMS:]
+        if self._cancels:
+            self.outbox.notify()
         forget, self._over = self._forget(self._over), []
         paired, self._paired = self._paired, False
         if not (command.start or releases or cancels or forget or paired):
@@ -329,7 +334,7 @@ class WorkerLink:
     def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
         """As many of the first as make a message, with the tasks that they need."""
         size = 0
-        while self._starts and size < MESSAGE_BYTES:
+        while self._starts and size < MESSAGE_BYTES and len(command.start) < MOST_ITEMS:
             action, start = self._starts.popleft()
             kept = self._keeps(action)
             size += _ITEM_BYTES

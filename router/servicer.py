@@ -16,7 +16,7 @@ from router.links import FrontendLink
 from router.permissions import Permissions
 from router.relay import Relay
 from router.workers import Workers
-from tandem.errors import InvalidRequestError, TandemError
+from tandem.errors import InvalidRequestError, TandemError, TooLargeError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 
 CODE_METADATA = "tandem-code"
@@ -63,25 +63,25 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         number: int,
         link: FrontendLink,
     ) -> None:
-        limit = self._config.max_timeout_seconds
-        permissions = self._permissions
-        tracing = self._relay.tracer is not None
         async for message in _readable(messages, link):
-            batch: list[events.Event] = [
-                ingress.read_submit(
-                    number,
-                    each,
-                    permissions=permissions,
-                    max_timeout_seconds=limit,
-                    tracing=tracing,
-                )
-                for each in message.submit
-            ]
-            batch += [events.Cancel(number, first) for first in message.cancel]
-            self._relay.handle(*batch)
+            for items in ingress.slices(message):
+                self._relay.handle(*(self._event(number, item) for item in items))
+                if len(items) < len(message.submit) + len(message.cancel):
+                    await asyncio.sleep(0)
             for complaint in message.complaint:
                 self._relay.complaint(complaint.worker, complaint.fault[: ingress.MAX_FAULT])
         link.over.set()
+
+    def _event(self, number: int, item: ingress.Item) -> events.Event:
+        if isinstance(item, int):
+            return events.Cancel(number, item)
+        return ingress.read_submit(
+            number,
+            item,
+            permissions=self._permissions,
+            max_timeout_seconds=self._config.max_timeout_seconds,
+            tracing=self._relay.tracer is not None,
+        )
 
     async def _write(self, context: FrontendContext, link: FrontendLink) -> None:
         async for message in link.outbox.messages():
@@ -90,9 +90,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
     async def Generate(
         self,
-        request: router_pb2.GenerateRequest,
+        request: router_pb2.GenerateRequest | None,
         context: grpc.aio.ServicerContext[router_pb2.GenerateRequest, router_pb2.GenerateResponse],
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
+        """`request`: None where it was too much to be parsed (tandem/wire/bounded.py)."""
+        if request is None:
+            await _abort(
+                context, TooLargeError("the request has too many parts, or too large ones")
+            )
         config = self._config
         answers = generate.Answers(request.n or 1, config.max_backlog_bytes, self._relay.budget)
         number = self._relay.frontend_up(answers)

@@ -949,6 +949,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-186",
+        "Given a message of any content, then a router's or a worker's event loop parses a bounded "
+        "part of it at once, and acts on it in bounded slices.",
+        ours=True,
+    ),
+    Promise(
         "S6-168",
         "Given what a worker says and cannot be, then its own leg fails and others go on.",
         ours=True,

@@ -65,7 +65,7 @@ class Watch:
 
 
 def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
-    """As uvloop.run, watched."""
+    """Does what uvloop.run does, and watches the loop."""
 
     async def watched() -> Any:
         watch = Watch(f"{os.environ['STALL_WATCH']}/{os.getpid()}")

@@ -29,9 +29,8 @@ from tandem.errors import (
     TandemError,
     WorkerLostError,
 )
+from tandem.message_limits import MAX_OUTPUTS
 
-MAX_N = 65_536
-"""A Submit of more sequences is a broken frontend's: they are numbered one by one."""
 _NUMBERS = 2**64
 """Sequence numbers are below it: the wire has 64 bits for them."""
 
@@ -143,7 +142,7 @@ class Core:
         if requests is None:
             return
         numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
-        fits = 1 <= submit.n <= MAX_N and numbers.stop <= _NUMBERS
+        fits = 1 <= submit.n <= MAX_OUTPUTS and numbers.stop <= _NUMBERS
         if not (fits and requests.keys().isdisjoint(numbers)):
             self._refuse_frontend(submit)
             return

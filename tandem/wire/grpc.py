@@ -8,13 +8,15 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tandem.message_limits import MAX_MESSAGE_BYTES
+from tandem.message_limits import MAX_MESSAGE_BYTES, MAX_REQUEST_MESSAGE_BYTES
+from tandem.wire.bounded import BoundedMessages
 from tandem.wire.callers import CallerCheck
 from tandem.wire.tls import PeerRole, PeerTls
 
+_RECEIVED = "grpc.max_receive_message_length"
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    (_RECEIVED, MAX_MESSAGE_BYTES),
     # Find a silent peer (a lost node, a dropped connection) within about 15 s, also while no
     # request runs.
     ("grpc.keepalive_time_ms", 10_000),
@@ -23,7 +25,8 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 _SERVER_OPTIONS = [
-    *_OPTIONS,
+    *(option for option in _OPTIONS if option[0] != _RECEIVED),
+    (_RECEIVED, MAX_REQUEST_MESSAGE_BYTES),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
 ]
@@ -78,7 +81,8 @@ class Server:
         self._tls = tls
         self._reflects = reflects
         self._checks = () if tls is None else (CallerCheck(tls, caller),)
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=self._checks)
+        interceptors = (*self._checks, BoundedMessages())
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=interceptors)
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -20,10 +20,12 @@ from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker import task_checks
+from tandem.wire.fields import fields
+from tandem.worker import task_checks, task_sizes
 from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
 
+_TRACE_ID = common_pb2.Task.TRACE_ID_FIELD_NUMBER
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003
 """More than a request has outputs."""
@@ -41,6 +43,14 @@ class ReadTask:
     def size(self) -> int:
         """What its prompt takes, in bytes: as it came, and as engines are given it."""
         return len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
+
+
+@dataclass(slots=True, frozen=True)
+class ParsedTask:
+    """A task whose prompt was made into tokens; the rest of it is not checked."""
+
+    task: common_pb2.Task
+    token_ids: array[int]
 
 
 class Intake:
@@ -66,15 +76,33 @@ class Intake:
         self._tokenizer = tokenizer
         self._reads_text = reads_text
         self._forced = tuple(forced)
+        self._spec_limits = spec_limits
         self._specs = SpecReader(spec_limits)
+        self._most_text = limits.context_length * tokenizer.longest_token
         self._next_request_id = counter()
 
     def read(self, data: bytes) -> ReadTask:
         """What legs that run a task have in common. Raises RequestError, naming the field."""
+        return self.check(self.parse(data))
+
+    def parse(self, data: bytes) -> ParsedTask:
+        """The part of reading that takes time with the prompt. May be called in any thread. Raises
+        RequestError.
+        """
+        task_sizes.check(data, self._limits, most_text=self._most_text, specs=self._spec_limits)
         task = _parse(data)
+        return ParsedTask(task, self._prompt(task))
+
+    def check(self, parsed: ParsedTask) -> ReadTask:
+        """Do the rest of reading a task. Raises RequestError."""
+        task = parsed.task
         _sample_again(task.sampling, task.regeneration)
         self._check_task(task)
-        return ReadTask(task, self._prompt(task), self._logits(task.logits))
+        if error := context_error(
+            len(parsed.token_ids), task.sampling.max_tokens, self._limits.context_length
+        ):
+            raise error
+        return ReadTask(task, parsed.token_ids, self._logits(task.logits))
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
         """A leg that runs a task. Raises RequestError, naming the field."""
@@ -131,20 +159,14 @@ class Intake:
             )
         if task.prompt_text:
             self._check_size(task.prompt_text)
-            encoded = self._tokenizer.encode(task.prompt_text, special_tokens=True)
-            token_ids = array("I", encoded)
-        else:
-            token_ids = array("I", task.prompt_token_ids)
-            check_token_ids(token_ids, self._limits.vocabulary, param="prompt")
-        context = self._limits.context_length
-        if error := context_error(len(token_ids), task.sampling.max_tokens, context):
-            raise error
+            return array("I", self._tokenizer.encode(task.prompt_text, special_tokens=True))
+        token_ids = array("I", task.prompt_token_ids)
+        check_token_ids(token_ids, self._limits.vocabulary, param="prompt")
         return token_ids
 
     def _check_size(self, text: str) -> None:
         """Refuse what cannot fit without tokenising it, which would take long."""
-        most = self._limits.context_length * self._tokenizer.longest_token
-        if len(text) > most:
+        if len(text) > self._most_text:
             raise ContextLengthError(
                 f"a prompt of {len(text)} characters is more than the context of "
                 f"{self._limits.context_length} tokens",
@@ -182,9 +204,12 @@ def _sample_again(params: common_pb2.SamplingParams, regeneration: common_pb2.Re
 
 
 def trace_id_of(task: bytes) -> str | None:
-    """For the log of a refusal: None where the task does not say, or says something else."""
+    """For the log of a refusal: None where the task does not say, or says something else. It is the
+    first field that a task has.
+    """
     try:
-        trace_id = _parse(task).trace_id
-    except InvalidRequestError:
+        number, content = next(fields(task), (0, b""))
+    except ValueError:
         return None
-    return trace_id if TRACE_ID.fullmatch(trace_id) else None
+    trace_id = bytes(content).decode("latin-1")
+    return trace_id if number == _TRACE_ID and TRACE_ID.fullmatch(trace_id) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.worker.link import RouterLink
@@ -66,10 +67,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     async def _read(
         self, link: RouterLink, commands: AsyncIterator[worker_pb2.WorkerCommand]
     ) -> None:
-        async for command in commands:
-            if command.paired:
-                await self._on_paired()
-            self._shell.command(link, command)
+        try:
+            async for command in commands:
+                if command.paired:
+                    await self._on_paired()
+                await self._shell.take(link, command)
+        except DecodeError:
+            link.give_up("a command cannot be read, or is too much to be read")
+            await link.broken.wait()
 
 
 async def _write(link: RouterLink, context: Any) -> None:

@@ -18,6 +18,7 @@ from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.deferred import DeferredHooks, Ruling
 from tandem.ids import counter
 from tandem.v1 import worker_pb2
+from tandem.worker import slices
 from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
@@ -93,7 +94,7 @@ class Shell:
             unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
         )
         self._links[number] = link
-        self._tasks[number] = KeptTasks(self._intake.read, self._core.budget)
+        self._tasks[number] = KeptTasks(self._intake, self._core.budget)
         return link
 
     def disconnect(self, link: RouterLink) -> int:
@@ -104,15 +105,36 @@ class Shell:
         self.tell(events.LinkDown(link.number))
         return count
 
+    async def take(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
+        """Act on what a router says, in parts where it is much. What is large is read first, beside
+        the event loop. What the router says next waits for that.
+        """
+        if slices.is_too_long(command):
+            link.give_up(f"more than {slices.MOST_NUMBERS} of a kind in one command")
+            return
+        tasks = self._tasks[link.number]
+        for keep in slices.kept(command):
+            tasks.keep(keep)
+            await asyncio.sleep(0)
+        sizes = [tasks.size(start.kept_task) for start in command.start]
+        for part in slices.slices(command, sizes):
+            for start in part.start:
+                await tasks.read_ahead(start)
+            self._act(link.number, tasks, part)
+            if part is not command:
+                await asyncio.sleep(0)
+
     def command(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
-        """Act on what a router says."""
-        number = link.number
-        tasks = self._tasks[number]
+        """Act on what a router says, in one go."""
+        tasks = self._tasks[link.number]
         tasks.keep(command.keep)
+        self._act(link.number, tasks, command)
+
+    def _act(self, link: int, tasks: KeptTasks, command: worker_pb2.WorkerCommand) -> None:
         self.tell(
-            *(self._read(number, tasks, start) for start in command.start),
-            *(events.Release(number, leg) for leg in command.release),
-            *(events.Cancel(number, cancel.leg, cancel.reason) for cancel in command.cancel),
+            *(self._read(link, tasks, start) for start in command.start),
+            *(events.Release(link, leg) for leg in command.release),
+            *(events.Cancel(link, cancel.leg, cancel.reason) for cancel in command.cancel),
         )
         tasks.forget(command.forget)
 

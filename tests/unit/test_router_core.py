@@ -13,14 +13,14 @@ from simulated.router_rules import RouterRules
 
 from router.core import actions, events
 from router.core.actions import Action
-from router.core.machine import MAX_N, Core
+from router.core.machine import Core
 from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import LeastLoaded
 from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
-from tandem.message_limits import MAX_TASK_BYTES
+from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.v1 import common_pb2
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -186,13 +186,13 @@ def test_the_higher_priority_starts_first_and_equals_in_their_order() -> None:
 
 @pytest.mark.parametrize(
     ("first", "n"),
-    [(2, 1), (3, 1), (1, 2), (0, 9), (7, 0), (7, MAX_N + 1), (2**64 - 1, 2)],
+    [(2, 1), (3, 1), (1, 2), (0, 9), (7, 0), (7, MAX_OUTPUTS + 1), (2**64 - 1, 2)],
     ids=lambda number: str(number),
 )
 def test_a_frontend_that_numbers_wrongly_is_dropped_with_all_it_asked_for(
     first: int, n: int
 ) -> None:
-    bench = Bench(max_queue=MAX_N * 2)
+    bench = Bench(max_queue=MAX_OUTPUTS * 2)
     bench.submit(2, n=2)
     # Not through the ledger: its books cannot hold two sequences of one number.
     done = bench.core.handle(

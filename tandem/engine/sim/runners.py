@@ -21,6 +21,8 @@ from tandem.errors import ProcessorError
 _MAX_BEHIND_SECONDS = 0.05
 """A schedule that is later than this is not made up for: the machine was too slow, or asleep."""
 _PROMPTS_A_TURN = 16
+_LONG_PROMPT = 4096
+"""Tokens."""
 
 
 class Troubles:
@@ -102,7 +104,7 @@ class PrefillRunner:
             self._ready.clear()
             clock = time.monotonic()
             while self._queue:
-                await self._give_way()
+                await self._give_way(len(self._queue[0].request.token_ids))
                 clock = await self._serve(self._queue.popleft(), clock)
 
     async def _serve(self, sequence: Sequence, clock: float) -> float:
@@ -112,12 +114,12 @@ class PrefillRunner:
             self._compute(sequence)
         return clock
 
-    async def _give_way(self) -> None:
+    async def _give_way(self, tokens: int) -> None:
         """Prompts that take no time are computed some together, so that they are answered together,
-        and the loop still turns.
+        and the loop still turns. A long one is computed alone.
         """
         self._turn = (self._turn + 1) % _PROMPTS_A_TURN
-        if self._turn == 0:
+        if self._turn == 0 or tokens > _LONG_PROMPT:
             await asyncio.sleep(0)
 
     async def _take_time(self, sequence: Sequence, clock: float) -> float:

@@ -20,8 +20,8 @@ from tandem.wire.columns import Draft
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
 """What may wait for a router that does not read, parcels left out; a frame must also stay below
 gRPC's limit. What one step brings one leg outside a parcel is at most a row."""
-FRAME_BYTES = 256 * 1024
-"""Parcels fill a frame up to it."""
+FRAME_BYTES = 128 * 1024
+"""Parcels fill a frame up to it: whoever reads it does so in one go."""
 MAX_ROW_BYTES = 16 * 1024
 """A row that is larger goes into a parcel, cut."""
 MAX_PARCEL_BYTES = 64 * 1024 * 1024

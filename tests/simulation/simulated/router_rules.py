@@ -14,7 +14,6 @@ from typing import Any
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
-from router.core.machine import MAX_N
 from router.core.values import Bounds, Phase
 from simulated.router_books import (
     Books,
@@ -44,7 +43,7 @@ from tandem.errors import (
     WorkerError,
     WorkerLostError,
 )
-from tandem.message_limits import MAX_TASK_BYTES
+from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 
 _END = "hook"
 """Instead of an error's code: a hook ended it."""
@@ -174,7 +173,7 @@ class RouterRules:
             return
         numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
         used = any((submit.frontend, number) in self._numbers() for number in numbers[:1000])
-        if used or not 1 <= submit.n <= MAX_N or numbers.stop > 2**64:
+        if used or not 1 <= submit.n <= MAX_OUTPUTS or numbers.stop > 2**64:
             self._refused_frontend = submit.frontend
             self._frontend_down(events.FrontendDown(submit.frontend))
             return

@@ -20,6 +20,9 @@ class Detokenizer:
 class Words:
     """Stands for tandem.worker.tokenizer.Tokenizer."""
 
+    longest_token = 64
+    """Longer than a token's number."""
+
     def encode(self, text: str, *, special_tokens: bool) -> list[int]:
         return [int(word) for word in text.split()]
 

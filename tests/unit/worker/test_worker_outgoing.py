@@ -227,7 +227,7 @@ def test_what_has_left_does_not_count_as_waiting(
     request = bench.start(1)
     for _ in range(3):
         bench.step(delta(request, [20]))
-        for _ in range(2):  # as a router that is slower than the hook, but reads
+        for _ in range(4):  # as a router that is slower than the hook, but reads
             bench.take()
     bench.step(delta(request, [21], Ending.LENGTH))
     said = Frames(bench).said

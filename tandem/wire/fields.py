@@ -1,0 +1,50 @@
+"""Which fields a serialised message has, and how large they are, before it is parsed: what a map of
+millions of entries costs to parse, nobody can bound afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+
+
+def fields(message: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
+    """The number and the content of each field at the top, in order; of one that is no bytes the
+    content is empty. Takes time with every field: whoever asks stops at some number of them.
+
+    Raises ValueError for bytes that are no message.
+    """
+    view = memoryview(message)
+    place, end = 0, len(view)
+    while place < end:
+        tag, place = _varint(view, place)
+        kind, content = tag & 7, view[:0]
+        if kind == _VARINT:
+            _, place = _varint(view, place)
+        elif kind == _BYTES:
+            size, place = _varint(view, place)
+            content = view[place : place + size]
+            place += size
+        elif kind in (_FIXED64, _FIXED32):
+            place += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if place > end:
+            raise ValueError("a field that is longer than its message")
+        yield tag >> 3, content
+
+
+def _varint(view: memoryview, place: int) -> tuple[int, int]:
+    """A number, and where the next byte is."""
+    value = 0
+    for shift in range(_LONGEST_VARINT):
+        if place >= len(view):
+            break
+        byte = view[place]
+        place += 1
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, place
+    raise ValueError("a number without an end")
