@@ -49,7 +49,9 @@ TOO_MUCH: dict[str, Any] = {
     "metadata": _task(metadata={str(number): "" for number in range(10_000)}),
     "ids": _task(prompt_token_ids=[5] * (bounded.MOST_NUMBERS_BYTES + 1)),
     "text": _task(prompt_text="x" * (bounded.MOST_TEXT_BYTES + 1)),
-    "submits": router_pb2.FrontendMessage(submit=[router_pb2.Submit(n=1, model="m" * 8)] * 10_000),
+    "submits": router_pb2.FrontendMessage(
+        submit=[router_pb2.Submit(n=1, priority=1, model="m" * 24)] * 3_000
+    ),
     "cancels": router_pb2.FrontendMessage(cancel=range(600_000)),
     "starts": worker_pb2.WorkerCommand(start=[worker_pb2.StartLeg(leg=1, task=b"12345")] * 10_000),
     "releases": worker_pb2.WorkerCommand(release=range(600_000)),

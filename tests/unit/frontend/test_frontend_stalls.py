@@ -127,7 +127,7 @@ async def test_a_large_body_that_is_at_fault_is_told_so_as_a_small_one(
 
 
 @pytest.mark.promise("S6-185")
-@pytest.mark.parametrize("limits", [{"read_seconds": 2}, {"read_memory_mb": 64}], ids=str)
+@pytest.mark.parametrize("limits", [{"read_seconds": 2}, {"read_memory_mb": 16}], ids=str)
 async def test_a_body_that_takes_more_than_it_may_costs_its_own_request(
     start: Start, limits: dict[str, Any]
 ) -> None:
