@@ -20,6 +20,7 @@ from tandem import sockets
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError
+from tandem.v1 import common_pb2
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 JSON = {"content-type": "application/json"}
@@ -99,26 +100,44 @@ async def test_bodies_have_one_bound_together(start: Start) -> None:
 
 
 @pytest.mark.promise("S6-137", "S6-187")
-@pytest.mark.parametrize("spaces", [0, 1000])  # the prompts take more than the body, and less
+@pytest.mark.parametrize(
+    ("prompt", "shown"),
+    [
+        pytest.param([[1, 2, 3], [4] * 60], 0, id="less than the body"),
+        pytest.param("qzx" * 200, 600, id="more than the body"),
+    ],
+)
 async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
-    start: Start, spaces: int
+    start: Start, prompt: object, shown: int
 ) -> None:
     go_on = asyncio.Event()
+    sent: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def script(reply: Reply) -> None:
+        sent.put_nowait(_prompt_of(reply.task))
         await go_on.wait()
         await say_hello(reply)
 
     frontend = await start(script)
-    body = json.dumps(COMPLETION | {"prompt": [[1, 2, 3], [4] * 60]}).encode() + b" " * spaces
+    body = json.dumps(COMPLETION | {"prompt": prompt, "echo": bool(shown)}).encode()
     reader, writer = await frontend.connect()
     writer.write(request_bytes(body, path="/v1/completions"))
     await frontend.until_metric("tandem_frontend_open_requests", 1)
-    await frontend.until_metric("tandem_frontend_held_bytes", 4 * 63)
+    async with asyncio.timeout(PATIENCE):
+        kept = shown + sum([len(await sent.get()) for _ in range(1 if shown else 2)])
+    assert (kept > len(body)) == bool(shown)
+    await frontend.until_metric("tandem_frontend_held_bytes", kept)
     go_on.set()
     await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
     await frontend.until_metric("tandem_frontend_held_bytes", 0)
     writer.close()
+
+
+def _prompt_of(task: common_pb2.Task) -> bytes:
+    """The part of a task that one prompt has for itself."""
+    sampling = common_pb2.SamplingParams(max_tokens=task.sampling.max_tokens)
+    alone = common_pb2.Task(prompt_token_ids=task.prompt_token_ids, sampling=sampling)
+    return alone.SerializeToString()
 
 
 def test_what_a_request_held_is_free_however_it_ends() -> None:
