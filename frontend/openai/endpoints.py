@@ -46,10 +46,10 @@ class Endpoints:
     # --- tokens and models ---
 
     async def tokenize(self, call: Call) -> None:
-        await call.respond(200, await self._reading.answer("tokenize", await call.body()))
+        await call.respond(200, await self._reading.answer("tokenize", call))
 
     async def detokenize(self, call: Call) -> None:
-        await call.respond(200, await self._reading.answer("detokenize", await call.body()))
+        await call.respond(200, await self._reading.answer("detokenize", call))
 
     async def models(self, call: Call) -> None:
         await _json(call, answers.ModelList(data=[self._card]))

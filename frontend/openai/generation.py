@@ -92,7 +92,7 @@ class Generation:
 
 
 def _keep_prompts(call: Call, submission: Submission) -> None:
-    """Of the body nothing is kept but them. Raises QueueFullError where they find no room."""
+    """Let go of the body but for them. Raises QueueFullError where they find no room."""
     kept = submission.held_bytes - call.allotment.size
     if kept > 0:
         call.allotment.admit(kept)

@@ -49,16 +49,24 @@ class Reading:
             grant=grant,
             salt=salt,
         )
-        read = await self._readers.read(order)
+        read = await self._readers.read(order, tenant=_key(call))
         assert isinstance(read, Read)
         return read.submission
 
-    async def answer(self, kind: Literal["tokenize", "detokenize"], body: bytes) -> bytes:
+    async def answer(self, kind: Literal["tokenize", "detokenize"], call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
         RefusedError.
         """
+        body = await call.body()
         order = Order(kind=kind, body=body)
         small = len(body) <= SMALL_BYTES
-        read = self._reader.read(order) if small else await self._readers.read(order)
+        if small:
+            read = self._reader.read(order)
+        else:
+            read = await self._readers.read(order, tenant=_key(call))
         assert isinstance(read, Answered)
         return read.body
+
+
+def _key(call: Call) -> str:
+    return "" if call.tenant is None else call.tenant.name

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -27,12 +28,16 @@ from frontend.openai.reading.wire import (
 )
 from tandem.child_process import ChildProcess, LostError
 from tandem.errors import InternalError, QueueFullError, TooLargeError
+from tandem.line import Line
 
 log = logging.getLogger(__name__)
 
 MIDDLING_BYTES: Final = 256 * 1024
 """Bodies up to this do not wait for larger ones."""
+MAX_WAITING: Final = 64
+"""Bodies, for each process; a key that has few takes the place of one that has more."""
 START_SECONDS: Final = 60.0
+_FULL: Final = "Too many large bodies are to be read; try again later"
 _MARGIN_SECONDS: Final = 1.0
 """Beyond a body's own time, until the process itself counts as hung."""
 
@@ -51,12 +56,13 @@ class Readers:
         memory_bytes = config.read_memory_mb * 2**20
         self._middling, self._large = _Lane(boot, memory_bytes), _Lane(boot, memory_bytes)
 
-    async def read(self, order: Order) -> Read | Answered:
-        """Raises what is wrong with the request; TooLargeError where reading it takes more than it
-        may, QueueFullError where too many wait for it, InternalError where no process starts.
+    async def read(self, order: Order, *, tenant: str) -> Read | Answered:
+        """`tenant`: the name of the key that it came with. Raises what is wrong with the request;
+        TooLargeError where reading it takes more than it may, QueueFullError where too many wait
+        for it, InternalError where no process starts.
         """
         lane = self._middling if len(order.body) <= MIDDLING_BYTES else self._large
-        return await lane.read(order)
+        return await lane.read(order, tenant)
 
     async def close(self) -> None:
         """End both processes, with what they read."""
@@ -64,34 +70,68 @@ class Readers:
         await self._large.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    tenant: str
+    told: asyncio.Future[None]
+    has_turn: bool = False
+
+
 class _Lane:
-    """One process, which reads one body at a time, in the order in which they came."""
+    """One process, which reads one body at a time. Keys take turns."""
 
     def __init__(self, boot: ReaderBoot, memory_bytes: int) -> None:
         self._boot = boot
         self._memory_bytes = memory_bytes
-        self._turn = asyncio.Lock()
+        self._line: Line[_Waiting] = Line(MAX_WAITING)
+        self._busy = False
         self._process: ChildProcess | None = None
 
-    async def read(self, order: Order) -> Read | Answered:
-        try:
-            async with asyncio.timeout(self._boot.seconds):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise QueueFullError("Too many large bodies are to be read; try again later") from None
+    async def read(self, order: Order, tenant: str) -> Read | Answered:
+        if self._busy:
+            await self._wait(tenant)
+        self._busy = True
         try:
             reply = replies.decode(await self._ask(order))
         except BaseException:
             await self._end()
             raise
         finally:
-            self._turn.release()
+            self._let_next()
         if isinstance(reply, Refused):
             raise reply.to_error()
         return reply
 
     async def close(self) -> None:
         await self._end()
+
+    async def _wait(self, tenant: str) -> None:
+        """For a turn, which whoever had the last one gives. Raises QueueFullError."""
+        if not self._line.has_room(tenant):
+            raise QueueFullError(_FULL)
+        waiting = _Waiting(tenant, asyncio.get_running_loop().create_future())
+        gone = self._line.add(waiting)
+        if gone is not None:
+            gone.told.set_exception(QueueFullError(_FULL))
+        try:
+            async with asyncio.timeout(self._boot.seconds):
+                await waiting.told
+        except BaseException as error:
+            if waiting in self._line:
+                self._line.remove(waiting)
+            elif waiting.has_turn:
+                self._let_next()  # it came too late
+            if isinstance(error, TimeoutError):
+                raise QueueFullError(_FULL) from None
+            raise
+
+    def _let_next(self) -> None:
+        self._busy = len(self._line) > 0
+        if self._busy:
+            waiting = self._line.next()
+            waiting.has_turn = True
+            if not waiting.told.done():  # else it ends now, and lets the next
+                waiting.told.set_result(None)
 
     async def _ask(self, order: Order) -> bytes:
         process = await self._ready()

@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 from tandem.child_process import LostError
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError, TandemError
 from tandem.histogram import Histogram
+from tandem.line import Line
 from tandem.logits.forms.cache import FormCache
 from tandem.logits.forms.compiler import Kind
-from tandem.logits.forms.line import Line
 from tandem.logits.forms.link import FormLink
 from tandem.logits.forms.wire import Answer, Compiled, CompilerBoot, Order, TooDear, Wrong
 from tandem.logits.model import Model

@@ -24,11 +24,12 @@ from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.reading import readers
 from frontend.openai.reading.bodies import SMALL_BYTES
 from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.wire import Answered, Order, ReaderBoot, encoder
 from frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from frontend.openai.tokenizer import Tokenizer
 from frontend.upstream.request_state import Row
 from tandem.child_process import ChildProcess, LostError
-from tandem.errors import ContextLengthError
+from tandem.errors import ContextLengthError, QueueFullError
 from tandem.v1 import common_pb2, router_pb2
 
 LARGE = "x" * SMALL_BYTES
@@ -225,6 +226,78 @@ async def test_too_many_large_bodies_do_not_wait_for_ever(
         held.set()
     codes = [error_of(each.result())[1] for each in both]
     assert sorted(codes) == ["internal_error", "queue_full"]  # the other says what it should not
+
+
+class Lane:
+    """One whose process reads a body when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        boot = ReaderBoot(settings={}, import_path=[], seconds=PATIENCE)
+        self._lane = readers._Lane(boot, 0)
+        self._go_on = asyncio.Semaphore(0)
+        self.read: list[str] = []
+        monkeypatch.setattr(self._lane, "_ask", self._ask)
+
+    async def _ask(self, order: Order) -> bytes:
+        self.read.append(order.id)
+        await self._go_on.acquire()
+        return encoder.encode(Answered(b""))
+
+    async def ask(self, *names: str) -> list[asyncio.Task[object]]:
+        """Bodies of keys: the first letter of a name is its key's."""
+        orders = [(Order(kind="tokenize", body=b"", id=name), name[0]) for name in names]
+        tasks = [asyncio.create_task(self._lane.read(*order)) for order in orders]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def finish(self) -> None:
+        for _ in range(200):
+            self._go_on.release()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_key_with_many_large_bodies_waits_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lane = Lane(monkeypatch)
+    tasks = await lane.ask("a1", "a2", "a3", "b1", "a4", "c1", "b2")
+    await lane.finish()
+    assert all(task.result() == Answered(b"") for task in tasks)
+    assert lane.read == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_key_with_few_large_bodies_takes_the_place_of_one_with_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readers, "MAX_WAITING", 3)
+    lane = Lane(monkeypatch)
+    tasks = await lane.ask("a1", "a2", "a3", "a4", "a5", "b1")
+    await lane.finish()
+    refused = [task.exception() for task in tasks]
+    assert [isinstance(each, QueueFullError) for each in refused] == [0, 0, 0, 1, 1, 0]
+    assert lane.read == ["a1", "a2", "b1", "a3"]
+
+
+@pytest.mark.promise("S6-185")
+@pytest.mark.parametrize("late", [False, True])
+async def test_who_goes_away_while_it_waits_takes_no_turn(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    lane = Lane(monkeypatch)
+    tasks = await lane.ask("a1", "b1", "c1")
+    if late:  # in the very turn in which its own comes
+        lane._go_on.release()
+        for _ in range(20):
+            if not tasks[0].done():
+                await asyncio.sleep(0)
+        assert lane.read == ["a1"]
+    tasks[1].cancel()
+    await lane.finish()
+    assert tasks[1].cancelled()
+    assert lane.read == ["a1", "c1"]
+    assert tasks[2].result() == Answered(b"")
 
 
 @pytest.mark.promise("S6-185")

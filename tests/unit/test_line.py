@@ -1,4 +1,4 @@
-"""Whose form is compiled next, and who goes when too many wait."""
+"""Whose turn comes next, and who goes when too many wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tandem.logits.forms.line import Line
+from tandem.line import Line
 
 
 @dataclass(eq=False)

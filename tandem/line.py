@@ -1,5 +1,5 @@
-"""The forms that wait to be compiled, and whose turn it is: one of each key's in turn, of a key's
-the first that came. So whoever asks for many dear forms waits for them himself.
+"""What waits to be worked on one after the other, and whose turn it is: one of each key's in turn,
+of a key's the first that came. So whoever asks for much that is dear waits for it himself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Line(Generic[W]):
             self.add(job)
 
     def next(self) -> W:
-        """The form whose turn it is, which waits no longer. Something must be waiting."""
+        """The one whose turn it is, which waits no longer. Something must be waiting."""
         tenant, jobs = self._keys.popitem(last=False)
         job = jobs.pop(0)
         if jobs:
@@ -62,7 +62,7 @@ class Line(Generic[W]):
         return job
 
     def remove(self, job: W) -> None:
-        """Take a form out that nobody wants any more. It must be waiting."""
+        """Take one out that nobody wants any more. It must be waiting."""
         jobs = self._keys[job.tenant]
         jobs.remove(job)
         if not jobs:
