@@ -47,6 +47,12 @@ class Dice:
 
     garbled: float = 0.0
     """The share of frames that workers spoil."""
+    garbles: float = 0.0
+    """The share that a worker spoils which is known for it."""
+    late_failures: float = 0.0
+    """The share of prefill's hand-overs that fail once decode has the KV."""
+    slow_cancels: float = 0.0
+    """The share of cancels that an engine takes seconds for."""
 
     def fault(self, text: str, excuse: str = "") -> None:
         """A rule is broken. `excuse`: the exception that it would be."""
@@ -80,7 +86,7 @@ class Dice:
 
     def cancel_seconds(self) -> float:
         """Until an engine lets go of what was cancelled."""
-        if self.odds(0.08):
+        if self.odds(self.slow_cancels):
             return self.random.choice((3.0, 3.0, 30.0))
         return self.random.choice((0.0, 0.01, 0.1))
 
@@ -92,6 +98,10 @@ class Dice:
             return ""
         faults: tuple[EngineFault, ...] = ("refuse", "drain", "full", "fail", "fail", "cancel")
         return self.random.choice(faults)
+
+    def fails_late(self) -> bool:
+        """Prefill, of a request that decode has the KV of."""
+        return bool(self.late_failures) and self.odds(self.late_failures)
 
     def engine_breaks_off(self, position: int) -> bool:
         return self.odds(0.01)

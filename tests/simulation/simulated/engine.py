@@ -192,6 +192,9 @@ class ScriptedEngine:
 
     def _handed_over(self, sequence: Sequence) -> None:
         self._fabric.held.pop((self.endpoint, sequence.request.room), None)
+        if self._dice.fails_late():
+            self._fail(sequence, EngineError("it broke off after its hand-over"), True)
+            return
         first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
         self._emit(sequence, Delta(0, [first], Ending.LENGTH, cached_tokens=1))
 

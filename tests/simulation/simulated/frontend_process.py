@@ -68,6 +68,7 @@ class FrontendProcess:
         """`stale`: it has another tokenizer than the workers."""
         self.dice, self.name, self.model, self.stale = dice, name, model, stale
         self.process = Process(name)
+        self.registry = CollectorRegistry()
         self.answers: list[Answer] = []
         self.open_answers: dict[Answer, None] = {}
         self.unsent: dict[Answer, None] = {}
@@ -87,7 +88,7 @@ class FrontendProcess:
             call.break_off()
 
     async def _run(self) -> None:
-        metrics = UpstreamMetrics(CollectorRegistry())
+        metrics = UpstreamMetrics(self.registry)
         self.budget = ByteBudget()
         self.demultiplexer = Demultiplexer(
             metrics,
@@ -139,6 +140,11 @@ class FrontendProcess:
             answer.error = state.error
             answer.completion_tokens = state.completion_tokens
             answer.reports = state.reports
+
+    @property
+    def waiting(self) -> float:
+        """Requests that it says wait for a router."""
+        return self.registry.get_sample_value("tandem_frontend_waiting_requests") or 0.0
 
     def answer_of(self, trace_id: str) -> Answer:
         """Of the request that carries the trace id."""

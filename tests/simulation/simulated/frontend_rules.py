@@ -2,17 +2,21 @@
 
 A prompt is submitted once, and again only where no router has begun it, with the time that is left.
 A client that goes is told to its router at once, and nobody else is. Nothing waits while a router
-takes it, and a draining router's stream is let go as soon as nothing is open by it.
+takes it, and a draining router's stream is let go as soon as nothing is open by it. A worker's
+output that is none is told to the router at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
 from tandem.v1 import router_pb2
+from tandem.wire.columns import parse
 
 if TYPE_CHECKING:
     from simulated.network import Call
@@ -31,6 +35,8 @@ class StreamBook:
     """Its router has said that it has one, and has not taken that back."""
     greeted: int = 0
     """Its place among the streams that were greeted; 0: it was not."""
+    unreadable: set[int] = field(default_factory=set)
+    """Workers whose output was none, of which the router is to be told."""
 
 
 class FrontendRules:
@@ -62,6 +68,7 @@ class FrontendRules:
             self._submitted(frontend, call, submit, answer)
             book.submitted.add(first)
             self._last[frontend.name, first] = call
+        book.unreadable.difference_update(each.worker for each in message.complaint)
         for first in message.cancel:
             if first not in book.submitted or first in book.cancelled:
                 self._fault(f"{frontend.name} cancels {first}, which is not open there")
@@ -113,6 +120,7 @@ class FrontendRules:
                 book.has_pair = True
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()
+        book.unreadable.update(_unreadable(message))
 
     def over(self, frontend: FrontendProcess, answer: Answer) -> None:
         """A client has its answer."""
@@ -148,8 +156,17 @@ class FrontendRules:
                     if answer.state is not None and answer.state.backlog > BACKLOG_BYTES:
                         self._fault(f"{answer.state.backlog} bytes wait for a client")
         for call, book in self._streams.items():
+            if book.unreadable and call in calls and not call.up.blocked:
+                self._complained(call, book, frontends)
             if book.drains_since is not None and call in calls:
                 self._let_go(call, book, frontends)
+
+    def _complained(
+        self, call: Call, book: StreamBook, frontends: Iterable[FrontendProcess]
+    ) -> None:
+        for frontend in frontends:
+            if frontend.process is call.client and not frontend.process.stopped:
+                self._fault(f"{frontend.name} reads nonsense of {book.unreadable} and says nothing")
 
     def _after_the_end(
         self, frontend: FrontendProcess, answer: Answer, calls: dict[Call, None]
@@ -201,3 +218,14 @@ class FrontendRules:
                 )
                 if not open_here and self._now() > (book.drains_since or 0.0) + _MOMENT:
                     self._fault(f"{frontend.name} keeps the stream of a router that drains")
+
+
+def _unreadable(message: router_pb2.RouterMessage) -> Iterator[int]:
+    """Workers of which a part of a message is no output."""
+    begin = 0
+    for worker, size in zip(message.part_worker, message.part_bytes, strict=True):
+        try:
+            parse(message.payload[begin : begin + size])
+        except DecodeError:
+            yield worker
+        begin += size

@@ -16,6 +16,18 @@ from simulated.dice import Dice
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 
+KINDS = (
+    "bytes",
+    *("column", "column"),
+    *("lost", "lost"),
+    "again",
+    "another",
+    *("foreign", "foreign", "foreign"),
+    "huge",
+)
+"""How a payload is spoilt. What needs more to be noticed comes more often."""
+LATEST = 4
+"""Sequences of another worker that may be named: those that began last, and so may run."""
 COLUMNS = ("sequence", "offset", "token_count", "text")
 
 
@@ -26,6 +38,8 @@ class Garbler:
         self._dice = dice
         self._ran: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         """Requests by sequence, by the frontend and the worker that they ever ran on."""
+        self._touched: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+        """Sequences of a frontend that were named in what a worker spoilt."""
         self._unreadable: set[bytes] = set()
         self._garbled: set[bytes] = set()
 
@@ -38,24 +52,32 @@ class Garbler:
         if not self._unreadable.isdisjoint(waiting):
             self._dice.spoilt.add(request)
 
-    def garble(self, address: str, envelope: worker_pb2.Envelope) -> bool:
-        """Change it, and note the requests whose output that spoils. Returns whether it can be seen
-        of the payload alone.
-        """
+    def garble(self, address: str, envelope: worker_pb2.Envelope) -> None:
+        """Change it, and note the requests whose output that spoils."""
+        touched = self._touched[envelope.destination, address]
+        touched |= _named(envelope.payload)
         ran = self._ran[envelope.destination, address]
-        others = {
+        others = [
             sequence
             for (frontend, worker), there in self._ran.items()
             if frontend == envelope.destination and worker != address
-            for sequence in there
-        }
-        spoilt, seen, got = self._change(envelope, set(ran), others - set(ran))
+            for sequence in list(there)[-LATEST:]
+            if sequence not in ran
+        ]
+        spoilt, seen, got = self._change(envelope, set(ran), others)
         self._dice.misled.update(ran[each] for each in got if each in ran)
         self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
         self._garbled.add(envelope.payload)
         if seen:
             self._unreadable.add(envelope.payload)
-        return seen
+        touched |= _named(envelope.payload)
+
+    def is_doubtful(self, address: str, envelope: worker_pb2.Envelope) -> bool:
+        """Whether it was spoilt, or follows what was."""
+        touched = self._touched.get((envelope.destination, address))
+        if touched is None:
+            return False
+        return envelope.payload in self._garbled or not touched.isdisjoint(_named(envelope.payload))
 
     def joined(self, address: str, frontend: int, payloads: list[bytes]) -> None:
         """A worker's payloads leave in one message, as one: what spoils one of them spoils all."""
@@ -65,13 +87,13 @@ class Garbler:
             self._dice.spoilt.update(ran[each] for each in named if each in ran)
 
     def _change(
-        self, envelope: worker_pb2.Envelope, mine: set[int], others: set[int]
+        self, envelope: worker_pb2.Envelope, mine: set[int], others: list[int]
     ) -> tuple[set[int], bool, set[int]]:
         """Sequences that it spoils, whether that can be seen, and those that get others' rows."""
         source = self._dice.random
         columns = parse(envelope.payload)
         named = _named(envelope.payload)
-        kind = source.choice(("bytes", "column", "lost", "again", "another", "foreign", "huge"))
+        kind = source.choice(KINDS)
         if kind == "bytes" or not columns.sequence:
             envelope.payload += b"\xff"
             return mine | named, True, set()
@@ -80,8 +102,9 @@ class Garbler:
         spoilt, seen = named if columns.token_id else {columns.sequence[place]}, False
         got: set[int] = set()
         if kind == "column":
-            column = source.choice([columns.token_count, columns.text, columns.offset])
-            del column[place]
+            texts, numbers = columns.text, (columns.token_count, columns.offset)
+            column = source.choice((texts, texts, *numbers))
+            del column[min(place, max(0, len(column) - 2))]  # there may be a row behind it
             spoilt, seen = named, True
         elif kind == "lost":
             _keep(columns, [each for each in range(len(columns.sequence)) if each != place])
@@ -91,7 +114,7 @@ class Garbler:
             number = source.choice((columns.token_count, columns.offset))
             number[place] = 2**32 - 1
         else:
-            into = sorted(others if kind == "foreign" else mine) or [2**63]
+            into = (others if kind == "foreign" else sorted(mine)) or [2**63]
             columns.sequence[place] = source.choice(into)
             got = {columns.sequence[place]} & mine
             spoilt |= got

@@ -6,8 +6,11 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+from router.conduct import EJECT_AFTER
 from router.core.values import Bounds, Phase
-from simulated.script import RUNS, Judged, Request
+from simulated import themes
+from simulated.script import LONG, RUNS, Judged, Request
+from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
 
 Happening = Literal[
@@ -16,8 +19,10 @@ Happening = Literal[
     "roll_router",
     "cut_stream",
     "cut_frontend",
+    "cut_worker",
     "crash_worker",
     "crash_prefill",
+    "crash_decode",
     "crash_phase",
     "crash_router",
     "crash_frontend",
@@ -44,16 +49,10 @@ FAULTS: tuple[Happening, ...] = (
     "pause_router",
     "pause_and_crash_router",
 )
-RETIRE_SECONDS = 2.0
-"""What is replaced stays for so long beside what comes in its place."""
-BURST = 1.0
-"""When many requests come at once."""
 SECOND_BURST = BURST + RETIRE_SECONDS + 0.05
 """When those that are replaced just begin to drain."""
 LAST_REQUEST = 4.0
 FAULTS_END = 7.0
-LONG = 2_000.0
-"""A deadline that nothing may wait for."""
 
 
 @dataclass(slots=True)
@@ -84,6 +83,16 @@ class Plan:
     """The share of frames that workers spoil."""
     strangers: list[float]
     """When frontends come that break the protocol."""
+    late_failures: float = 0.0
+    """The share of prefill's hand-overs that fail once decode has the KV."""
+    slow_cancels: float = 0.08
+    """The share of cancels that an engine takes seconds for."""
+    garbles: float = 0.6
+    """The share of frames that a worker spoils which is known for it."""
+    eject_after: int = EJECT_AFTER
+    """Faults after which a worker is taken out; 0: none is."""
+    fault_seconds: float = 60.0
+    """Faults of a worker that lie further apart do not add up."""
 
 
 def draw(seed: int) -> Plan:
@@ -126,7 +135,7 @@ def draw(seed: int) -> Plan:
             for _ in range(source.choice((0, 1, 2, 3)))
         ]
         _crowd(source, requests, happenings)
-    return Plan(
+    plan = Plan(
         seed=seed,
         source=source,
         faulty=faulty,
@@ -138,7 +147,7 @@ def draw(seed: int) -> Plan:
         routers=source.choice((1, 1, 2, 2)),
         frontends=source.choice((1, 1, 2)),
         requests=requests,
-        happenings=sorted(happenings),
+        happenings=happenings,
         engine_faults=source.choice((0.01, 0.01, 0.02, 0.02, 0.02, 0.08)),
         most_held=2 if faulty and source.random() < 0.15 else 1000,
         small_messages=source.random() < 0.3,
@@ -146,6 +155,9 @@ def draw(seed: int) -> Plan:
         garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.05)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
     )
+    themes.apply(plan)
+    plan.happenings.sort()
+    return plan
 
 
 def _quirk(source: random.Random, phase: Phase) -> Quirk:

@@ -164,6 +164,13 @@ class Books:
                             return first, second
         return None
 
+    def elsewhere(self, worker: str, frontend: int, number: int) -> bool:
+        """Whether a sequence is open, and decode's leg of it is not on that worker."""
+        sequence = self.sequences.get((frontend, number))
+        if sequence is None:
+            return False
+        return sequence.decode is None or sequence.decode.worker.key != worker
+
     def uses(self, worker: WorkerBook) -> bool:
         return any(
             prefill and decode and (worker in prefill or worker in decode)

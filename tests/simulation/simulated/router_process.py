@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from router.conduct import EJECT_AFTER
 from router.config import RouterConfig
 from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
@@ -20,6 +19,7 @@ from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
 from router.workers import Workers
+from simulated.conduct_rules import ConductRules, Doubtful
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.garbling import Garbler
 from simulated.loop import Process
@@ -29,6 +29,9 @@ from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import router_pb2_grpc, worker_pb2
+
+EJECT_SECONDS = 3.0
+"""A worker whose output cannot be read is left alone for so long."""
 
 
 class ScriptedDiscovery:
@@ -62,7 +65,14 @@ class RouterProcess:
     """One life of one router."""
 
     def __init__(
-        self, dice: Dice, network: Network, name: str, bounds: Bounds, begun: set[tuple[str, int]]
+        self,
+        dice: Dice,
+        network: Network,
+        name: str,
+        bounds: Bounds,
+        begun: set[tuple[str, int]],
+        *,
+        eject_after: int,
     ) -> None:
         source, loop = dice.random, dice.loop
         self.dice = dice
@@ -82,8 +92,13 @@ class RouterProcess:
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         self.relay = Relay(self.core, clock=loop.time)
         self.garbler = Garbler(dice)
-        self._seen_faults: Counter[WorkerLink] = Counter()
-        """What the router must have seen itself, by stream."""
+        self.conduct_rules = ConductRules(
+            now=loop.time,
+            eject_after=eject_after,
+            eject_seconds=EJECT_SECONDS,
+            elsewhere=self.rules.books.elsewhere,
+            fault=lambda text: dice.fault(f"{name}: {text}"),
+        )
         self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))
         self._watch_relay()
         self.discovery = ScriptedDiscovery(dice)
@@ -94,6 +109,8 @@ class RouterProcess:
             self.discovery,
             self.relay,
             silence_seconds=5.0,
+            eject_after=eject_after,
+            eject_seconds=EJECT_SECONDS,
         )
         self.servicer = RouterServicer(config, self.relay, self.workers)
         self._idle_since: float | None = None
@@ -144,25 +161,33 @@ class RouterProcess:
         relay = self.relay
         frame, frontend_up, frontend_down = relay.frame, relay.frontend_up, relay.frontend_down
         worker_up, worker_down, drain = relay.worker_up, relay.worker_down, relay.drain
+        complaint = relay.complaint
 
         def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
             link = relay._workers[address]
             if link.conduct.condemned:
                 self.dice.fault(f"{self.name}: {address} is at fault and goes on")
-            share = 0.6 if self.dice.quirks.get(address) == "garbles" else self.dice.garbled
+            known = self.dice.quirks.get(address) == "garbles"
+            share = self.dice.garbles if known else self.dice.garbled
             for envelope in message.envelopes:
                 if envelope.destination in self.wire.frontends and self.dice.odds(share):
-                    seen = self.garbler.garble(address, envelope)
-                    if seen and link.inspection is not None:
-                        self._seen_faults[link] += 1
+                    self.garbler.garble(address, envelope)
                 waiting = getattr(relay._frontends.get(envelope.destination), "_payloads", ())
                 payloads = [each for worker, each in waiting if worker == link.number]
                 self.garbler.joined(address, envelope.destination, [*payloads, envelope.payload])
             self._add_strange_event(address, message)
             self.wire.frame(message)
-            frame(address, message)
-            if self._seen_faults[link] > EJECT_AFTER and not link.conduct.condemned:
-                self.dice.fault(f"{self.name}: {address} sends nonsense and is not ejected")
+            doubtful = [
+                Doubtful(each.destination, each.payload, self.garbler.is_doubtful(address, each))
+                for each in message.envelopes
+                if each.destination in relay._frontends
+            ]
+            self.conduct_rules.judge(address, link, doubtful, partial(frame, address, message))
+
+        def watched_complaint(worker: int, fault: str) -> None:
+            if link := relay._numbered.get(worker):
+                self.conduct_rules.complained(link)
+            complaint(worker, fault)
 
         def watched_frontend_up(sink: Sink) -> int:
             number = frontend_up(sink)
@@ -178,6 +203,7 @@ class RouterProcess:
         def watched_worker_up(address: str, link: WorkerLink, **options: Any) -> None:
             self.wire.workers[address] = WorkerFlow()
             self._fail_some(address, link)
+            self.conduct_rules.worker_up(address, link.conduct)
             worker_up(address, link, **options)
 
         def watched_worker_down(address: str, reason: str, *, died: bool) -> None:
@@ -192,6 +218,7 @@ class RouterProcess:
             drain()
 
         relay.frame = watched_frame  # type: ignore[method-assign]
+        relay.complaint = watched_complaint  # type: ignore[method-assign]
         relay.frontend_up = watched_frontend_up  # type: ignore[method-assign]
         relay.frontend_down = watched_frontend_down  # type: ignore[method-assign]
         relay.worker_up = watched_worker_up  # type: ignore[method-assign]

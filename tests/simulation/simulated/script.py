@@ -15,6 +15,8 @@ Action = Literal["emit", "rewrite", "suppress", "terminate", "fail"]
 SEED = 7_000
 """Of every request; a worker adds the output's index, and a great deal for each further run."""
 SEEDS_BETWEEN_RUNS = 1_000_003
+LONG = 2_000.0
+"""A deadline that nothing may wait for."""
 RUNS = 3
 """At most, of one output: the first, and the regenerations that the settings allow."""
 TOKENS_A_STEP = 3
@@ -92,6 +94,8 @@ class Judged:
     classifier: bool = False
     hold_back: Literal["none", "window", "all"] = "all"
     regenerations: int = 0
+    odd: float = 0.12
+    """The share of tokens that hooks do not let pass as they are."""
 
 
 @dataclass(slots=True)
@@ -142,7 +146,7 @@ class Request:
             odd: list[Action] = ["rewrite", "suppress", "suppress", "terminate", "terminate"]
             odd += ["fail"] * judged.fails
             for position in range(length):
-                if source.random() < 0.12:
+                if source.random() < judged.odd:
                     hook[position] = source.choice(odd)
         prefill: Literal["emit", "terminate", "fail"] = "emit"
         if judged.prefill_hook and source.random() < 0.15:

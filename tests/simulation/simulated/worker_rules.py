@@ -42,6 +42,8 @@ class LegBook:
     """Whether it may be run elsewhere, once it has failed; None: it has not."""
     outcome: str = ""
     """How it must close, where that is known."""
+    finished: bool = False
+    """Its last word has left."""
     shown_most: int | None = None
     """Rows that may still leave of a leg that shows nothing more; None: any number."""
 
@@ -69,8 +71,6 @@ class WorkerRules:
         self._sequences: dict[tuple[int, int, int], LegBook] = {}
         self._bad_links: set[int] = set()
         """Of routers that use a leg's number twice."""
-        self._cancelled: list[LegBook] = []
-        """In the batch that is judged: it may have released them before."""
         self.draining = False
         self._straight: dict[int, int] = {}
         """By router's stream, bytes of rows that no parcel holds, from when it was last judged."""
@@ -111,8 +111,7 @@ class WorkerRules:
 
     def _cancel(self, event: events.Cancel) -> None:
         if book := self._by_number.get((event.link, event.leg)):
-            self._cancelled.append(book)
-            self._stop(book)
+            book.over = True
 
     def _link_down(self, event: events.LinkDown) -> None:
         for book in self.legs.values():
@@ -158,11 +157,17 @@ class WorkerRules:
         mine = _group(book)
         return [each for each in self.legs.values() if each is not book and _group(each) == mine]
 
-    def _stop(self, book: LegBook) -> None:
-        """It was ended from outside: what waits of it in a parcel is shown to nobody."""
-        if not book.over and book.shown_most is None:
-            book.shown_most = self._drafted(book)
-        book.over = True
+    def _has_ended(self, book: LegBook) -> bool:
+        """Its last word is on its way: what of it waits still leaves."""
+        waits, command = self._core.outgoing(book.link), book.command
+        draft = waits.drafts.get(command.destination)
+        said = [] if draft is None else [finish.sequence for finish in draft.finishes]
+        said += [
+            each.sequence
+            for each in waits.parcels
+            if each.destination == command.destination and each.finish is not None
+        ]
+        return book.finished or command.sequence in said
 
     def _drafted(self, book: LegBook) -> int:
         """Rows of it that leave with the next frame."""
@@ -190,7 +195,7 @@ class WorkerRules:
     def _tick(self, _: events.Tick) -> None:
         for book in self.legs.values():
             if book.deadline <= self._now:
-                self._stop(book)
+                book.over = True
 
     def _drain(self, _: events.Drain) -> None:
         self.draining = True
@@ -209,6 +214,8 @@ class WorkerRules:
 
     def after(self, done: Iterable[actions.Action]) -> None:
         self._waiting()
+        for book in self.legs.values():
+            self._silence_ended(book)
         for action in done:
             match action:
                 case actions.Begin():
@@ -229,15 +236,18 @@ class WorkerRules:
         for leg in self._core.legs:
             if leg.held and leg.parcel is not None and len(leg.parcel.rows) > self._most_held:
                 self._fault(f"leg {leg.number} holds {len(leg.parcel.rows)} rows")
-        for book in self._cancelled:
-            self._silence(book)
-        self._cancelled.clear()
         for book in self.legs.values():
             silent = book.over or book.shown_most is not None
             if silent and book.engine_holds and not book.engine_asked:
                 self._fault(f"leg {book.command.leg} is over and its engine is not told")
             if book.over and not book.engine_holds:
                 self._fault(f"leg {book.command.leg} is over and is not closed")
+
+    def _silence_ended(self, book: LegBook) -> None:
+        """What waits in a parcel of a leg that was ended from outside is shown to nobody."""
+        silent = book.shown_most is not None or book.link not in self._core._links
+        if book.over and not silent and not self._has_ended(book):
+            book.shown_most = self._drafted(book)
 
     def _begin(self, action: actions.Begin) -> None:
         command = action.command
@@ -344,6 +354,7 @@ class WorkerRules:
             if book is None:
                 self._fault(f"a row of sequence {sequence} is for nobody")
                 continue
+            book.finished |= sequence in finished
             number = book.command.leg
             if (link, number) in self._closed:
                 self._fault(f"a row of leg {number} comes after it was closed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,12 +14,14 @@ from unittest.mock import patch
 import frontend.upstream.request_state
 import frontend.upstream.router_link
 import frontend.upstream.router_stream
+import router.conduct
 import router.connection
 import router.links
 import simulated.stranger
 import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
+from router.core.sequences import Request as RouterRequest
 from router.core.values import Phase
 from router.discovery import Listed
 from simulated.answers import judge_answer
@@ -28,10 +31,11 @@ from simulated.frontend_process import FrontendProcess, submission
 from simulated.frontend_rules import FrontendRules
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
-from simulated.plan import FAULTS_END, RETIRE_SECONDS, Plan, draw
+from simulated.plan import FAULTS_END, Plan, draw
 from simulated.router_process import RouterProcess
 from simulated.script import Request
 from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
+from simulated.themes import RETIRE_SECONDS
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2, worker_pb2
@@ -49,6 +53,8 @@ SMALL = (
 """Bounds that make many messages of what waits, and several rows of a token."""
 MOST_KILLED = 2
 """Workers that one sequence may end: its own, and one more."""
+GARBAGE_SEEDS = 10
+"""In one of so many seeds, which has no faults, garbage is looked at too: that takes time."""
 PATIENCE = 90.0
 """Virtual seconds after the last fault by which everything must have ended by itself."""
 
@@ -77,16 +83,22 @@ class World:
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
         self._listing: dict[str, WorkerSpec] = {}
-        self.dice.garbled = plan.garbled
+        self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
+        self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
         self.dice.quirks = {each.address: each.quirk for each in plan.workers}
         self.routers_made = 0
+        self._watches_garbage = seed % GARBAGE_SEEDS == 0
 
     def run(self) -> None:
         """To the end. Raises BrokenRule at the first rule that does not hold."""
         with self._patched():
             try:
+                if self._watches_garbage:
+                    gc.collect()
+                    gc.disable()
                 self.loop.run_until_complete(self._live())
             finally:
+                gc.enable()
                 self._bury()
 
     async def _live(self) -> None:
@@ -149,6 +161,7 @@ class World:
             f"router-{self.routers_made}",
             self.plan.bounds,
             self.frontend_rules.begun,
+            eject_after=self.plan.eject_after,
         )
         self.routers.append(made)
         made.start()
@@ -248,6 +261,10 @@ class World:
         if calls := [call for call in self.network.calls if call.client in frontends]:
             self.dice.random.choice(calls).break_off()
 
+    def _cut_worker(self) -> None:
+        if calls := [call for call in self.network.calls if call.server in self._workers_of]:
+            self.dice.random.choice(calls).break_off()
+
     def _crash_frontend(self) -> None:
         """Its clients are lost with it; those to come use another, or the next one."""
         going = [each for each in self.frontends if not each.process.dead]
@@ -274,6 +291,10 @@ class World:
                 return
         if tries:
             self.dice.later(0.005, self._crash_prefill, tries - 1)
+
+    def _crash_decode(self) -> None:
+        if living := [each for each in self._living() if each.spec.phase is Phase.DECODE]:
+            self._crash_one(self.dice.random.choice(living))
 
     def _crash_worker(self) -> None:
         if living := self._living():
@@ -420,6 +441,11 @@ class World:
                 raise BrokenRule(f"{worker.name} keeps groups of legs that are closed")
             if not worker.process.dead and worker.hooks and worker.hooks.open_sequences:
                 raise BrokenRule(f"hooks of {worker.name} still wait for an end")
+        for each in self.frontends:
+            if not each.process.dead and each.waiting:
+                raise BrokenRule(f"{each.name} says that {each.waiting:g} requests wait")
+        if self._watches_garbage:
+            _check_garbage()
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
@@ -448,6 +474,8 @@ class World:
         """Channels are the network's."""
         modules = (router.connection, frontend.upstream.router_link, simulated.stranger)
         with ExitStack() as stack:
+            within = self.plan.fault_seconds
+            stack.enter_context(patch.object(router.conduct, "WITHIN_SECONDS", within))
             if self.plan.small_messages:
                 for module, name, size in SMALL:
                     stack.enter_context(patch.object(module, name, size))
@@ -466,3 +494,10 @@ class World:
     def _processes(self) -> list[Process]:
         parts = [*self.workers.values(), *self.routers, *self.frontends]
         return [part.process for part in parts]
+
+
+def _check_garbage() -> None:
+    """Of requests that have ended nothing waits for the garbage collector."""
+    left = sum(isinstance(each, RouterRequest) for each in gc.get_objects())
+    if left:
+        raise BrokenRule(f"{left} requests that have ended are left to the garbage collector")

@@ -1,0 +1,176 @@
+"""Worlds with much of one kind of trouble and little of any other: chance alone would bring it too
+seldom.
+
+A theme changes a plan that is drawn, by a source of its own: seeds without one stay as they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from router.conduct import EJECT_AFTER
+from router.core.values import Phase
+from simulated.script import LONG, RUNS
+
+if TYPE_CHECKING:
+    from simulated.plan import Plan
+    from simulated.worker_process import WorkerSpec
+
+BURST = 1.0
+"""When many requests come at once; workers report their load at every whole second."""
+HAND_OVER = 8.0
+"""When a router begins to drain that has nothing open."""
+RETIRE_SECONDS = 2.0
+"""What is replaced stays for so long beside what comes in its place."""
+SLOW = (0.001, 0.05, 0.2)
+"""A network's delays."""
+SHARE, GRACEFUL_SHARE = 0.5, 0.15
+"""Of seeds with faults, and of those without: so many have a theme."""
+
+
+def apply(plan: Plan) -> None:
+    source = random.Random(f"theme of {plan.seed}")
+    share, themes = (SHARE, FAULTY) if plan.faulty else (GRACEFUL_SHARE, GRACEFUL)
+    if source.random() < share:
+        _calm_down(plan)
+        source.choice(themes)(source, plan)
+
+
+def _calm_down(plan: Plan) -> None:
+    plan.happenings.clear()
+    plan.strangers.clear()
+    plan.engine_faults = plan.garbled = 0.0
+    plan.stale_frontend = False
+    plan.workers = [replace(each, quirk="") for each in plan.workers]
+    plan.bounds = replace(plan.bounds, max_queue=10_000, max_retries=2)
+    for request in plan.requests:
+        request.timeout, request.leaves_after, request.slow, request.poison = LONG, None, False, ""
+        request.judged.fails = False
+
+
+def _one_pair(plan: Plan) -> tuple[WorkerSpec, WorkerSpec]:
+    """One model is left, for all requests. Returns what a worker of each phase is like."""
+    model = plan.models[0]
+    mine = [each for each in plan.workers if each.model == model]
+    prefill = next(each for each in mine if each.phase is Phase.PREFILL)
+    decode = next(each for each in mine if each.phase is Phase.DECODE)
+    plan.models = (model,)
+    for request in plan.requests:
+        request.model, request.judged = model, decode.judged
+    return prefill, decode
+
+
+def _alike(spec: WorkerSpec, count: int, *, slots: int) -> list[WorkerSpec]:
+    return [
+        replace(spec, slots=slots, address=f"{spec.phase.value}-{spec.model}-{number}:1")
+        for number in range(count)
+    ]
+
+
+def _calm_hand_over(source: random.Random, plan: Plan) -> None:
+    """A router is replaced while it has nothing open, and requests are on their way to it."""
+    plan.happenings += [(HAND_OVER - RETIRE_SECONDS, "roll_router")]
+    longest = max(plan.delays)
+    for request in source.sample(plan.requests, k=2):
+        request.at = HAND_OVER + source.uniform(-longest, longest)
+
+
+def _garbling(source: random.Random, plan: Plan) -> None:
+    """A part of what one worker sends, of many outputs at once, cannot be read."""
+    prefill, decode = _one_pair(plan)
+    garbler, sound = _alike(decode, 2, slots=8)
+    plan.workers = [replace(prefill, slots=8), replace(garbler, quirk="garbles"), sound]
+    plan.frontends = plan.routers = 1
+    plan.garbles = 0.3
+    plan.eject_after = source.choice((EJECT_AFTER, EJECT_AFTER, 0))
+    plan.fault_seconds = source.choice((60.0, 0.3))
+    judged = decode.judged
+    judged.hook = judged.classifier = False
+    for request in plan.requests:
+        request.at = BURST * source.choice((1, 1, 2, 3, 4))
+        request.n, request.streaming = 3, True
+
+
+def _late_failures(source: random.Random, plan: Plan) -> None:
+    """Prefill fails, or dies, once decode has its KV."""
+    plan.late_failures = 0.5
+    plan.delays = SLOW
+    plan.happenings += [(source.uniform(0.5, 3.0), "crash_prefill") for _ in range(2)]
+    held = source.random() < 0.65
+    for request in plan.requests:
+        judged = request.judged
+        judged.prefill_hook = judged.hook = held
+        judged.odd, judged.late = 0.9, False
+
+
+def _short_deadlines(source: random.Random, plan: Plan) -> None:
+    """Some end while their router stands still."""
+    plan.happenings += [(BURST + source.uniform(0.05, 0.3), "pause_router")]
+    for request in plan.requests:
+        request.at = BURST
+        if source.random() < 0.4:
+            request.timeout = source.choice((0.3, 0.5, 0.8))
+
+
+def _deaths(source: random.Random, plan: Plan) -> None:
+    """Workers die on which requests of two routers run, soon after they have reported."""
+    plan.routers = plan.frontends = 2
+    prefill, decode = _one_pair(plan)
+    plan.workers = [replace(prefill, slots=9), *_alike(decode, 3, slots=3)]
+    plan.happenings += [(BURST + source.uniform(0.02, 0.5), "crash_worker")]
+    for request in plan.requests:
+        request.at = BURST - source.random() * 0.2
+    plan.requests[0].poison, plan.requests[0].poisons = "worker", "decode"
+
+
+def _no_other_pair(source: random.Random, plan: Plan) -> None:
+    """Engines fail often, and the worker that retries wait for is lost meanwhile."""
+    prefill, decode = _one_pair(plan)
+    plan.workers = [replace(prefill, slots=4), *_alike(decode, 2, slots=source.choice((1, 2)))]
+    plan.engine_faults = 0.2
+    plan.happenings += [(BURST + source.uniform(0.1, 1.0), "crash_decode") for _ in range(2)]
+    for request in plan.requests:
+        request.at = BURST
+
+
+def _reconnects(source: random.Random, plan: Plan) -> None:
+    """Streams to workers break that still hold what was cancelled with them, or others' requests,
+    while many wait.
+    """
+    plan.slow_cancels = 0.5
+    plan.workers = [replace(each, slots=1) for each in plan.workers]
+    plan.happenings += [(BURST + source.uniform(0.1, 1.5), "cut_worker") for _ in range(4)]
+    for request in plan.requests:
+        request.at = BURST
+
+
+def _regenerations(source: random.Random, plan: Plan) -> None:
+    """Classifiers block much, and sometimes cannot judge."""
+    plan.bounds = replace(plan.bounds, max_regenerations=RUNS)
+    for request in plan.requests:
+        judged = request.judged
+        judged.classifier = judged.fails = True
+        judged.hook = judged.prefill_hook = False
+        judged.hold_back, judged.regenerations = "all", RUNS - 1
+
+
+Theme = Callable[[random.Random, "Plan"], None]
+GRACEFUL: tuple[Theme, ...] = (_calm_hand_over,)
+FAULTY: tuple[Theme, ...] = (
+    _calm_hand_over,
+    _calm_hand_over,
+    _garbling,
+    _garbling,
+    _garbling,
+    _late_failures,
+    _late_failures,
+    _short_deadlines,
+    _deaths,
+    _no_other_pair,
+    _reconnects,
+    _reconnects,
+    _regenerations,
+)
