@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
+from frontend.upstream.request_state import Finish
 from simulated.classifiers import NAME
 from simulated.frontend_process import WAIT_SECONDS, Answer
 from simulated.loop import BrokenRule
-from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, text_of
+from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, Request, text_of
 from tandem.v1 import common_pb2
 
 
@@ -161,6 +163,8 @@ def _broken_whole(answer: Answer, *, faulty: bool) -> str:
     least = most = 0
     for choice, end in answer.ends.items():
         prompt, output = divmod(choice, request.n)
+        if why := _broken_scores(request, choice, end):
+            return why
         runs = range(request.last_run(prompt, output) + 1)
         bounds = [request.generated(prompt, output, run) for run in runs]
         by_itself = end.reason != "content_filter"
@@ -169,6 +173,18 @@ def _broken_whole(answer: Answer, *, faulty: bool) -> str:
     if not least <= answer.completion_tokens <= most:
         return f"{answer.completion_tokens} tokens are counted, not {least} to {most}"
     return _broken_reports(answer, faulty=faulty) if request.want_report else ""
+
+
+def _broken_scores(request: Request, choice: int, end: Finish) -> str:
+    """What classifiers scored is there where it was asked for, and is its own output's."""
+    by_hook = end.reason == "content_filter" and end.stop_reason != NAME
+    wanted = request.want_report and request.judged.classifier
+    if not end.external_scores and (by_hook or not wanted):
+        return ""
+    scores = json.loads(end.external_scores or "{}").get(NAME, {})
+    mine = f"{request.number:032x}", choice % request.n
+    right = "error" in scores or (scores.get("of"), scores.get("output")) == mine
+    return "" if wanted and right else f"the scores of choice {choice} are {end.external_scores}"
 
 
 def _broken_reports(answer: Answer, *, faulty: bool) -> str:

@@ -13,6 +13,8 @@ from tandem.hooks.classifiers.settings import parse
 
 NAME = "scripted"
 WINDOW_TOKENS = 2
+WHY = "as the script has it, " * 10
+"""Makes scores that are larger than small rows."""
 
 
 class ScriptedClassifier:
@@ -27,7 +29,13 @@ class ScriptedClassifier:
 
     async def score(self, ctx: ScoringContext) -> dict[str, Any]:
         await asyncio.sleep(self._dice.judge_seconds(late=self._judged.late))
-        return {"block": self._blocks(ctx)}
+        about = ctx.request_metadata
+        return {
+            "block": self._blocks(ctx),
+            "of": about["trace_id"],
+            "output": about["output_index"],
+            "why": WHY,
+        }
 
     def _blocks(self, ctx: ScoringContext) -> bool:
         """By the words of the text: it is what a client would see, rewritten or not."""

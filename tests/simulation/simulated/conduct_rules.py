@@ -42,8 +42,8 @@ class ConductRules:
         elsewhere: Callable[[str, int, int], bool],
         fault: Callable[[str], None],
     ) -> None:
-        """`eject_after`: faults; 0: never. `elsewhere`: whether a frontend's sequence is open, and not
-        on a worker.
+        """`eject_after`: faults; 0: never. `elsewhere`: whether a worker is not the one on which an
+        open sequence of a frontend runs.
         """
         self._now, self._elsewhere = now, elsewhere
         self._eject_after, self._eject_seconds = eject_after, eject_seconds

@@ -199,7 +199,7 @@ def submission(request: Request) -> Submission:
         streaming=request.streaming,
         want_token_ids=request.want_ids,
         want_report=request.want_report,
-        want_external_scores=False,
+        want_external_scores=request.want_report,
         metadata={},
         withheld_reason="content_filter",
         timeout_seconds=request.timeout,

@@ -83,6 +83,8 @@ class Plan:
     """The share of frames that workers spoil."""
     strangers: list[float]
     """When frontends come that break the protocol."""
+    fickle_router: bool
+    """The first router that frontends find breaks it too."""
     late_failures: float = 0.0
     """The share of prefill's hand-overs that fail once decode has the KV."""
     slow_cancels: float = 0.08
@@ -154,6 +156,7 @@ def draw(seed: int) -> Plan:
         stale_frontend=faulty and source.random() < 0.06,
         garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.05)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
+        fickle_router=faulty and random.Random(f"routers of {seed}").random() < 0.12,
     )
     themes.apply(plan)
     plan.happenings.sort()

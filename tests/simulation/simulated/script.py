@@ -114,6 +114,7 @@ class Request:
     streaming: bool
     want_ids: bool
     want_report: bool
+    """And what classifiers scored."""
     timeout: float
     leaves_after: float | None
     slow: bool

@@ -1,4 +1,4 @@
-"""A frontend and a router of another make, which break the protocol: what is their fault costs
+"""A frontend and routers of another make, which break the protocol: what is their fault costs
 nobody else.
 """
 
@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from simulated.dice import Dice
 from simulated.loop import Process
-from tandem.v1 import router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tandem.errors import DrainingError
+from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
 
-__all__ = ["STRANGE_ROUTER", "StrangeRouter", "Stranger", "open_channel"]
+if TYPE_CHECKING:
+    from simulated.network import Network
+
+__all__ = ["STRANGE_ROUTER", "FickleRouter", "StrangeRouter", "Stranger", "open_channel"]
 STRANGE_ROUTER = "strange router"
 
 
@@ -104,6 +108,68 @@ class StrangeRouter:
         await asyncio.sleep(self._dice.random.random() / 4)
         yield worker_pb2.WorkerCommand(start=[start])
         await asyncio.sleep(self._dice.random.random())
+
+
+class FickleRouter(router_pb2_grpc.RouterServicer):
+    """Takes requests of one model, begins them, and then drains as if it had not."""
+
+    name = "fickle router"
+
+    def __init__(
+        self,
+        dice: Dice,
+        network: Network,
+        model: str,
+        begun: set[tuple[str, int]],
+    ) -> None:
+        """In `begun` it notes the prompts that it begins."""
+        self._dice, self._network, self._model, self._begun = dice, network, model, begun
+        self.process = Process(self.name)
+
+    def start(self) -> None:
+        listener = self._network.listen(self.name, self.process)
+        router_pb2_grpc.add_RouterServicer_to_server(self, listener)
+        self._network.services.setdefault("router", []).append(self.name)
+
+    def _stop(self) -> None:
+        names = self._network.services["router"]
+        if self.name in names:
+            names.remove(self.name)
+
+    async def Connect(
+        self, messages: AsyncIterator[router_pb2.FrontendMessage], context: Any
+    ) -> None:
+        greeting = router_pb2.RouterMessage()
+        greeting.fleet.models.add(
+            name=self._model, ready_pairs=1, tokenizer_sha256=f"tokenizer of {self._model}"
+        )
+        await context.write(greeting)
+        async for message in messages:
+            for submit in message.submit:
+                self._stop()
+                await context.write(self._begin(submit))
+                await context.write(router_pb2.RouterMessage(draining=True))
+                if self._dice.random.random() < 0.5:
+                    refused = router_pb2.RouterMessage()
+                    end = refused.ends.add(sequence=submit.first_sequence)
+                    end.error.CopyFrom(DrainingError("it has not begun").to_proto())
+                    await context.write(refused)
+                return
+
+    def _begin(self, submit: router_pb2.Submit) -> router_pb2.RouterMessage:
+        """A row of the prompt's first output, with nothing in it."""
+        self._begun.add((submit.trace_id, submit.first_sequence))
+        row = common_pb2.TokenColumns(
+            sequence=[submit.first_sequence], offset=[0], token_count=[0], text=[""]
+        )
+        payload = row.SerializeToString()
+        return router_pb2.RouterMessage(
+            run_sequence=row.sequence,
+            run_worker=[1],
+            part_worker=[1],
+            part_bytes=[len(payload)],
+            payload=payload,
+        )
 
 
 async def _listen(call: Any) -> None:

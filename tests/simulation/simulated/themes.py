@@ -43,7 +43,7 @@ def _calm_down(plan: Plan) -> None:
     plan.happenings.clear()
     plan.strangers.clear()
     plan.engine_faults = plan.garbled = 0.0
-    plan.stale_frontend = False
+    plan.stale_frontend = plan.fickle_router = False
     plan.workers = [replace(each, quirk="") for each in plan.workers]
     plan.bounds = replace(plan.bounds, max_queue=10_000, max_retries=2)
     for request in plan.requests:
@@ -157,8 +157,17 @@ def _regenerations(source: random.Random, plan: Plan) -> None:
         judged.hold_back, judged.regenerations = "all", RUNS - 1
 
 
+def _scores(source: random.Random, plan: Plan) -> None:
+    """Many outputs end at once, with more scores than leave in one small frame."""
+    plan.small_messages, plan.window, plan.delays = True, 0, SLOW
+    plan.workers = [replace(each, slots=8) for each in plan.workers]
+    for request in plan.requests:
+        request.at, request.n, request.want_report = BURST, 3, True
+        request.judged.classifier, request.judged.hold_back = True, "none"
+
+
 Theme = Callable[[random.Random, "Plan"], None]
-GRACEFUL: tuple[Theme, ...] = (_calm_hand_over,)
+GRACEFUL: tuple[Theme, ...] = (_calm_hand_over, _scores)
 FAULTY: tuple[Theme, ...] = (
     _calm_hand_over,
     _calm_hand_over,

@@ -313,7 +313,9 @@ class WorkerRules:
                 self._fault(f"the load is reported as {load}, with {len(self._core)} open legs")
 
     def _sizes(self, link: int, payloads: list[common_pb2.TokenColumns]) -> None:
-        """Parcels fill a frame up to its bound, and no row is larger than one may be."""
+        """Parcels fill a frame up to its bound, and no row is larger than one may be. Scores wait
+        in parcels where they are larger than a row.
+        """
         most_row = outgoing.MAX_ROW_BYTES + ROW_BYTES + CHARACTER_BYTES
         sizes = [
             WaitingRow(count, text, (), None).size
@@ -322,6 +324,9 @@ class WorkerRules:
         ]
         if sizes and max(sizes) > most_row:
             self._fault(f"a row of {max(sizes)} bytes leaves, and {most_row} are the most")
+        scores = [len(finish.external_scores) for columns in payloads for finish in columns.finish]
+        if sum(scores) > outgoing.FRAME_BYTES + max(scores, default=0):
+            self._fault(f"scores of {sum(scores)} bytes leave in one frame")
         most = max(outgoing.FRAME_BYTES, self._straight.pop(link, 0)) + 2 * most_row
         if sum(sizes) > most:
             self._fault(f"a frame of {sum(sizes)} bytes leaves, and {most} are the most")

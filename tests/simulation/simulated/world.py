@@ -34,7 +34,7 @@ from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
 from simulated.router_process import RouterProcess
 from simulated.script import Request
-from simulated.stranger import STRANGE_ROUTER, Stranger, StrangeRouter
+from simulated.stranger import STRANGE_ROUTER, FickleRouter, Stranger, StrangeRouter
 from simulated.themes import RETIRE_SECONDS
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.byte_budget import ByteBudget
@@ -105,6 +105,8 @@ class World:
         plan, dice = self.plan, self.dice
         for spec in plan.workers:
             self._start_worker(spec)
+        if plan.fickle_router:
+            self._start_fickle_router()
         for _ in range(plan.routers):
             self._start_router()
         for model in plan.models:
@@ -166,6 +168,10 @@ class World:
         self.routers.append(made)
         made.start()
         self._tell()
+
+    def _start_fickle_router(self) -> None:
+        model, begun = self.plan.models[0], self.frontend_rules.begun
+        FickleRouter(self.dice, self.network, model, begun).start()
 
     def _stranger(self) -> None:
         model = self.plan.models[0]
