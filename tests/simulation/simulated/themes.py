@@ -117,12 +117,13 @@ def _short_deadlines(source: random.Random, plan: Plan) -> None:
 
 def _deaths(source: random.Random, plan: Plan) -> None:
     """Workers die on which requests of two routers run, soon after they have reported."""
-    plan.routers = plan.frontends = 2
+    plan.routers, plan.frontends = 2, 4
     prefill, decode = _one_pair(plan)
     plan.workers = [replace(prefill, slots=9), *_alike(decode, 3, slots=3)]
-    plan.happenings += [(BURST + source.uniform(0.02, 0.5), "crash_worker")]
+    reports = (BURST, 2 * BURST)
+    plan.happenings += [(at + source.uniform(0.02, 0.3), "crash_decode") for at in reports]
     for request in plan.requests:
-        request.at = BURST - source.random() * 0.2
+        request.at = source.choice(reports) - source.random() * 0.2
     plan.requests[0].poison, plan.requests[0].poisons = "worker", "decode"
 
 
@@ -140,8 +141,11 @@ def _reconnects(source: random.Random, plan: Plan) -> None:
     """Streams to workers break that still hold what was cancelled with them, or others' requests,
     while many wait.
     """
+    slots = 1
+    if source.random() < 0.4:  # starts wait for a stream too
+        slots, plan.window, plan.delays = 4, 0, SLOW
     plan.slow_cancels = 0.5
-    plan.workers = [replace(each, slots=1) for each in plan.workers]
+    plan.workers = [replace(each, slots=slots) for each in plan.workers]
     plan.happenings += [(BURST + source.uniform(0.1, 1.5), "cut_worker") for _ in range(4)]
     for request in plan.requests:
         request.at = BURST
@@ -170,7 +174,6 @@ Theme = Callable[[random.Random, "Plan"], None]
 GRACEFUL: tuple[Theme, ...] = (_calm_hand_over, _scores)
 FAULTY: tuple[Theme, ...] = (
     _calm_hand_over,
-    _calm_hand_over,
     _garbling,
     _garbling,
     _garbling,
@@ -178,6 +181,8 @@ FAULTY: tuple[Theme, ...] = (
     _late_failures,
     _short_deadlines,
     _deaths,
+    _deaths,
+    _no_other_pair,
     _no_other_pair,
     _reconnects,
     _reconnects,
