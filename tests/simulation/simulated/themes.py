@@ -45,7 +45,7 @@ def _calm_down(plan: Plan) -> None:
     plan.engine_faults = plan.garbled = 0.0
     plan.stale_frontend = plan.fickle_router = False
     plan.workers = [replace(each, quirk="") for each in plan.workers]
-    plan.bounds = replace(plan.bounds, max_queue=10_000, max_retries=2)
+    plan.bounds = replace(plan.bounds, max_retries=2)
     for request in plan.requests:
         request.timeout, request.leaves_after, request.slow, request.poison = LONG, None, False, ""
         request.judged.fails = False

@@ -18,7 +18,7 @@ from tandem.errors import DrainingError, QueueFullError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 from tandem.worker.core import actions, events, outgoing
-from tandem.worker.core.leg import Leg
+from tandem.worker.core.leg import Leg, Stage
 from tandem.worker.core.machine import Core
 from tandem.worker.core.outgoing import CHARACTER_BYTES, ROW_BYTES, Parcel, WaitingRow
 
@@ -175,8 +175,11 @@ class WorkerRules:
         return 0 if draft is None else draft.sequences.count(book.command.sequence)
 
     def _silence(self, book: LegBook) -> None:
-        """Nothing more of it may be shown than is on its way out already."""
-        if book.shown_most is None:
+        """Nothing more of it may be shown than is on its way out already. What had ended by itself
+        and is held has its release still before it (docs/design/0012).
+        """
+        held = {leg.request_id for leg in self._core.legs if leg.stage is Stage.HELD}
+        if book.shown_most is None and book.request_id not in held:
             waits, command = self._core.outgoing(book.link), book.command
             rows = self._drafted(book)
             for parcel in waits.parcels:
