@@ -13,6 +13,7 @@ from frontend.upstream.router_stream import RouterStream
 from router import ingress
 from router.core import actions
 from router.links import MOST_ITEMS, WorkerLink
+from tandem.byte_budget import ByteBudget
 from tandem.message_limits import MAX_REQUEST_MESSAGE_BYTES, MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from tandem.wire import bounded
@@ -127,7 +128,7 @@ async def test_however_much_waits_a_worker_is_told_no_more_than_it_reads() -> No
 
 @pytest.mark.promise("S6-186")
 async def test_however_much_waits_a_router_is_told_no_more_than_it_reads() -> None:
-    stream = RouterStream()
+    stream = RouterStream(ByteBudget())
     submits = [
         router_pb2.Submit(
             first_sequence=number + 1,

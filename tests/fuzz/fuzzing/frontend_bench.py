@@ -13,6 +13,8 @@ from frontend.http.connection import Connection
 from frontend.http.draining import Draining
 from frontend.http.server import HttpServer
 from frontend.metrics import Metrics
+from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.wire import Answered, Order, Read
 from frontend.slo import Slo
 from frontend.tenants import Tenants
 from frontend.upstream.demultiplexer import Demultiplexer
@@ -65,6 +67,16 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
 
+class ReadersHere:
+    """Reads large bodies in this process, where what they do is seen."""
+
+    def __init__(self, config: FrontendConfig) -> None:
+        self._reader = Reader.load(config)
+
+    async def read(self, order: Order, *, tenant: str) -> Read | Answered:
+        return self._reader.read(order)
+
+
 class FrontendBench:
     """The app, and the two ends that a test plays: clients and the router."""
 
@@ -84,7 +96,14 @@ class FrontendBench:
         tenants = Tenants((), None, metrics.keys, max_open=64)
         self.budget = ByteBudget(self.config.max_held_bytes)
         app, self.endpoints, self.demultiplexer = lifecycle._build(
-            self.config, metrics, self.budget, tenants, draining, complaints, None
+            self.config,
+            metrics,
+            self.budget,
+            tenants,
+            draining,
+            complaints,
+            ReadersHere(self.config),  # type: ignore[arg-type]
+            None,
         )
         self._server = HttpServer(
             app,  # type: ignore[arg-type]

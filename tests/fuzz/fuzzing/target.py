@@ -19,6 +19,10 @@ KINDS: tuple[Kind, ...] = ("5xx", "fault", "crash", "hang", "leak")
 _MOST_SPOILS = 4
 _MOST_BYTES = 16 * 2**20
 """A change that makes an input larger is left out: no frontend takes such a body."""
+_LARGE_BYTES = 256 * 2**10
+"""What has become so large is not changed again: some changes make it a hundred times larger, and
+take as long.
+"""
 
 
 class FoundError(Exception):
@@ -57,6 +61,8 @@ class Target:
     def spoilt(self, data: bytes, random: Random) -> bytes:
         """A few changes, most often one."""
         for _ in range(min(random.choice((1, 1, 1, 2, 3, 8)), _MOST_SPOILS)):
+            if len(data) > _LARGE_BYTES:
+                break
             changed = self.spoil(data, random)
             if len(changed) > _MOST_BYTES:
                 break
