@@ -84,7 +84,7 @@ def _garbling(source: random.Random, plan: Plan) -> None:
     garbler, sound = _alike(decode, 2, slots=8)
     plan.workers = [replace(prefill, slots=8), replace(garbler, quirk="garbles"), sound]
     plan.frontends = plan.routers = 1
-    plan.garbles = 0.3
+    plan.garbles = 0.22
     plan.eject_after = source.choice((EJECT_AFTER, EJECT_AFTER, 0))
     plan.fault_seconds = source.choice((60.0, 0.3))
     judged = decode.judged
@@ -96,7 +96,7 @@ def _garbling(source: random.Random, plan: Plan) -> None:
 
 def _late_failures(source: random.Random, plan: Plan) -> None:
     """Prefill fails, or dies, once decode has its KV."""
-    plan.late_failures = 0.5
+    plan.late_failures = 0.4
     plan.delays = SLOW
     plan.happenings += [(source.uniform(0.5, 3.0), "crash_prefill") for _ in range(2)]
     held = source.random() < 0.65
