@@ -28,8 +28,6 @@ from frontend.openai.reading.readers import Readers
 from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
 from frontend.tenants import Tenants
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.router_link import RouterLink
 from tandem import sockets
 from tandem.admin import Admin, from_loop
 from tandem.byte_budget import ByteBudget
@@ -40,6 +38,8 @@ from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.router_link import RouterLink
 from tandem.wire import tls
 from tandem.wire.tls import PeerTls
 

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from frontend.http import errors as http_errors
 from frontend.key_metrics import KeyMetrics
 from frontend.slo import Slo, SloCounts
-from frontend.upstream.metrics import UpstreamMetrics
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry
+from tandem.upstream.metrics import UpstreamMetrics
 
 Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
 ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")

@@ -11,9 +11,9 @@ from frontend.http.messages import Call
 from frontend.openai import answers, docs_page, openapi
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.demultiplexer import Demultiplexer
 from tandem.errors import NoPairError
 from tandem.metrics import tandem_version
+from tandem.upstream.demultiplexer import Demultiplexer
 
 MODELS = "/v1/models/"
 _HTML = b"text/html; charset=utf-8"

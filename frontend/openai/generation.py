@@ -16,12 +16,12 @@ from frontend.openai.dialects import Dialect
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.submission import Submission
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
 from tandem.tracing.spans import Event
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 
 PROVIDER = "tandem"

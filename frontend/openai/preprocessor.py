@@ -19,7 +19,6 @@ from frontend.openai.requests import (
     LogitsProcessorChoice,
 )
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.submission import Prompt, Submission
 from tandem.errors import (
     InvalidRequestError,
     UnknownModelError,
@@ -28,6 +27,7 @@ from tandem.errors import (
 from tandem.keys.grant import Grant
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
+from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, router_pb2
 
 _DEFAULT_COMPLETION_TOKENS = 16

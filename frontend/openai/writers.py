@@ -13,9 +13,9 @@ import msgspec
 from frontend.openai.answers import Report, Usage
 from frontend.openai.dialects import Dialect, Logprobs
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.request_state import Finish, Row
-from frontend.upstream.submission import Submission
 from tandem.errors import InternalError
+from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 
 _encode = msgspec.json.Encoder().encode

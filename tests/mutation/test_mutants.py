@@ -36,7 +36,7 @@ def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
         "tandem/worker/core/",
         "decode_worker/",
         "prefill_worker/",
-        "frontend/upstream/",
+        "tandem/upstream/",
         "frontend/app.py",
     ):
         assert any(mutant.path.startswith(part) for mutant in MUTANTS), part

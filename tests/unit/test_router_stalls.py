@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 
-from frontend.upstream.router_stream import RouterStream
 from router import ingress
 from router.core import actions
 from router.links import MOST_ITEMS, WorkerLink
 from tandem.byte_budget import ByteBudget
 from tandem.message_limits import MAX_REQUEST_MESSAGE_BYTES, MAX_TASK_BYTES
+from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from tandem.wire import bounded
 from tandem.wire.grpc import Server, open_channel

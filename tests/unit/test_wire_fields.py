@@ -17,11 +17,6 @@ from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry
 from wire_extremes import extremes, fields
 
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.submission import Prompt, Submission
 from router import generate
 from router.conduct import Conduct
 from router.config import RouterConfig
@@ -43,6 +38,11 @@ from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import Leases
 from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
 from tandem.kv_transfer.sender_link import SenderLink
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
 
 pytestmark = pytest.mark.promise("S6-166", "S6-168")

@@ -14,7 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "monitoring")
-COMPONENTS = (("tandem", "prefill_worker", "decode_worker"), ("frontend",), ("router",))
+COMPONENTS = (
+    ("tandem", "prefill_worker", "decode_worker"),
+    ("frontend", "tandem/upstream"),
+    ("router",),
+)
+NOT_WORKERS = ("tandem/upstream/",)
+"""Parts of `tandem` that no worker is made of."""
 GENERATED = "tandem/v1/"
 WORDS = ROOT / "docs" / "words.md"
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -120,7 +126,12 @@ def test_no_page_has_a_retired_word(retired: Retired) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda packages: packages[0])
 def test_a_component_has_one_class_of_a_name(component: tuple[str, ...]) -> None:
-    places = [(name, path) for path, name in _classes(*component) if not name.startswith("_")]
+    of_workers = component[0] == "tandem"
+    places = [
+        (name, path)
+        for path, name in _classes(*component)
+        if not name.startswith("_") and not (of_workers and path.startswith(NOT_WORKERS))
+    ]
     several = {name for name, count in Counter(name for name, _ in places).items() if count > 1}
     assert not sorted(place for place in places if place[0] in several)
 

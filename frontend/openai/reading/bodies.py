@@ -9,8 +9,8 @@ from frontend.openai.dialects import Dialect
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answered, Order, Read
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.submission import Submission
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.submission import Submission
 
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from frontend.upstream.submission import Submission
 from tandem import errors
 from tandem.errors import TandemError
 from tandem.keys.grant import Grant
+from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 
 PROGRAM: Final = "frontend.openai.reading.process"

@@ -17,11 +17,11 @@ from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.wire import Answered, Order, Read
 from frontend.slo import Slo
 from frontend.tenants import Tenants
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.router_stream import RouterStream
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.engine import model_files
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 from .target import MODEL, MODEL_PATH

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from frontend.upstream.request_state import Finish
 from simulated.classifiers import NAME
 from simulated.frontend_process import WAIT_SECONDS, Answer
 from simulated.loop import BrokenRule
 from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, Request, text_of
+from tandem.upstream.request_state import Finish
 from tandem.v1 import common_pb2
 
 

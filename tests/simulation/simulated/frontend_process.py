@@ -9,11 +9,6 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import Finish, RequestState, Row
-from frontend.upstream.router_link import RouterLink
-from frontend.upstream.submission import Prompt, Submission
 from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.network import Network
@@ -21,6 +16,11 @@ from simulated.script import RUNS, SEED, Request, text_of
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import Finish, RequestState, Row
+from tandem.upstream.router_link import RouterLink
+from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2
 
 WAIT_SECONDS = 4.0
@@ -52,7 +52,7 @@ class Answer:
 
 
 class _Client:
-    """A client's connection: implements frontend.upstream.request_state.Client."""
+    """A client's connection: implements tandem.upstream.request_state.Client."""
 
     def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
         self.on_lost = on_lost

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
-import frontend.upstream.request_state
-import frontend.upstream.router_link
-import frontend.upstream.router_stream
 import router.conduct
 import router.connection
 import router.links
 import simulated.stranger
+import tandem.upstream.request_state
+import tandem.upstream.router_link
+import tandem.upstream.router_stream
 import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
@@ -43,8 +43,8 @@ from tandem.v1 import router_pb2, worker_pb2
 SMALL = (
     (router.links, "MESSAGE_BYTES", 100),
     (router.links, "_UNCOUNTED_BYTES", 50),
-    (frontend.upstream.request_state, "_COLLECTED_AT_ONCE", 2),
-    (frontend.upstream.router_stream, "_MESSAGE_BYTES", 200),
+    (tandem.upstream.request_state, "_COLLECTED_AT_ONCE", 2),
+    (tandem.upstream.router_stream, "_MESSAGE_BYTES", 200),
     (tandem.worker.core.outgoing, "FRAME_BYTES", 150),
     (tandem.worker.core.outgoing, "MAX_ROW_BYTES", 40),
     (tandem.worker.core.machine, "FRAME_BYTES", 150),
@@ -481,7 +481,7 @@ class World:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         """Channels are the network's."""
-        modules = (router.connection, frontend.upstream.router_link, simulated.stranger)
+        modules = (router.connection, tandem.upstream.router_link, simulated.stranger)
         with ExitStack() as stack:
             within = self.plan.fault_seconds
             stack.enter_context(patch.object(router.conduct, "WITHIN_SECONDS", within))

@@ -108,7 +108,7 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     from frontend.openai.dialects import CHAT as DIALECT
     from frontend.openai.tokenizer import Tokenizer
     from frontend.openai.writers import BodyWriter, EventWriter
-    from frontend.upstream.request_state import Finish
+    from tandem.upstream.request_state import Finish
 
     tokenizer = Tokenizer(model_path)
     usage = answers.Usage(

@@ -16,8 +16,8 @@ from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
 from frontend.http.connection import Connection
-from frontend.upstream.request_state import RequestState
 from tandem.text.tokenizer import Tokenizer
+from tandem.upstream.request_state import RequestState
 
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 END = b"0\r\n\r\n"

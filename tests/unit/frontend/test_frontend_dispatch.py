@@ -1,4 +1,4 @@
-"""Which router a request goes to, and when it goes to another: `frontend.upstream` by itself."""
+"""Which router a request goes to, and when it goes to another: `tandem.upstream` by itself."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.submission import Prompt
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import (
@@ -26,6 +21,11 @@ from tandem.errors import (
     WorkerError,
 )
 from tandem.message_limits import MAX_TASK_BYTES
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 
 

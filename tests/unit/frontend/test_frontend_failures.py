@@ -277,7 +277,7 @@ async def test_too_many_open_requests_are_refused_at_once(start: Start) -> None:
 async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.upstream.demultiplexer._DEADLINE_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("tandem.upstream.demultiplexer._DEADLINE_GRACE_SECONDS", 0.1)
     frontend = await start(say_nothing)
     response = await frontend.chat(timeout=0.1)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")

@@ -290,7 +290,7 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
 
 
 async def test_old_streams_do_not_pile_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.upstream.router_link._MAX_OLD_STREAMS", 2)
+    monkeypatch.setattr("tandem.upstream.router_link._MAX_OLD_STREAMS", 2)
     scripts = [Paused() for _ in range(4)]
     service = await serve(*scripts)
     readings = []

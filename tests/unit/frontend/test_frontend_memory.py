@@ -20,13 +20,13 @@ from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
 from frontend.http import connection
-from frontend.upstream.demultiplexer import Demultiplexer
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_stream import RouterStream
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError, SlowClientError
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2
 
 HELD = "tandem_frontend_held_bytes"

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
 from frontend.slo import Slo, SloCounts
-from frontend.upstream.request_state import RequestState
 from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.histogram import Histogram
+from tandem.upstream.request_state import RequestState
 
 COUNTS = "tandem_frontend_slo_requests_total"
 NEVER, ALWAYS = 1e-9, 1e3

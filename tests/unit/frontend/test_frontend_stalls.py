@@ -27,9 +27,9 @@ from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.wire import Answered, Order, ReaderBoot, encoder
 from frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.request_state import Row
 from tandem.child_process import ChildProcess, LostError
 from tandem.errors import ContextLengthError, QueueFullError
+from tandem.upstream.request_state import Row
 from tandem.v1 import common_pb2, router_pb2
 
 LARGE = "x" * SMALL_BYTES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.upstream.router_stream import RouterStream
 from tandem.byte_budget import ByteBudget
 from tandem.errors import QueueFullError
+from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2
 
 
@@ -41,7 +41,7 @@ async def test_what_another_stream_carries_is_not_cancelled_here() -> None:
 
 
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.upstream.router_stream._MESSAGE_BYTES", 100)
+    monkeypatch.setattr("tandem.upstream.router_stream._MESSAGE_BYTES", 100)
     stream = RouterStream(ByteBudget())
     stream.submit([submit(number, 60) for number in (1, 2, 3)])
     messages = stream.outbox.messages()

@@ -1,11 +1,11 @@
-"""Parts of a request for tests of `frontend.upstream` alone: no HTTP, no gRPC."""
+"""Parts of a request for tests of `tandem.upstream` alone: no HTTP, no gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from frontend.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2
 
 

@@ -16,7 +16,6 @@ from frontend.openai import chat_template
 from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.tokenizer import Tokenizer
-from frontend.upstream.submission import Submission
 from fuzzing import requests
 from fuzzing.frontend_bench import fleet
 from fuzzing.json_values import dumped, spoil_json, spoil_value
@@ -25,6 +24,7 @@ from fuzzing.values import spoil_bytes
 from tandem.engine.base import Role
 from tandem.errors import TandemError
 from tandem.text import tokenizer
+from tandem.upstream.submission import Submission
 from tandem.v1 import worker_pb2
 from tandem.worker.intake import Intake
 

@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from frontend.upstream.router_stream import RouterStream
 from tandem.histogram import Histogram
 from tandem.metrics import STEP_SECONDS
 from tandem.tracing.exemplars import Exemplars
+from tandem.upstream.router_stream import RouterStream
 
 
 class InterTokenSeconds(Collector):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
-from frontend.upstream.request_state import RequestState
 from tandem.errors import WorkerError
+from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
 from tandem.wire.columns import MOST_ROW_TOKENS
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
-from frontend.upstream import rows
-from frontend.upstream.dispatch import Dispatcher
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.output import Output
-from frontend.upstream.request_state import Client, RequestState
-from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.submission import Submission
 from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
+from tandem.upstream import rows
+from tandem.upstream.dispatch import Dispatcher
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.output import Output
+from tandem.upstream.request_state import Client, RequestState
+from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.submission import Submission
 from tandem.v1 import router_pb2
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,10 @@ class Demultiplexer:
         router_wait_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Must be made on the event loop. `budget`: output that is kept takes of it. `clock` is the
-        one that its timers go by, in seconds.
+        """Must be made on the event loop. `budget`: output that is kept takes of it. `model`: the
+        one that requests are for; empty: the only one that the router serves. `tokenizer_sha256`:
+        of the tokenizer that made their prompts; empty: whoever wrote them answers for that.
+        `clock` is the one that its timers go by, in seconds.
         """
         self._dispatcher = Dispatcher(
             metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock
@@ -253,9 +255,11 @@ class Demultiplexer:
         """
         if stream is not self._dispatcher.newest or stream.draining:
             return
-        served = next((model for model in fleet.models if model.name == self._model), None)
+        models = [model for model in fleet.models if self._model in ("", model.name)]
+        served = models[0] if len(models) == 1 else None
         has_pair = served is not None and served.ready_pairs > 0
-        if served and has_pair and served.tokenizer_sha256 != self._tokenizer_sha256:
+        expected = self._tokenizer_sha256
+        if served and has_pair and expected not in ("", served.tokenizer_sha256):
             log.error("the workers of the served model have another tokenizer: it is not served")
             served, has_pair = None, False
         if has_pair:

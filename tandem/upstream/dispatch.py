@@ -11,9 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import Client, RequestState
-from frontend.upstream.router_stream import RouterStream
 from tandem.errors import (
     CancelledError,
     DeadlineError,
@@ -23,6 +20,9 @@ from tandem.errors import (
     RefusedError,
     RouterLostError,
 )
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import Client, RequestState
+from tandem.upstream.router_stream import RouterStream
 
 log = logging.getLogger(__name__)
 

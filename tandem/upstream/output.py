@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from google.protobuf.message import DecodeError
 
-from frontend.upstream import rows
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_stream import RouterStream
-from frontend.upstream.runs import Runs
 from tandem.complaints import Complaints
 from tandem.errors import WorkerError
+from tandem.upstream import rows
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.runs import Runs
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns as wire_columns
 

@@ -15,9 +15,9 @@ from typing import Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.upstream.metrics import UpstreamMetrics
-from frontend.upstream.router_stream import RouterStream
 from tandem.byte_budget import ByteBudget
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.tls import PeerTls

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import NamedTuple, Protocol
 
-from frontend.upstream.submission import Submission
 from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError
+from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from frontend.upstream.request_state import RequestState
-from frontend.upstream.router_stream import RouterStream
+from tandem.upstream.request_state import RequestState
+from tandem.upstream.router_stream import RouterStream
 
 _NONE: Mapping[int, RequestState] = MappingProxyType({})
 
