@@ -18,8 +18,9 @@ COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker"),
     ("frontend", "tandem/upstream"),
     ("router",),
+    ("tandem/executor",),
 )
-NOT_WORKERS = ("tandem/upstream/",)
+NOT_WORKERS = ("tandem/upstream/", "tandem/executor/")
 """Parts of `tandem` that no worker is made of."""
 GENERATED = "tandem/v1/"
 WORDS = ROOT / "docs" / "words.md"

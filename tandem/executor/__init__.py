@@ -1,0 +1,45 @@
+"""The Executor API: request-level generation for Python programs, in the names of TensorRT-LLM's
+`tensorrt_llm.bindings.executor`. docs/executor/README.md shows it.
+"""
+
+from tandem.executor.asynchronous import AsyncExecutor
+from tandem.executor.config import BatchingType, ExecutorConfig
+from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError
+from tandem.executor.left_out import NAMES, refuse
+from tandem.executor.requests import (
+    GuidedDecodingParams,
+    GuideType,
+    OutputConfig,
+    Request,
+    RequestType,
+    SamplingConfig,
+)
+from tandem.executor.responses import FinishReason, Response, Result
+from tandem.executor.threaded import Executor
+
+__all__ = [
+    "AsyncExecutor",
+    "BatchingType",
+    "Executor",
+    "ExecutorConfig",
+    "ExecutorError",
+    "FinishReason",
+    "FullError",
+    "GuideType",
+    "GuidedDecodingParams",
+    "NoResultError",
+    "OutputConfig",
+    "Request",
+    "RequestType",
+    "Response",
+    "Result",
+    "SamplingConfig",
+    "ShutDownError",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Raises UnsupportedError for a name of TensorRT-LLM's that is left out."""
+    if name in NAMES:
+        refuse(name, NAMES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,126 @@
+"""The executor for programs with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from math import inf
+from types import TracebackType
+from typing import NoReturn, overload
+
+from tandem.executor.calls import Calls, seconds_of
+from tandem.executor.config import ExecutorConfig
+from tandem.executor.core import ExecutorCore
+from tandem.executor.left_out import METHODS, refuse
+from tandem.executor.remote import RemoteBackend
+from tandem.executor.requests import Request
+from tandem.executor.responses import Response
+from tandem.executor.waiters import Waiter
+
+
+class AsyncExecutor:
+    """The same as Executor, on the event loop on which it is entered: `async with AsyncExecutor(…)
+    as executor`. Only what waits is awaited.
+    """
+
+    def __init__(self, router: str, executor_config: ExecutorConfig | None = None) -> None:
+        """Raises ConfigError where the certificate's files cannot be used."""
+        config = executor_config or ExecutorConfig()
+        core = ExecutorCore(
+            max_queue_size=config.max_queue_size,
+            max_open_sequences=config.max_open_sequences,
+            max_unread_tokens=config.max_unread_tokens,
+        )
+        self._backend = RemoteBackend(router, config, core, nullcontext())
+        self._calls = Calls(config, core, nullcontext(), self._backend.turn_soon)
+
+    def enqueue_request(self, request: Request) -> int:
+        """The same as Executor.enqueue_request does."""
+        return self.enqueue_requests([request])[0]
+
+    def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
+        """The same as Executor.enqueue_requests does."""
+        return self._calls.enqueue(requests)
+
+    @overload
+    async def await_responses(
+        self, request_ids: Sequence[int], timeout: timedelta | float | None = None
+    ) -> list[list[Response]]: ...
+
+    @overload
+    async def await_responses(
+        self,
+        request_ids: int | timedelta | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> list[Response]: ...
+
+    async def await_responses(
+        self,
+        request_ids: int | Sequence[int] | timedelta | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> list[Response] | list[list[Response]]:
+        """As Executor.await_responses. Tasks that wait may be cancelled: nothing is lost."""
+        if isinstance(request_ids, timedelta):
+            request_ids, timeout = None, request_ids
+        self._calls.check_open()
+        until = asyncio.get_running_loop().time() + seconds_of(timeout)
+        if request_ids is None or isinstance(request_ids, int):
+            return await self._await(request_ids, until)
+        return [await self._await(request_id, until) for request_id in request_ids]
+
+    def get_num_responses_ready(self, request_id: int | None = None) -> int:
+        """The same as Executor.get_num_responses_ready does."""
+        return self._calls.ready(request_id)
+
+    def cancel_request(self, request_id: int) -> None:
+        """The same as Executor.cancel_request does."""
+        self._calls.cancel(request_id)
+
+    def can_enqueue_requests(self) -> bool:
+        """Whether it has not been shut down."""
+        return not self._calls.closed
+
+    async def shutdown(self) -> None:
+        """The same as Executor.shutdown does."""
+        self._calls.shut_down()
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def __aenter__(self) -> AsyncExecutor:
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._running = loop.create_task(self._backend.run(started.set))
+        await started.wait()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raises UnsupportedError for a method that is left out."""
+        if name in METHODS:
+            refuse(f"AsyncExecutor.{name}", METHODS[name])
+        raise AttributeError(f"an AsyncExecutor has no {name!r}")
+
+    async def _await(self, request_id: int | None, until: float) -> list[Response]:
+        woken = asyncio.Event()
+        waiter = Waiter(request_id, woken.set)
+        try:
+            async with asyncio.timeout_at(None if until == inf else until):
+                while not (responses := self._calls.read(request_id, waiter)):
+                    if self._calls.closed:
+                        break
+                    await woken.wait()
+                    woken.clear()
+            return responses
+        except TimeoutError:
+            return []
+        finally:
+            self._calls.forget(waiter)

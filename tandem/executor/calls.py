@@ -1,0 +1,95 @@
+"""What both executors do alike: all that does not wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from math import inf
+
+from tandem.executor import submissions
+from tandem.executor.config import ExecutorConfig
+from tandem.executor.core import ExecutorCore
+from tandem.executor.requests import Request
+from tandem.executor.responses import Response
+from tandem.executor.waiters import Waiter
+
+
+def seconds_of(timeout: timedelta | float | None) -> float:
+    """A timeout as a program gives it, in seconds; infinite for None."""
+    if timeout is None:
+        return inf
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+class Calls:
+    """The core under its lock, as a program's calls use it."""
+
+    def __init__(
+        self,
+        config: ExecutorConfig,
+        core: ExecutorCore,
+        lock: AbstractContextManager[object],
+        nudge: Callable[[], object],
+    ) -> None:
+        """`nudge` tells the backend that there may be something to do."""
+        self._config = config
+        self._core = core
+        self._lock = lock
+        self._nudge = nudge
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    def check_open(self) -> None:
+        """Raises ShutDownError after shutdown."""
+        self._core.check_open()
+
+    def enqueue(self, requests: Sequence[Request]) -> list[int]:
+        """Returns ids, in order. Raises ShutDownError and FullError."""
+        asked = [submissions.asked(request, self._config) for request in requests]
+        with self._lock:
+            request_ids = self._core.enqueue(asked, time.monotonic())
+        self._nudge()
+        return request_ids
+
+    def read(self, request_id: int | None, waiter: Waiter) -> list[Response]:
+        """What is ready. Where nothing is, the waiter is woken once there may be. Nothing is after
+        shutdown.
+        """
+        with self._lock:
+            if self._core.closed:
+                return []
+            responses = self._core.read(request_id)
+            if not responses:
+                self._core.wait(waiter)
+        if responses:
+            self._nudge()  # what they held may let others start
+        return responses
+
+    def forget(self, waiter: Waiter) -> None:
+        """The waiter is to be woken no longer."""
+        with self._lock:
+            self._core.forget(waiter)
+
+    def ready(self, request_id: int | None) -> int:
+        """How many responses there are to read. Raises ShutDownError."""
+        with self._lock:
+            self._core.check_open()
+            return self._core.ready(request_id)
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, unless it has ended. Raises ShutDownError."""
+        with self._lock:
+            self._core.check_open()
+            self._core.cancel(request_id)
+        self._nudge()
+
+    def shut_down(self) -> bool:
+        """Returns whether it was open until now."""
+        with self._lock:
+            was_open = not self._core.closed
+            self._core.shut_down()
+        return was_open

@@ -1,0 +1,75 @@
+"""How an executor is set up."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tandem.errors import ConfigError
+from tandem.executor.left_out import refuse, refuses_left_out
+from tandem.keys import MAX_NAME, MAX_WEIGHT
+from tandem.wire import tls
+
+_AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens")
+_ABOVE_ZERO = ("request_timeout_seconds", "router_wait_seconds")
+
+
+class BatchingType(enum.Enum):
+    """Who runs together. Workers let requests join and leave at every step."""
+
+    STATIC = 0
+    INFLIGHT = 1
+
+
+@refuses_left_out
+@dataclass(slots=True, frozen=True)
+class ExecutorConfig:
+    """The first three are TensorRT-LLM's; the rest are Tandem's own."""
+
+    max_beam_width: int = 1
+    batching_type: BatchingType = BatchingType.INFLIGHT
+    max_queue_size: int = 65_536
+    """Requests that may wait here or at the router; one more is refused with FullError."""
+    model: str = ""
+    """The model that requests are for; empty: the only one that the router serves."""
+    max_open_sequences: int = 512
+    """Sequences at the router at once. What is more waits here, by priority: keep it below the
+    router's `max_queue`."""
+    max_unread_tokens: int = 1_000_000
+    """Tokens of responses that nobody has awaited yet, all that open requests may still bring
+    counted in. A request that could bring more waits until others have been read."""
+    request_timeout_seconds: float = 600.0
+    """The time of a request without `allotted_time_ms`."""
+    router_wait_seconds: float = 10.0
+    """Time a request waits while no router takes it, within its deadline."""
+    tls_cert: str = ""
+    """PEM file of a frontend's certificate: for the router an executor is one. Goes with tls_key
+    and tls_ca; without all three gRPC is plaintext."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    tls_peer_name: str = "tandem"
+    tenant: str = ""
+    """Whose requests these are, as a key's name: routers share pairs between tenants, and audit
+    logs name them."""
+    weight: int = 1
+    """How much the tenant gets beside others."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value that can never serve, and UnsupportedError for one that is
+        not offered.
+        """
+        if self.batching_type is not BatchingType.INFLIGHT:
+            refuse("BatchingType.STATIC", "workers let requests join and leave at every step")
+        if self.max_beam_width != 1:
+            refuse("max_beam_width above 1", "beams are not searched")
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        for name in _ABOVE_ZERO:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0")
+        if len(self.tenant) > MAX_NAME or not 1 <= self.weight <= MAX_WEIGHT:
+            raise ConfigError(
+                f"tenant has at most {MAX_NAME} characters, and weight is 1 to {MAX_WEIGHT}"
+            )
+        tls.check(self)

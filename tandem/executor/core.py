@@ -1,0 +1,287 @@
+"""All that an executor decides, without I/O: which requests may be sent, what has come of them, and
+how each ends. Both executors drive it; one does so from threads, and holds a lock.
+
+A program enqueues, reads, cancels and waits; a backend asks for `starts` and `cancels`, and says
+what came. Whatever either does, each request gets exactly one final response, and what nobody has
+read stays within `max_unread_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tandem.errors import TandemError, TooLargeError, WorkerError
+from tandem.executor.errors import FullError, ShutDownError
+from tandem.executor.ranking import Ranking
+from tandem.executor.requests import Request
+from tandem.executor.responses import FinishReason, Response
+from tandem.executor.unread import Completion, Unread
+from tandem.executor.waiters import Waiter, Waiters
+
+FIRST_ID = 1
+
+
+class Asked(NamedTuple):
+    """A request as it is enqueued: what is wrong with it, or else what it may bring."""
+
+    request: Request
+    fault: TandemError | None = None
+    sequences: int = 1
+    tokens: int = 1
+    """The most that may come of it, of all sequences together."""
+    seconds: float = 0.0
+    """Until it times out."""
+
+
+class Start(NamedTuple):
+    """A request that is to be sent now."""
+
+    request_id: int
+    request: Request
+    deadline: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A request whose final response has not been read."""
+
+    asked: Asked
+    unread: Unread
+    deadline: float
+    started: bool = False
+    waits: bool = True
+    """Nothing has come of it."""
+    credit: int = 0
+    """What it holds of `max_unread_tokens`: unread tokens, and those that may still come."""
+
+
+class ExecutorCore:
+    """The requests of one executor, from `enqueue` until their final response is read."""
+
+    def __init__(
+        self, *, max_queue_size: int, max_open_sequences: int, max_unread_tokens: int
+    ) -> None:
+        self._max_queue = max_queue_size
+        self._max_sequences = self._places = max_open_sequences
+        self._max_unread = self._credit = max_unread_tokens
+        self._entries: dict[int, _Entry] = {}
+        self._next_id = FIRST_ID
+        self._queue = Ranking()
+        """Requests that wait here, by priority and arrival."""
+        self._deadlines = Ranking()
+        """Requests that have not ended."""
+        self._cancels: list[int] = []
+        self._waiting = 0
+        """Requests of which nothing has come, here and at the router."""
+        self._ready: dict[int, None] = {}
+        """Requests that have responses, in the order in which they got their first."""
+        self._waiters = Waiters()
+        self._stopped = False
+        self.closed = False
+
+    # --- the program's side ----------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises ShutDownError after `shut_down`."""
+        if self.closed:
+            raise ShutDownError("The executor was shut down")
+
+    def enqueue(self, asked: Sequence[Asked], now: float) -> list[int]:
+        """Returns ids, in order. Raises ShutDownError, and FullError where they do not all fit."""
+        self.check_open()
+        if self._stopped:
+            raise ShutDownError("The executor has failed")
+        if self._waiting + len(asked) > self._max_queue:
+            raise FullError(
+                f"Maximum queue size of {self._max_queue} has been reached, please try again later"
+            )
+        return [self._enqueue(each, now) for each in asked]
+
+    def read(self, request_id: int | None) -> list[Response]:
+        """Responses that are ready, of one request or, for None, of all; they are not given again.
+        An id without a request, or whose final response was read, gives an error response.
+        """
+        if request_id is None:
+            return [each for ready in list(self._ready) for each in self._read(ready)]
+        if request_id not in self._entries:
+            return [self._unknown(request_id)]
+        return self._read(request_id)
+
+    def ready(self, request_id: int | None) -> int:
+        """How many responses there are to read, of one request or, for None, of all."""
+        if request_id is None:
+            return sum(self._entries[each].unread.ready for each in self._ready)
+        entry = self._entries.get(request_id)
+        return 0 if entry is None else entry.unread.ready
+
+    def cancel(self, request_id: int) -> None:
+        """End a request now. One that has ended, or never was, is not touched."""
+        self._end(request_id, FinishReason.CANCELLED)
+
+    def wait(self, waiter: Waiter) -> None:
+        """Wake it once there may be something for it to read, or at shutdown."""
+        self._waiters.add(waiter)
+
+    def forget(self, waiter: Waiter) -> None:
+        """It waits no longer. Where it was woken and has left something, another is woken."""
+        self._waiters.forget(waiter, unread=bool(self._ready))
+
+    def shut_down(self) -> None:
+        """End everything, and wake whoever waits: there is nothing to read any longer. May be
+        called twice.
+        """
+        self.closed = True
+        self._entries.clear()
+        self._ready.clear()
+        self._queue.clear()
+        self._deadlines.clear()
+        self._waiters.wake_all()
+
+    # --- the backend's side ----------------------------------------------------------------------
+
+    def starts(self) -> list[Start]:
+        """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
+        for each sequence or `fail`.
+        """
+        found = []
+        while (first := self._queue.first()) is not None:
+            entry = self._entries[first[0]]
+            asked = entry.asked
+            if asked.sequences > self._places or asked.tokens > self._credit:
+                break
+            self._queue.discard(first[0])
+            self._places -= asked.sequences
+            self._credit -= asked.tokens
+            entry.started, entry.credit = True, asked.tokens
+            found.append(Start(first[0], asked.request, entry.deadline))
+        return found
+
+    def cancels(self) -> list[int]:
+        """Requests that were started, and of which nothing more is wanted."""
+        cancels, self._cancels = self._cancels, []
+        return cancels
+
+    def tokens(
+        self, request_id: int, sequence: int, token_ids: Sequence[int], log_probs: Sequence[float]
+    ) -> None:
+        """They came of a sequence. A request that has ended takes nothing more."""
+        entry = self._open(request_id)
+        if entry is None:
+            return
+        if entry.unread.arrived + len(token_ids) > entry.asked.tokens:
+            self._cancels.append(request_id)
+            self.fail(request_id, WorkerError("More tokens came than were asked for"))
+            return
+        entry.unread.tokens(sequence, token_ids, log_probs)
+        self._changed(request_id, entry)
+
+    def finish(self, request_id: int, sequence: int, completion: Completion) -> None:
+        """A sequence of a request has ended."""
+        if (entry := self._open(request_id)) is not None:
+            entry.unread.finish(sequence, completion)
+            self._changed(request_id, entry)
+
+    def fail(self, request_id: int, error: TandemError) -> None:
+        """A request has failed, all its sequences together."""
+        if (entry := self._open(request_id)) is not None:
+            entry.unread.fail(error)
+            self._changed(request_id, entry)
+
+    def time_out(self, request_id: int) -> None:
+        """The time of a request is over."""
+        self._end(request_id, FinishReason.TIMED_OUT)
+
+    def expire(self, now: float) -> None:
+        """Time out whatever is due."""
+        while (first := self._deadlines.first()) is not None and first[1] <= now:
+            self.time_out(first[0])
+
+    def next_deadline(self) -> float | None:
+        """When `expire` is to be called next; None: nothing is open."""
+        first = self._deadlines.first()
+        return None if first is None else first[1]
+
+    def stop(self, error: TandemError) -> None:
+        """The backend is gone: fail what has not ended, and take nothing new."""
+        self._stopped = True
+        for request_id in list(self._entries):
+            self.fail(request_id, error)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _enqueue(self, asked: Asked, now: float) -> int:
+        request_id = self._next_id
+        self._next_id += 1
+        unread = Unread(request_id, asked.request, asked.sequences)
+        self._entries[request_id] = _Entry(asked, unread, now + asked.seconds)
+        self._waiting += 1
+        self._deadlines.add(request_id, now + asked.seconds)
+        if fault := asked.fault or self._too_large(asked):
+            self.fail(request_id, fault)
+        else:
+            self._queue.add(request_id, -asked.request.priority)
+        return request_id
+
+    def _too_large(self, asked: Asked) -> TooLargeError | None:
+        """Why it could never start; None: it can."""
+        for name, needed, most in (
+            ("max_open_sequences", asked.sequences, self._max_sequences),
+            ("max_unread_tokens", asked.tokens, self._max_unread),
+        ):
+            if needed > most:
+                return TooLargeError(f"The request needs {needed} of {name}, which is {most}")
+        return None
+
+    def _open(self, request_id: int) -> _Entry | None:
+        """A request that has not ended."""
+        entry = self._entries.get(request_id)
+        return None if entry is None or entry.unread.ended else entry
+
+    def _end(self, request_id: int, reason: FinishReason) -> None:
+        """End a request before its time, wherever it is."""
+        if (entry := self._open(request_id)) is not None:
+            if entry.started:
+                self._cancels.append(request_id)
+            entry.unread.finish_all(Completion(reason))
+            self._changed(request_id, entry)
+
+    def _changed(self, request_id: int, entry: _Entry) -> None:
+        """Something came of a request, and may be its end."""
+        if entry.waits:
+            entry.waits = False
+            self._waiting -= 1
+        if entry.unread.ended:
+            self._queue.discard(request_id)
+            self._deadlines.discard(request_id)
+            if entry.started:
+                self._places += entry.asked.sequences
+            self._settle(entry)
+        if entry.unread.ready:
+            self._ready[request_id] = None
+            self._waiters.wake(request_id)
+
+    def _settle(self, entry: _Entry) -> None:
+        """Give back the credit that a request no longer needs."""
+        unread = entry.unread
+        coming = 0 if unread.ended else entry.asked.tokens - unread.arrived
+        if entry.started:
+            self._credit += entry.credit - unread.unread_tokens - coming
+            entry.credit = unread.unread_tokens + coming
+
+    def _read(self, request_id: int) -> list[Response]:
+        entry = self._entries[request_id]
+        responses = entry.unread.read()
+        self._ready.pop(request_id, None)
+        self._settle(entry)
+        if entry.unread.ended:
+            del self._entries[request_id]
+        return responses
+
+    def _unknown(self, request_id: int) -> Response:
+        if FIRST_ID <= request_id < self._next_id:
+            message = f"ReqId {request_id} has already been processed and was terminated."
+        else:
+            message = f"ReqId {request_id} was never given to a request."
+        return Response(request_id, message)

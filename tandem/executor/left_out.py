@@ -1,0 +1,164 @@
+"""What TensorRT-LLM's Executor API has and this one leaves out, and why: it is refused by name, and
+docs/executor/moving-from-tensorrt-llm.md lists it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from tandem.errors import UnsupportedError
+
+_Class = TypeVar("_Class", bound=type)
+
+_BEAMS = "beams are not searched: every sequence is sampled"
+_DRAFTS = "engines draft tokens by their own settings, if at all"
+_INPUTS = "a request is made of token ids alone"
+_ADAPTERS = "no engine here serves adapters"
+_ENCODER = "models are decoders alone"
+_WORKERS = "the workers' own settings say it"
+_RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
+_STATISTICS = "a router's stream carries no statistics; components have /metrics"
+_PHASES = "the router runs both phases of each request, and hands none of them out"
+_LIVE = "a function cannot leave its process: register it with the workers, and name it"
+
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "Request": {
+        "max_new_tokens": "it is the older name of max_tokens",
+        "position_ids": _INPUTS,
+        "external_draft_tokens_config": _DRAFTS,
+        "prompt_tuning_config": _INPUTS,
+        "multimodal_input": _INPUTS,
+        "multimodal_embedding": _INPUTS,
+        "mrope_config": _INPUTS,
+        "lora_config": _ADAPTERS,
+        "lookahead_config": _DRAFTS,
+        "eagle_config": _DRAFTS,
+        "kv_cache_retention_config": "workers evict what was used least recently",
+        "logits_post_processor": _LIVE,
+        "encoder_input_token_ids": _ENCODER,
+        "encoder_input_features": _ENCODER,
+        "encoder_output_length": _ENCODER,
+        "cross_attention_mask": _ENCODER,
+        "skip_cross_attn_blocks": _ENCODER,
+        "context_phase_params": _PHASES,
+        "num_return_sequences": "say it in SamplingConfig",
+        "language_adapter_uid": _ADAPTERS,
+    },
+    "SamplingConfig": {
+        "random_seed": "it is the older name of seed",
+        "min_length": "it is the older name of min_tokens",
+        "top_p_min": "top_p does not decay",
+        "top_p_reset_ids": "top_p does not decay",
+        "top_p_decay": "top_p does not decay",
+        "prompt_ignore_length": "penalties count what the engine counts",
+        "beam_search_diversity_rate": _BEAMS,
+        "length_penalty": _BEAMS,
+        "early_stopping": _BEAMS,
+        "beam_width_array": _BEAMS,
+    },
+    "OutputConfig": {
+        "return_context_logits": _RESULTS,
+        "return_generation_logits": _RESULTS,
+        "return_encoder_output": _ENCODER,
+        "return_perf_metrics": _STATISTICS,
+        "additional_model_outputs": _RESULTS,
+    },
+    "ExecutorConfig": {
+        "scheduler_config": _WORKERS,
+        "kv_cache_config": _WORKERS,
+        "enable_chunked_context": _WORKERS,
+        "normalize_log_probs": "log-probabilities are never divided by a length",
+        "iter_stats_max_iterations": _STATISTICS,
+        "request_stats_max_iterations": _STATISTICS,
+        "max_batch_size": _WORKERS,
+        "max_num_tokens": _WORKERS,
+        "parallel_config": _WORKERS,
+        "peft_cache_config": _ADAPTERS,
+        "logits_post_processor_config": _LIVE,
+        "decoding_config": _DRAFTS,
+        "use_gpu_direct_storage": _WORKERS,
+        "gpu_weights_percent": _WORKERS,
+        "extended_runtime_perf_knob_config": _WORKERS,
+        "debug_config": _WORKERS,
+        "recv_poll_period_ms": "nothing is polled",
+        "max_seq_idle_microseconds": "every request has a deadline instead",
+        "spec_dec_config": _DRAFTS,
+        "guided_decoding_config": "every worker compiles forms of answers",
+        "additional_model_outputs": _RESULTS,
+        "cache_transceiver_config": _WORKERS,
+        "gather_generation_logits": _RESULTS,
+        "fail_fast_on_attention_window_too_large": _WORKERS,
+        "prompt_table_offloading": _INPUTS,
+        "enable_trt_overlap": _WORKERS,
+    },
+}
+"""Arguments, by class. None and False ask for nothing, so they pass."""
+
+NAMES: Mapping[str, str] = {
+    "ContextPhaseParams": _PHASES,
+    "CommunicationMode": _WORKERS,
+    "CommunicationType": _WORKERS,
+    "DebugConfig": _WORKERS,
+    "DecodingConfig": _DRAFTS,
+    "DecodingMode": _DRAFTS,
+    "DisServingRequestStats": _STATISTICS,
+    "DynamicBatchConfig": _WORKERS,
+    "EagleConfig": _DRAFTS,
+    "ExtendedRuntimePerfKnobConfig": _WORKERS,
+    "ExternalDraftTokensConfig": _DRAFTS,
+    "GuidedDecodingConfig": "every worker compiles forms of answers",
+    "InflightBatchingStats": _STATISTICS,
+    "IterationStats": _STATISTICS,
+    "KvCacheConfig": _WORKERS,
+    "KvCacheRetentionConfig": "workers evict what was used least recently",
+    "KvCacheStats": _STATISTICS,
+    "LogitsPostProcessorConfig": _LIVE,
+    "LookaheadDecodingConfig": _DRAFTS,
+    "LoraConfig": _ADAPTERS,
+    "ModelType": "models are decoders alone, and the workers' folder says which",
+    "MropeConfig": _INPUTS,
+    "MultimodalInput": _INPUTS,
+    "OrchestratorConfig": _WORKERS,
+    "ParallelConfig": _WORKERS,
+    "PeftCacheConfig": _ADAPTERS,
+    "PromptTuningConfig": _INPUTS,
+    "RequestPerfMetrics": _STATISTICS,
+    "RequestStage": _STATISTICS,
+    "RequestStats": _STATISTICS,
+    "RequestStatsPerIteration": _STATISTICS,
+    "SchedulerConfig": _WORKERS,
+    "SpeculativeDecodingConfig": _DRAFTS,
+    "StaticBatchingStats": _STATISTICS,
+}
+"""Names of the module."""
+
+METHODS: Mapping[str, str] = {
+    "get_latest_iteration_stats": _STATISTICS,
+    "get_latest_request_stats": _STATISTICS,
+    "get_latest_debug_tensors": _RESULTS,
+    "get_kv_cache_event_manager": _STATISTICS,
+}
+"""Methods of an executor."""
+
+
+def refuses_left_out(made: _Class) -> _Class:
+    """A class whose constructor refuses what `FIELDS` has of it, with UnsupportedError."""
+    reasons = FIELDS[made.__name__]
+    init: Callable[..., None] = made.__init__  # type: ignore[misc]  # it is this class's own
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        for name in given.keys() & reasons.keys():
+            if given.pop(name) not in (None, False):
+                refuse(f"{made.__name__}.{name}", reasons[name])
+        init(self, *args, **given)
+
+    made.__init__ = checked  # type: ignore[misc]
+    return made
+
+
+def refuse(name: str, reason: str) -> NoReturn:
+    """Raises UnsupportedError for something that is left out."""
+    raise UnsupportedError(f"{name} is left out: {reason}", param=name.rpartition(".")[2])

@@ -1,0 +1,229 @@
+"""The backend of an executor whose engines are behind a router: it sends what the core starts, and
+tells it what comes. It runs on one event loop; the core is used under a lock that others share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from prometheus_client import CollectorRegistry
+
+from tandem.complaints import Complaints
+from tandem.errors import DeadlineError, InternalError, TandemError
+from tandem.executor import submissions
+from tandem.executor.config import ExecutorConfig
+from tandem.executor.core import ExecutorCore, Start
+from tandem.executor.responses import FinishReason
+from tandem.executor.unread import Completion
+from tandem.message_limits import MAX_TASK_BYTES
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.request_state import Finish, RequestState
+from tandem.upstream.router_link import RouterLink
+from tandem.wire.tls import PeerTls
+
+log = logging.getLogger(__name__)
+
+_NO_BACKLOG = 2**62
+"""The core bounds what is unread: nobody is given up for reading slowly."""
+_FAILED = "The executor failed; see its log"
+
+
+class RemoteBackend:
+    """The way to the router at `address`, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        address: str,
+        config: ExecutorConfig,
+        core: ExecutorCore,
+        lock: AbstractContextManager[object],
+    ) -> None:
+        """Raises ConfigError where the certificate's files cannot be used."""
+        self._config = config
+        self._core = core
+        self._lock = lock
+        self._metrics = UpstreamMetrics(CollectorRegistry())
+        self._link = RouterLink(address, self._metrics, tls=PeerTls.of(config))
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._brought: list[_Served] = []
+        """Requests for which something came since the last turn."""
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, on_started: Callable[[], object]) -> None:
+        """Hold the stream, and send and receive, until cancelled. From `on_started` on `turn_soon`
+        may be called. Should it fail, the core takes nothing more.
+        """
+        self._loop = asyncio.get_running_loop()
+        complaints = Complaints(log)
+        config = self._config
+        self._demultiplexer = Demultiplexer(
+            self._metrics,
+            complaints,
+            model=config.model,
+            tokenizer_sha256="",
+            max_open=config.max_open_sequences,
+            max_request_bytes=MAX_TASK_BYTES,
+            max_backlog_bytes=_NO_BACKLOG,
+            router_wait_seconds=config.router_wait_seconds,
+        )
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._link.run(self._demultiplexer))
+                on_started()
+        except Exception:
+            log.exception("the executor has failed")
+        finally:
+            self._turn_due = True  # there will be no turn any more
+            with self._lock:
+                self._core.stop(InternalError(_FAILED))
+            if self._timer is not None:
+                self._timer.cancel()
+            complaints.close()
+
+    def turn_soon(self) -> None:
+        """There is something for the backend to do: the program asked or read. On the loop only."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def turn_soon_from_elsewhere(self) -> None:
+        """The same as `turn_soon`, for other threads."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        """Tell the core what came, and do what it says."""
+        self._turn_due = False
+        now = time.monotonic()
+        core = self._core
+        brought, self._brought = self._brought, []
+        with self._lock:
+            for served in brought:
+                served.tell(core)
+            core.expire(now)
+            starts, cancels = core.starts(), core.cancels()
+            deadline = core.next_deadline()
+        for start in starts:
+            self._start(start)
+        for request_id in cancels:
+            if request_id in self._serving:
+                self._serving[request_id].cancel()
+        if deadline is not None and (self._timer is None or deadline < self._due):
+            self._arm(deadline, now)
+
+    def _arm(self, deadline: float, now: float) -> None:
+        """Have a turn at a deadline, which is the next one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def _start(self, start: Start) -> None:
+        task = self._tasks.create_task(self._serve(start))
+        self._serving[start.request_id] = task
+        task.add_done_callback(lambda _: self._serving.pop(start.request_id))
+
+    async def _serve(self, start: Start) -> None:
+        """Have one request answered. Cancelling it cancels the request."""
+        try:
+            served = await self._send(start)
+            error = served.state.error
+        except TandemError as refusal:
+            served, error = None, refusal
+        except Exception:  # what one request is must not end the others
+            log.exception("a request cannot be served")
+            served, error = None, InternalError(_FAILED)
+        with self._lock:
+            if served is not None:
+                served.tell(self._core)
+            if isinstance(error, DeadlineError):
+                self._core.time_out(start.request_id)
+            elif error is not None:
+                self._core.fail(start.request_id, error)
+        self.turn_soon()
+
+    async def _send(self, start: Start) -> _Served:
+        """Until it has ended at the router. Raises TandemError where it cannot be sent."""
+        left = start.deadline - time.monotonic()
+        model = await self._demultiplexer.served_model(_PROGRAM, left)
+        left = max(0.001, start.deadline - time.monotonic())
+        submission = submissions.submission(
+            start.request_id, start.request, model, self._config, seconds=left
+        )
+        with self._demultiplexer.submit(submission, _PROGRAM) as state:
+            served = _Served(start, state, self._bring)
+            state.pump = served.pump
+            await state.over()
+            state.pump = None  # they hold each other
+            return served
+
+    def _bring(self, served: _Served) -> None:
+        self._brought.append(served)
+        self.turn_soon()
+
+
+class _Served:
+    """A request at the router, and what came of it and was not yet told to the core."""
+
+    def __init__(
+        self, start: Start, state: RequestState, bring: Callable[[_Served], object]
+    ) -> None:
+        self.state = state
+        self._id = start.request_id
+        self._end_id = start.request.end_id
+        self._stops = submissions.stop_tokens(start.request)
+        self._bring = bring
+        self._brought = False
+        self._last_tokens: dict[int, int] = {}
+
+    def pump(self) -> bool:
+        """Something came; it is told with what other requests got by the same message."""
+        if not self._brought:
+            self._brought = True
+            self._bring(self)
+        return True
+
+    def tell(self, core: ExecutorCore) -> None:
+        """Tell the core all that came. The lock is held."""
+        self._brought = False
+        rows, ended = self.state.take()
+        for choice, _, token_ids, logprobs in rows:
+            if token_ids:
+                values = [value for entry in logprobs for value in entry.logprob]
+                core.tokens(self._id, choice, token_ids, values)
+                self._last_tokens[choice] = token_ids[-1]
+        for finish in ended:
+            core.finish(self._id, finish.choice, self._completion(finish))
+
+    def _completion(self, finish: Finish) -> Completion:
+        if finish.reason == submissions.WITHHELD:
+            return Completion(FinishReason.STOP_WORDS, finish.stop_reason or "", withheld=True)
+        if finish.reason == "length":
+            return Completion(FinishReason.LENGTH)
+        last = self._last_tokens.get(finish.choice)
+        stopped = last in self._stops and last != self._end_id
+        return Completion(FinishReason.STOP_WORDS if stopped else FinishReason.END_ID)
+
+
+class _Program:
+    """The client of every request. It does not go away: it cancels."""
+
+    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
+        """It never goes, and never stalls."""
+
+    def abort(self) -> None:
+        """Nothing is buffered for it but in the core."""
+
+
+_PROGRAM = _Program()

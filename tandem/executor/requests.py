@@ -1,0 +1,118 @@
+"""What a program asks an executor for. Names and meanings are those of TensorRT-LLM's Executor API;
+docs/executor/moving-from-tensorrt-llm.md says where they differ.
+
+Values are judged once a request is enqueued, and come back as an error in its response.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import ClassVar
+
+from tandem.executor.left_out import refuses_left_out
+
+
+class RequestType(enum.Enum):
+    """Which phases a request is to go through. The router runs both of them for each."""
+
+    REQUEST_TYPE_CONTEXT_AND_GENERATION = 0
+    REQUEST_TYPE_CONTEXT_ONLY = 1
+    REQUEST_TYPE_GENERATION_ONLY = 2
+
+
+@refuses_left_out
+@dataclass(slots=True)
+class SamplingConfig:
+    """How tokens are chosen. Without `top_k` above 1, `top_p` and `min_p` it is greedy, whatever
+    the temperature, as it is there.
+    """
+
+    beam_width: int = 1
+    """1: beams are not searched."""
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    """Sequence i of a request is sampled with seed + i. None: by chance."""
+    temperature: float | None = None
+    min_tokens: int | None = None
+    """None before so many: the logits processor `min_new_tokens`."""
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    """The logits processor `no_repeat_ngram`."""
+    num_return_sequences: int | None = None
+    min_p: float | None = None
+
+
+@refuses_left_out
+@dataclass(slots=True)
+class OutputConfig:
+    """What results hold beside the generated tokens."""
+
+    return_log_probs: bool = False
+    exclude_input_from_output: bool = False
+    """False: a result that is not streamed begins with the prompt."""
+
+
+class GuideType(enum.Enum):
+    """What a guide is written in."""
+
+    JSON = 0
+    JSON_SCHEMA = 1
+    REGEX = 2
+    EBNF_GRAMMAR = 3
+    STRUCTURAL_TAG = 4
+
+
+@dataclass(slots=True)
+class GuidedDecodingParams:
+    """The form that an answer is to have."""
+
+    guide_type: GuideType
+    guide: str | None = None
+    """A JSON Schema, a regular expression or a grammar, as text; None for JSON."""
+
+
+@refuses_left_out
+@dataclass(slots=True)
+class Request:
+    """One prompt, and what is to come of it."""
+
+    BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
+
+    input_token_ids: Sequence[int]
+    max_tokens: int = field(kw_only=True)
+    """The most of each sequence; at least 1."""
+    streaming: bool = field(default=False, kw_only=True)
+    """True: a response for each token. False: one for each sequence, once it is whole."""
+    sampling_config: SamplingConfig = field(default_factory=SamplingConfig, kw_only=True)
+    output_config: OutputConfig = field(default_factory=OutputConfig, kw_only=True)
+    end_id: int | None = field(default=None, kw_only=True)
+    """The token that ends a sequence, as the model's own does then. None: nothing does but
+    `stop_words` and `max_tokens`."""
+    pad_id: int | None = field(default=None, kw_only=True)
+    """Taken and never needed: what one response holds is of one sequence, so nothing is padded."""
+    bad_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
+    """Runs of tokens that must not come: the logits processor `banned_sequences`."""
+    stop_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
+    """Tokens that end a sequence, each a list of one."""
+    embedding_bias: Sequence[float] | None = field(default=None, kw_only=True)
+    """Added to the logits, one number for each token of the vocabulary; an array serves too."""
+    logits_post_processor_name: str | None = field(default=None, kw_only=True)
+    """A callback that the workers know by this name."""
+    client_id: int | None = field(default=None, kw_only=True)
+    """The program's own: responses and callbacks are given it."""
+    return_all_generated_tokens: bool = field(default=False, kw_only=True)
+    """With `streaming`: each response holds all tokens that its sequence has so far."""
+    priority: float = field(default=0.5, kw_only=True)
+    """0 to 1; of requests that wait, the one with the highest starts first."""
+    type: RequestType = field(default=RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION, kw_only=True)
+    guided_decoding_params: GuidedDecodingParams | None = field(default=None, kw_only=True)
+    allotted_time_ms: timedelta | int | None = field(default=None, kw_only=True)
+    """From `enqueue_request` on; an int is of milliseconds. Then the request ends as TIMED_OUT."""
+    cache_salt_id: int | None = field(default=None, kw_only=True)
+    """Cached prefixes are those of requests with the same one."""

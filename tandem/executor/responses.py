@@ -1,0 +1,74 @@
+"""What an executor answers: responses, each with a result or an error."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from tandem.executor.errors import NoResultError
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence has ended."""
+
+    NOT_FINISHED = 0
+    END_ID = 1
+    """The end token, or the end of the form that was asked for."""
+    STOP_WORDS = 2
+    """A stop word, or the operator's hook or classifier: `Result.withheld` says so."""
+    LENGTH = 3
+    TIMED_OUT = 4
+    CANCELLED = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What came of one sequence of a request."""
+
+    is_final: bool
+    """It is the request's last response."""
+    output_token_ids: list[list[int]]
+    """In a list of one beam. With `streaming` the token that came, or all so far; else prompt and
+    answer."""
+    finish_reasons: list[FinishReason] = field(default_factory=lambda: [FinishReason.NOT_FINISHED])
+    """In a list of one beam."""
+    log_probs: list[list[float]] | None = None
+    """Those of the generated tokens that are new in this response."""
+    cum_log_probs: list[float] | None = None
+    """The sum of all of the sequence so far."""
+    sequence_index: int = 0
+    is_sequence_final: bool = False
+    """It is the sequence's last response."""
+    withheld: bool = False
+    """A hook or a classifier of the deployment ended the sequence."""
+    stop_reason: str = ""
+    """That hook's reason or the classifier's name, with `withheld`."""
+
+
+@dataclass(slots=True, frozen=True)
+class Response:
+    """What came of a request: a result, or the error that ended it."""
+
+    request_id: int
+    content: Result | str
+    """The result, or what the error says."""
+    client_id: int | None = None
+    error_code: str = ""
+    """The `code` of an error, as classes of tandem.errors have it; empty for an unknown id."""
+
+    def has_error(self) -> bool:
+        return isinstance(self.content, str)
+
+    @property
+    def error_msg(self) -> str:
+        """Raises NoResultError where there is a result."""
+        if not isinstance(self.content, str):
+            raise NoResultError(f"request {self.request_id} has a result, and no error")
+        return self.content
+
+    @property
+    def result(self) -> Result:
+        """Raises NoResultError where there is an error."""
+        if isinstance(self.content, str):
+            raise NoResultError(f"request {self.request_id} has no result: {self.content}")
+        return self.content

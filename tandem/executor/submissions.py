@@ -1,0 +1,227 @@
+"""From a program's Request to a Submission for a router, or to the error that says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tandem import ids, sampling, token_limits
+from tandem.endings import WithheldReason
+from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
+from tandem.executor.config import ExecutorConfig
+from tandem.executor.core import Asked
+from tandem.executor.requests import GuidedDecodingParams, GuideType, Request, RequestType
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.sampling import TOP_K_OFF
+from tandem.upstream.submission import Prompt, Submission
+from tandem.v1 import common_pb2, router_pb2
+
+_ANY_JSON = {"type": ["object", "array"]}
+_PRIORITIES = 2000
+"""Steps between the priorities 0 and 1 on the wire, on which 0 is what nobody asked for."""
+WITHHELD: WithheldReason = "content_filter"
+"""What a Submission calls the end of a withheld output, and nothing else."""
+
+
+def asked(request: Request, config: ExecutorConfig) -> Asked:
+    """What the core is to know of a request. Whatever can be wrong with it without a look at the
+    model is its `fault`.
+    """
+    try:
+        request = _snapshot(request)
+        n = request.sampling_config.num_return_sequences
+        sequences = _count("num_return_sequences", 1 if n is None else n)
+        max_tokens = _count("max_tokens", request.max_tokens)
+        seconds = _seconds(request.allotted_time_ms, config.request_timeout_seconds)
+        _check(request)
+    except RequestError as error:
+        return Asked(request, error)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        return Asked(request, InvalidRequestError(f"a field is of a wrong kind: {error}"))
+    return Asked(request, None, sequences, sequences * max_tokens, seconds)
+
+
+def submission(
+    request_id: int,
+    request: Request,
+    served: router_pb2.ServedModel,
+    config: ExecutorConfig,
+    *,
+    seconds: float,
+) -> Submission:
+    """What goes to a router that serves such a model. `seconds` are left of its time.
+
+    Raises RequestError, naming the field.
+    """
+    vocabulary = served.limits.vocabulary
+    prompt = request.input_token_ids
+    token_limits.check_token_ids(prompt, vocabulary, param="input_token_ids")
+    params = _sampling(request, vocabulary)
+    sampling.check_ranges(params)
+    params.ClearField("max_tokens")
+    entries = list(_processors(request_id, request))
+    salt = request.cache_salt_id
+    return Submission(
+        id=f"executor-{request_id}",
+        trace_id=ids.new_trace_id(),
+        model=served.name,
+        prompts=[Prompt(token_ids=prompt, max_tokens=request.max_tokens)],
+        n=request.sampling_config.num_return_sequences or 1,
+        sampling=params,
+        logits=LogitsProcessorSpec(tuple(entries)) if entries else None,
+        streaming=request.streaming,
+        want_token_ids=True,
+        want_report=False,
+        want_external_scores=False,
+        metadata={},
+        withheld_reason=WITHHELD,
+        timeout_seconds=seconds,
+        priority=round((request.priority - 0.5) * _PRIORITIES),
+        tenant=config.tenant,
+        weight=config.weight,
+        cache_salt="" if salt is None else str(salt),
+    )
+
+
+def stop_tokens(request: Request) -> frozenset[int]:
+    """Tokens that end a sequence as a stop word."""
+    return frozenset(word[0] for word in request.stop_words or ())
+
+
+def _snapshot(request: Request) -> Request:
+    """The request as it is now: the program may change its own for the next one."""
+    return replace(
+        request,
+        input_token_ids=_values(request.input_token_ids),
+        sampling_config=copy(request.sampling_config),
+        output_config=copy(request.output_config),
+    )
+
+
+def _values(given: Any) -> list[Any]:
+    """A list of plain numbers, also from an array."""
+    return list(given.tolist() if hasattr(given, "tolist") else given)
+
+
+def _check(request: Request) -> None:
+    """Raises RequestError for what no model can take."""
+    if not request.input_token_ids:
+        raise InvalidRequestError("the prompt has no tokens", param="input_token_ids")
+    if request.type is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
+        raise UnsupportedError("a router runs both phases of each request", param="type")
+    if request.sampling_config.beam_width != 1:
+        raise UnsupportedError("beams are not searched: beam_width is 1", param="beam_width")
+    if not 0 <= request.priority <= 1:
+        raise InvalidRequestError("priority must be from 0 to 1", param="priority")
+    for word in request.stop_words or ():
+        if len(word) != 1:
+            raise UnsupportedError("a stop word is one token", param="stop_words")
+    for each in request.bad_words or ():
+        if not each:
+            raise InvalidRequestError("a bad word has no tokens", param="bad_words")
+    _form(request.guided_decoding_params)
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or not 1 <= value <= sampling.MAX_INT32:
+        raise InvalidRequestError(f"{name} must be a whole number of at least 1", param=name)
+    return value
+
+
+def _seconds(allotted: timedelta | int | None, default: float) -> float:
+    if allotted is None:
+        return default
+    seconds = allotted.total_seconds() if isinstance(allotted, timedelta) else allotted / 1000
+    if not seconds > 0:
+        raise InvalidRequestError("allotted_time_ms must be above 0", param="allotted_time_ms")
+    return seconds
+
+
+def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
+    config = request.sampling_config
+    top_k, top_p = config.top_k or 0, config.top_p or 0.0
+    sampled = top_k > 1 or (top_k != 1 and (top_p > 0 or config.min_p is not None))
+    stops = [] if request.end_id is None else [request.end_id]
+    stops += stop_tokens(request)
+    token_limits.check_token_ids(stops, vocabulary, param="stop_words")
+    try:
+        return common_pb2.SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=_or(config.temperature, 1.0) if sampled else 0.0,
+            top_p=top_p or 1.0,
+            top_k=top_k or TOP_K_OFF,
+            min_p=config.min_p or 0.0,
+            frequency_penalty=config.frequency_penalty or 0.0,
+            presence_penalty=config.presence_penalty or 0.0,
+            repetition_penalty=_or(config.repetition_penalty, 1.0),
+            seed=config.seed,
+            stop_token_ids=stops,
+            ignore_eos=request.end_id is None and request.guided_decoding_params is None,
+            logit_bias=_bias(request.embedding_bias, vocabulary),
+            logprobs=0 if request.output_config.return_log_probs else None,
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"sampling_config: {error}", param="sampling_config") from error
+
+
+def _bias(given: Sequence[float] | None, vocabulary: int) -> dict[int, float]:
+    """What differs from 0 of a bias on the whole vocabulary."""
+    if given is None:
+        return {}
+    values = _values(given)
+    if len(values) != vocabulary:
+        raise InvalidRequestError(
+            f"embedding_bias has {len(values)} numbers; the vocabulary has {vocabulary} tokens",
+            param="embedding_bias",
+        )
+    return {token_id: value for token_id, value in enumerate(values) if value}
+
+
+def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEntry]:
+    """The logits processors behind a request's fields, in the order in which they apply."""
+    config = request.sampling_config
+    if (form := _form(request.guided_decoding_params)) is not None:
+        yield form
+    if request.bad_words:
+        words = [list(word) for word in request.bad_words]
+        yield LogitsProcessorEntry("banned_sequences", {"sequences": words})
+    if config.no_repeat_ngram_size:
+        yield LogitsProcessorEntry("no_repeat_ngram", {"size": config.no_repeat_ngram_size})
+    if config.min_tokens and request.end_id is not None:
+        args = {"count": config.min_tokens, "eos_token_ids": [request.end_id]}
+        yield LogitsProcessorEntry("min_new_tokens", args)
+    if request.logits_post_processor_name is not None:
+        caller: dict[str, int] = {"request_id": request_id}
+        if request.client_id is not None:
+            caller["client_id"] = request.client_id
+        yield LogitsProcessorEntry(request.logits_post_processor_name, caller)
+
+
+def _form(params: GuidedDecodingParams | None) -> LogitsProcessorEntry | None:
+    """The form that an answer is to have. Raises RequestError for one that cannot be."""
+    if params is None:
+        return None
+    name = "guided_decoding_params"
+    if params.guide_type is GuideType.JSON:
+        return LogitsProcessorEntry("json_schema", {"schema": _ANY_JSON})
+    if params.guide_type is GuideType.STRUCTURAL_TAG:
+        raise UnsupportedError("structural tags are not offered", param=name)
+    if not params.guide:
+        raise InvalidRequestError(f"{params.guide_type.name} needs a guide", param=name)
+    match params.guide_type:
+        case GuideType.REGEX:
+            return LogitsProcessorEntry("regex", {"pattern": params.guide})
+        case GuideType.EBNF_GRAMMAR:
+            return LogitsProcessorEntry("ebnf", {"grammar": params.guide})
+    try:
+        return LogitsProcessorEntry("json_schema", {"schema": json.loads(params.guide)})
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the schema is no JSON: {error}", param=name) from error
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,158 @@
+"""The executor for programs with threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import NoReturn, overload
+
+import uvloop
+
+from tandem.executor.calls import Calls, seconds_of
+from tandem.executor.config import ExecutorConfig
+from tandem.executor.core import ExecutorCore
+from tandem.executor.left_out import METHODS, refuse
+from tandem.executor.remote import RemoteBackend
+from tandem.executor.requests import Request
+from tandem.executor.responses import Response
+from tandem.executor.waiters import Waiter
+
+_STOP_SECONDS = 10.0
+"""Longest wait for the thread at shutdown."""
+
+
+class Executor:
+    """Runs requests at the router of a Tandem stack, "host:port". Any thread may call it; a thread
+    of its own talks to the router. As a context manager it is shut down at the end.
+    """
+
+    def __init__(self, router: str, executor_config: ExecutorConfig | None = None) -> None:
+        """Does not wait for the router: requests do. Raises ConfigError where the certificate's
+        files cannot be used.
+        """
+        config = executor_config or ExecutorConfig()
+        lock = threading.Lock()
+        core = ExecutorCore(
+            max_queue_size=config.max_queue_size,
+            max_open_sequences=config.max_open_sequences,
+            max_unread_tokens=config.max_unread_tokens,
+        )
+        self._backend = RemoteBackend(router, config, core, lock)
+        self._calls = Calls(config, core, lock, self._backend.turn_soon_from_elsewhere)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tandem-executor", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    def enqueue_request(self, request: Request) -> int:
+        """Returns the request's id, without waiting. What is wrong with the request comes as its
+        response. Raises FullError where `max_queue_size` requests wait, and ShutDownError.
+        """
+        return self.enqueue_requests([request])[0]
+
+    def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Returns their ids, in order: of all of them, or of none where it raises FullError."""
+        return self._calls.enqueue(requests)
+
+    @overload
+    def await_responses(
+        self, request_ids: Sequence[int], timeout: timedelta | float | None = None
+    ) -> list[list[Response]]: ...
+
+    @overload
+    def await_responses(
+        self,
+        request_ids: int | timedelta | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> list[Response]: ...
+
+    def await_responses(
+        self,
+        request_ids: int | Sequence[int] | timedelta | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> list[Response] | list[list[Response]]:
+        """Responses that are ready, once there is one: of any request, of the one with this id, or
+        a list for each of these ids, in their order. A timeout (of seconds, or a timedelta, which
+        may also be given alone) bounds the whole call; where it passes there may be none.
+
+        The id of a request whose final response was read, or of none, gives an error response.
+        Raises ShutDownError; a call that waits at shutdown returns without it.
+        """
+        if isinstance(request_ids, timedelta):
+            request_ids, timeout = None, request_ids
+        self._calls.check_open()
+        until = time.monotonic() + seconds_of(timeout)
+        if request_ids is None or isinstance(request_ids, int):
+            return self._await(request_ids, until)
+        return [self._await(request_id, until) for request_id in request_ids]
+
+    def get_num_responses_ready(self, request_id: int | None = None) -> int:
+        """How many responses `await_responses` would return now, without an id of all requests."""
+        return self._calls.ready(request_id)
+
+    def cancel_request(self, request_id: int) -> None:
+        """End a request: it gets a final response with CANCELLED. One that has ended is not
+        touched.
+        """
+        self._calls.cancel(request_id)
+
+    def can_enqueue_requests(self) -> bool:
+        """Whether it has not been shut down."""
+        return not self._calls.closed
+
+    def shutdown(self) -> None:
+        """Cancel what is open, wake whoever waits, and stop. Later calls raise ShutDownError, but
+        this one.
+        """
+        if self._calls.shut_down():
+            with suppress(RuntimeError):  # the thread has failed, and its loop is closed
+                self._loop.call_soon_threadsafe(self._running.cancel)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_SECONDS)
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raises UnsupportedError for a method that is left out."""
+        if name in METHODS:
+            refuse(f"Executor.{name}", METHODS[name])
+        raise AttributeError(f"an Executor has no {name!r}")
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _await(self, request_id: int | None, until: float) -> list[Response]:
+        woken = threading.Event()
+        waiter = Waiter(request_id, woken.set)
+        try:
+            while not (responses := self._calls.read(request_id, waiter)):
+                left = min(until - time.monotonic(), threading.TIMEOUT_MAX)
+                if self._calls.closed or not woken.wait(left):
+                    break
+                woken.clear()
+            return responses
+        finally:
+            self._calls.forget(waiter)
+
+    def _run(self) -> None:
+        """The thread: it ends at shutdown."""
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running = self._loop.create_task(self._backend.run(self._started.set))
+        await asyncio.wait([self._running])

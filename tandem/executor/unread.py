@@ -1,0 +1,168 @@
+"""One request's responses that nobody has awaited yet, kept as the tokens that they are made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tandem.errors import TandemError
+from tandem.executor.requests import Request
+from tandem.executor.responses import FinishReason, Response, Result
+
+
+class Completion(NamedTuple):
+    """How and why a sequence of a request ended."""
+
+    reason: FinishReason
+    stop_reason: str = ""
+    withheld: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """What came of one sequence, and makes a response for each token, or one in all."""
+
+    sequence: int
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    completion: Completion | None = None
+    final: bool = False
+    """It ends the request."""
+
+
+class Unread:
+    """What came of one request, in the order in which it is to be read.
+
+    Tokens of a request that does not stream are held back until their sequence has ended.
+    """
+
+    def __init__(self, request_id: int, request: Request, sequences: int) -> None:
+        self._id = request_id
+        self._request = request
+        self._pieces: deque[_Piece] = deque()
+        self._held = {number: _Piece(number) for number in range(sequences)}
+        """What sequences that have not ended have beside `_pieces`."""
+        self._so_far: list[list[int]] = [[] for _ in range(sequences)]
+        """What was read of each, where each response is to hold all of it."""
+        self._cumulative = [0.0] * sequences
+        self._error: TandemError | None = None
+        self.ready = 0
+        """Responses that can be read."""
+        self.arrived = 0
+        """Tokens that came."""
+        self.unread_tokens = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self._error is not None or not self._held
+
+    def tokens(self, sequence: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+        """They came of a sequence that has not ended."""
+        piece = self._held[sequence]
+        self.arrived += len(token_ids)
+        self.unread_tokens += len(token_ids)
+        piece.token_ids += token_ids
+        piece.log_probs += log_probs
+        if self._request.streaming and token_ids:
+            self.ready += len(token_ids)
+            self._pieces.append(piece)
+            self._held[sequence] = _Piece(sequence)
+
+    def finish(self, sequence: int, completion: Completion) -> None:
+        """A sequence has ended. The last of its unread responses says so, or one of its own."""
+        held = self._held.pop(sequence)
+        piece = self._last_of(sequence) if self._request.streaming else None
+        if piece is None:
+            piece = held
+            self._pieces.append(piece)
+            self.ready += 1
+        piece.completion = completion
+        if not self._held:
+            self._make_final(piece)
+
+    def finish_all(self, completion: Completion) -> None:
+        """End every sequence that has not ended."""
+        for sequence in list(self._held):
+            self.finish(sequence, completion)
+
+    def fail(self, error: TandemError) -> None:
+        """End the request: what can be read already stays, and the error comes last."""
+        for piece in self._held.values():
+            self.unread_tokens -= len(piece.token_ids)
+        self._held.clear()
+        self._error = error
+        self.ready += 1
+
+    def read(self) -> list[Response]:
+        """All responses that are ready; they are not given again."""
+        responses = [response for piece in self._pieces for response in self._responses(piece)]
+        self._pieces.clear()
+        if self._error is not None:
+            responses.append(self._failure(self._error))
+            self._error = None
+        self.ready = 0
+        self.unread_tokens = sum(len(piece.token_ids) for piece in self._held.values())
+        return responses
+
+    def _last_of(self, sequence: int) -> _Piece | None:
+        return next((each for each in reversed(self._pieces) if each.sequence == sequence), None)
+
+    def _make_final(self, piece: _Piece) -> None:
+        """Let it be read after all others: nothing follows what says that it is the last."""
+        if self._pieces[-1] is not piece:
+            self._pieces.remove(piece)
+            self._pieces.append(piece)
+        piece.final = True
+
+    def _responses(self, piece: _Piece) -> Iterator[Response]:
+        count = len(piece.token_ids)
+        if not self._request.streaming or count <= 1:
+            yield self._response(piece, piece.token_ids, piece.log_probs, last=True)
+            return
+        for place in range(count):
+            part = slice(place, place + 1)
+            last = place == count - 1
+            yield self._response(piece, piece.token_ids[part], piece.log_probs[part], last=last)
+
+    def _response(
+        self, piece: _Piece, token_ids: list[int], log_probs: list[float], *, last: bool
+    ) -> Response:
+        sequence, request = piece.sequence, self._request
+        completion = piece.completion if last else None
+        wants = request.output_config.return_log_probs
+        self._cumulative[sequence] += sum(log_probs)
+        result = Result(
+            is_final=last and piece.final,
+            output_token_ids=[self._shown(sequence, token_ids)],
+            log_probs=[log_probs] if wants else None,
+            cum_log_probs=[self._cumulative[sequence]] if wants else None,
+            sequence_index=sequence,
+            is_sequence_final=completion is not None,
+        )
+        if completion is not None:
+            result.finish_reasons = [completion.reason]
+            result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
+        return Response(self._id, result, request.client_id)
+
+    def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:
+        request = self._request
+        if request.streaming:
+            if not request.return_all_generated_tokens:
+                return token_ids
+            self._so_far[sequence] += token_ids
+            return list(self._so_far[sequence])
+        if request.output_config.exclude_input_from_output:
+            return token_ids
+        return [*request.input_token_ids, *token_ids]
+
+    def _failure(self, error: TandemError) -> Response:
+        return failure(self._id, error, self._request.client_id)
+
+
+def failure(request_id: int, error: TandemError, client_id: int | None) -> Response:
+    """The response of a request that an error ended."""
+    message = error.message or error.code
+    return Response(request_id, message, client_id, error.code)

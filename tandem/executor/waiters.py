@@ -1,0 +1,60 @@
+"""Who waits for responses: of one request, or of any."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class Waiter:
+    """Somebody who is woken once, and then looks whether there is something to read."""
+
+    __slots__ = ("request_id", "wake")
+
+    def __init__(self, request_id: int | None, wake: Callable[[], object]) -> None:
+        """`request_id`: whose responses it waits for; None: any."""
+        self.request_id = request_id
+        self.wake = wake
+
+
+class Waiters:
+    """All who wait for one request are woken together; of those who wait for any, one at a time."""
+
+    def __init__(self) -> None:
+        self._any: deque[Waiter] = deque()
+        self._of: dict[int, list[Waiter]] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        """It is to be woken; it has looked, and there was nothing."""
+        if waiter.request_id is None:
+            self._any.append(waiter)
+        else:
+            self._of.setdefault(waiter.request_id, []).append(waiter)
+
+    def wake(self, request_id: int) -> None:
+        """There is something to read of this request."""
+        for waiter in self._of.pop(request_id, ()):
+            waiter.wake()
+        if self._any:
+            self._any.popleft().wake()
+
+    def forget(self, waiter: Waiter, *, unread: bool) -> None:
+        """It waits no longer. `unread`: there is something left for whoever waits for any."""
+        if waiter.request_id is not None:
+            waiting = self._of.get(waiter.request_id, [])
+            if waiter in waiting:
+                waiting.remove(waiter)
+                if not waiting:
+                    del self._of[waiter.request_id]
+        elif waiter in self._any:
+            self._any.remove(waiter)
+        elif unread and self._any:
+            self._any.popleft().wake()
+
+    def wake_all(self) -> None:
+        """Nothing will come any longer."""
+        waiting = [*self._any, *(each for found in self._of.values() for each in found)]
+        self._any.clear()
+        self._of.clear()
+        for waiter in waiting:
+            waiter.wake()
