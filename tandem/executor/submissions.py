@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -57,6 +58,43 @@ def submission(
 
     Raises RequestError, naming the field.
     """
+    try:
+        return _submission(request_id, request, served, config, seconds)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"a field is of a wrong kind: {error}") from error
+
+
+def stop_tokens(request: Request) -> frozenset[int]:
+    """Tokens that end a sequence as a stop word."""
+    return frozenset(word[0] for word in request.stop_words or ())
+
+
+def _snapshot(request: Request) -> Request:
+    """The request as it is now: the program may change its own for the next one."""
+    try:
+        prompt = array("I", _values(request.input_token_ids))
+    except (TypeError, OverflowError) as error:
+        raise InvalidRequestError("input_token_ids must be token ids") from error
+    return replace(
+        request,
+        input_token_ids=prompt,
+        sampling_config=copy(request.sampling_config),
+        output_config=copy(request.output_config),
+    )
+
+
+def _values(given: Any) -> list[Any]:
+    """A list of plain numbers, also from an array."""
+    return list(given.tolist() if hasattr(given, "tolist") else given)
+
+
+def _submission(
+    request_id: int,
+    request: Request,
+    served: router_pb2.ServedModel,
+    config: ExecutorConfig,
+    seconds: float,
+) -> Submission:
     vocabulary = served.limits.vocabulary
     prompt = request.input_token_ids
     token_limits.check_token_ids(prompt, vocabulary, param="input_token_ids")
@@ -87,26 +125,6 @@ def submission(
     )
 
 
-def stop_tokens(request: Request) -> frozenset[int]:
-    """Tokens that end a sequence as a stop word."""
-    return frozenset(word[0] for word in request.stop_words or ())
-
-
-def _snapshot(request: Request) -> Request:
-    """The request as it is now: the program may change its own for the next one."""
-    return replace(
-        request,
-        input_token_ids=_values(request.input_token_ids),
-        sampling_config=copy(request.sampling_config),
-        output_config=copy(request.output_config),
-    )
-
-
-def _values(given: Any) -> list[Any]:
-    """A list of plain numbers, also from an array."""
-    return list(given.tolist() if hasattr(given, "tolist") else given)
-
-
 def _check(request: Request) -> None:
     """Raises RequestError for what no model can take."""
     if not request.input_token_ids:
@@ -117,6 +135,8 @@ def _check(request: Request) -> None:
         raise UnsupportedError("beams are not searched: beam_width is 1", param="beam_width")
     if not 0 <= request.priority <= 1:
         raise InvalidRequestError("priority must be from 0 to 1", param="priority")
+    if not isinstance(request.client_id, int | None):
+        raise InvalidRequestError("client_id must be a whole number", param="client_id")
     for word in request.stop_words or ():
         if len(word) != 1:
             raise UnsupportedError("a stop word is one token", param="stop_words")
@@ -148,24 +168,21 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
     stops = [] if request.end_id is None else [request.end_id]
     stops += stop_tokens(request)
     token_limits.check_token_ids(stops, vocabulary, param="stop_words")
-    try:
-        return common_pb2.SamplingParams(
-            max_tokens=request.max_tokens,
-            temperature=_or(config.temperature, 1.0) if sampled else 0.0,
-            top_p=top_p or 1.0,
-            top_k=top_k or TOP_K_OFF,
-            min_p=config.min_p or 0.0,
-            frequency_penalty=config.frequency_penalty or 0.0,
-            presence_penalty=config.presence_penalty or 0.0,
-            repetition_penalty=_or(config.repetition_penalty, 1.0),
-            seed=config.seed,
-            stop_token_ids=stops,
-            ignore_eos=request.end_id is None and request.guided_decoding_params is None,
-            logit_bias=_bias(request.embedding_bias, vocabulary),
-            logprobs=0 if request.output_config.return_log_probs else None,
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"sampling_config: {error}", param="sampling_config") from error
+    return common_pb2.SamplingParams(
+        max_tokens=request.max_tokens,
+        temperature=_or(config.temperature, 1.0) if sampled else 0.0,
+        top_p=top_p or 1.0,
+        top_k=top_k or TOP_K_OFF,
+        min_p=config.min_p or 0.0,
+        frequency_penalty=config.frequency_penalty or 0.0,
+        presence_penalty=config.presence_penalty or 0.0,
+        repetition_penalty=_or(config.repetition_penalty, 1.0),
+        seed=config.seed,
+        stop_token_ids=stops,
+        ignore_eos=request.end_id is None and request.guided_decoding_params is None,
+        logit_bias=_bias(request.embedding_bias, vocabulary),
+        logprobs=0 if request.output_config.return_log_probs else None,
+    )
 
 
 def _bias(given: Sequence[float] | None, vocabulary: int) -> dict[int, float]:
@@ -187,7 +204,7 @@ def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEn
     if (form := _form(request.guided_decoding_params)) is not None:
         yield form
     if request.bad_words:
-        words = [list(word) for word in request.bad_words]
+        words = [_values(word) for word in request.bad_words]
         yield LogitsProcessorEntry("banned_sequences", {"sequences": words})
     if config.no_repeat_ngram_size:
         yield LogitsProcessorEntry("no_repeat_ngram", {"size": config.no_repeat_ngram_size})

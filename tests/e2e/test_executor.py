@@ -1,0 +1,381 @@
+"""The Executor API against a stack of real processes, in the shapes of upstream's own tests."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stacks import metric_sum
+
+from tandem.executor import (
+    AsyncExecutor,
+    Executor,
+    ExecutorConfig,
+    FinishReason,
+    GuidedDecodingParams,
+    GuideType,
+    OutputConfig,
+    Request,
+    Response,
+    SamplingConfig,
+)
+from tandem.testing.sim_stack import SimStack, sim_stack
+
+SECONDS = 30.0
+PROMPT = [101, 102, 103, 104]
+VOCABULARY = 2048
+PROCESSORS = ["banned_sequences", "no_repeat_ngram", "min_new_tokens"]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[SimStack]:
+    names = {name: f"executor_callbacks:{name}" for name in ("favour", "count")}
+    names[Request.BATCHED_POST_PROCESSOR_NAME] = "executor_callbacks:favour_all"
+    workers = {"logits_processors": names}
+    allowed = [*names, *PROCESSORS, "nobody_knows_it"]
+    with sim_stack(
+        settings={
+            "prefill_worker": workers,
+            "decode_worker": workers,
+            "frontend": {"client_logits_processors": allowed},
+        }
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def router(stack: SimStack) -> str:
+    return stack.stack.components["router"].address
+
+
+@pytest.fixture(scope="module")
+def executor(router: str) -> Iterator[Executor]:
+    with Executor(router, ExecutorConfig(router_wait_seconds=SECONDS)) as running:
+        yield running
+
+
+def request(**changes: Any) -> Request:
+    return Request(**{"input_token_ids": PROMPT, "max_tokens": 8} | changes)
+
+
+def responses_of(executor: Executor, request_id: int) -> list[Response]:
+    """All responses of a request."""
+    found: list[Response] = []
+    while not found or not (found[-1].has_error() or found[-1].result.is_final):
+        new = executor.await_responses(request_id, SECONDS)
+        assert new, "it takes too long"
+        found += new
+    return found
+
+
+def answer(executor: Executor, **fields: Any) -> list[int]:
+    """The tokens that a request generates."""
+    output = OutputConfig(exclude_input_from_output=True)
+    asked = request(**{"output_config": output} | fields)
+    (response,) = responses_of(executor, executor.enqueue_request(asked))
+    return response.result.output_token_ids[0]
+
+
+def error(executor: Executor, **fields: Any) -> Response:
+    (response,) = responses_of(executor, executor.enqueue_request(request(**fields)))
+    assert response.has_error()
+    return response
+
+
+@pytest.mark.promise("S2-067", "S2-068")
+@pytest.mark.parametrize(
+    ("streaming", "exclude_input", "all_tokens", "sequences"),
+    [*itertools.product([False, True], [False, True], [False, True], [1, 2])],
+)
+def test_tokens_are_the_same_however_they_are_asked_for(
+    executor: Executor, streaming: bool, exclude_input: bool, all_tokens: bool, sequences: int
+) -> None:
+    expected = answer(executor)
+    asked = request(
+        streaming=streaming,
+        return_all_generated_tokens=all_tokens,
+        output_config=OutputConfig(exclude_input_from_output=exclude_input),
+        sampling_config=SamplingConfig(num_return_sequences=sequences),
+    )
+    responses = responses_of(executor, executor.enqueue_request(asked))
+    assert [response.result.is_final for response in responses] == [False] * (
+        len(responses) - 1
+    ) + [True]
+    for sequence in range(sequences):
+        results = [each.result for each in responses if each.result.sequence_index == sequence]
+        assert [result.is_sequence_final for result in results[:-1]] == [False] * (len(results) - 1)
+        assert results[-1].is_sequence_final
+        assert results[-1].finish_reasons == [FinishReason.LENGTH]
+        outputs = [result.output_token_ids[0] for result in results]
+        if not streaming:
+            assert outputs == [expected if exclude_input else PROMPT + expected]
+        elif all_tokens:
+            assert outputs == [expected[: end + 1] for end in range(len(expected))]
+        else:
+            assert outputs == [[token] for token in expected]
+
+
+@pytest.mark.promise("S2-059", "S2-060", "S2-061")
+def test_many_requests_by_id_by_ids_and_by_whatever_is_ready(executor: Executor) -> None:
+    prompts = [[each, *PROMPT] for each in range(200, 220)]
+    asked = [request(input_token_ids=prompt, streaming=True) for prompt in prompts]
+    by_id, by_ids = executor.enqueue_requests(asked), executor.enqueue_requests(asked)
+    first = [
+        [each.result.output_token_ids[0][0] for each in responses_of(executor, request_id)]
+        for request_id in by_id
+    ]
+    second: list[list[int]] = [[] for _ in by_ids]
+    while any(len(tokens) < 8 for tokens in second):
+        open_ids = [id for id, tokens in zip(by_ids, second, strict=True) if len(tokens) < 8]
+        places = [by_ids.index(request_id) for request_id in open_ids]
+        for place, responses in zip(
+            places, executor.await_responses(open_ids, SECONDS), strict=True
+        ):
+            second[place] += [each.result.output_token_ids[0][0] for each in responses]
+    any_ids = executor.enqueue_requests(asked)
+    third: dict[int, list[int]] = {request_id: [] for request_id in any_ids}
+    while any(len(tokens) < 8 for tokens in third.values()):
+        for response in executor.await_responses(timeout=SECONDS):
+            third[response.request_id] += response.result.output_token_ids[0]
+    assert first == second == list(third.values())
+    assert len({tuple(tokens) for tokens in first}) > 10, "prompts differ, so answers do"
+
+
+@pytest.mark.promise("S2-058")
+def test_a_request_that_comes_later_joins_one_that_runs(executor: Executor) -> None:
+    long = executor.enqueue_request(request(max_tokens=4000, streaming=True))
+    assert executor.await_responses(long, SECONDS)
+    short = executor.enqueue_request(request(max_tokens=2))
+    assert responses_of(executor, short)[-1].result.is_final
+    executor.cancel_request(long)
+    rest = responses_of(executor, long)
+    assert rest[-1].result.finish_reasons == [FinishReason.CANCELLED], "it was still running"
+
+
+@pytest.mark.promise("S2-064", "S2-065")
+def test_a_cancelled_request_gives_its_kv_back(executor: Executor, stack: SimStack) -> None:
+    request_id = executor.enqueue_request(request(max_tokens=4000, streaming=True))
+    assert executor.await_responses(request_id, SECONDS)
+    assert kv_used(stack) > 0
+    executor.cancel_request(request_id)
+    assert responses_of(executor, request_id)[-1].result.finish_reasons == [FinishReason.CANCELLED]
+    executor.cancel_request(request_id)
+    deadline = time.monotonic() + SECONDS
+    while kv_used(stack) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert kv_used(stack) == 0
+
+
+def kv_used(stack: SimStack) -> float:
+    launch = stack.stack.components["decode_worker-0"].launch
+    with urllib.request.urlopen(f"http://{launch.metrics}/metrics", timeout=10) as response:
+        return metric_sum(response.read().decode(), "tandem_worker_kv_tokens_used", {})
+
+
+@pytest.mark.promise("S2-078")
+def test_an_end_token_a_stop_word_and_the_length_are_told_apart(executor: Executor) -> None:
+    free = answer(executor)
+    assert len(free) == 8
+    place = next(place for place in range(1, 8) if free[place] not in free[:place])
+    for fields, reason in (
+        ({"end_id": free[place]}, FinishReason.END_ID),
+        ({"stop_words": [[free[place]]]}, FinishReason.STOP_WORDS),
+    ):
+        (response,) = responses_of(executor, executor.enqueue_request(request(**fields)))
+        assert response.result.output_token_ids == [[*PROMPT, *free[: place + 1]]]
+        assert response.result.finish_reasons == [reason]
+
+
+@pytest.mark.promise("S2-078", "S2-079")
+def test_a_time_budget_ends_a_request_with_what_it_has(executor: Executor) -> None:
+    budget = timedelta(milliseconds=150)
+    asked = request(max_tokens=4000, allotted_time_ms=budget)
+    (response,) = responses_of(executor, executor.enqueue_request(asked))
+    assert response.result.finish_reasons == [FinishReason.TIMED_OUT]
+
+
+@pytest.mark.promise("S2-069", "S2-070")
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"input_token_ids": []}, "prompt"),
+        ({"input_token_ids": [VOCABULARY]}, "input_token_ids"),
+        ({"input_token_ids": ["no token"]}, "input_token_ids"),
+        ({"input_token_ids": [-1]}, "input_token_ids"),
+        ({"input_token_ids": None}, "input_token_ids"),
+        ({"end_id": "no token"}, "wrong kind"),
+        ({"client_id": "me", "logits_post_processor_name": "favour"}, "client_id"),
+        ({"sampling_config": SamplingConfig(seed=-1)}, "wrong kind"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"max_tokens": 100_000}, "context"),
+        ({"sampling_config": SamplingConfig(top_k=5, temperature=-1.0)}, "temperature"),
+        ({"sampling_config": SamplingConfig(top_p=2.0)}, "top_p"),
+        ({"sampling_config": SamplingConfig(beam_width=2)}, "beam_width"),
+        ({"sampling_config": SamplingConfig(num_return_sequences=0)}, "num_return_sequences"),
+        ({"sampling_config": SamplingConfig(repetition_penalty=-1.0)}, "repetition_penalty"),
+        ({"embedding_bias": [0.0] * 7}, "embedding_bias"),
+        ({"embedding_bias": [1e9] * VOCABULARY}, "logit_bias"),
+        ({"stop_words": [[1, 2]]}, "stop word"),
+        ({"stop_words": [[VOCABULARY]]}, "stop_words"),
+        ({"bad_words": [[]]}, "bad word"),
+        ({"priority": 2.0}, "priority"),
+        ({"allotted_time_ms": 0}, "allotted_time_ms"),
+        ({"guided_decoding_params": GuidedDecodingParams(GuideType.JSON_SCHEMA)}, "guide"),
+        ({"guided_decoding_params": GuidedDecodingParams(GuideType.REGEX, "(")}, "regex"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_its_response(
+    executor: Executor, fields: dict[str, Any], word: str
+) -> None:
+    response = error(executor, **fields)
+    assert word in response.error_msg
+    assert response.error_code in {
+        "invalid_request", "unsupported_parameter", "context_length_exceeded",
+    }  # fmt: skip
+    with pytest.raises(RuntimeError):
+        _ = response.result
+
+
+def test_a_bias_on_the_whole_vocabulary_chooses(executor: Executor) -> None:
+    bias = [0.0] * VOCABULARY
+    bias[77] = 100.0
+    assert answer(executor, embedding_bias=bias) == [77] * 8
+
+
+def test_bad_words_never_come(executor: Executor) -> None:
+    free = answer(executor)
+    banned = answer(executor, bad_words=[free[:2], free[3:4]])
+    assert banned[0] == free[0]
+    assert banned[1] != free[1]
+    assert free[3] not in banned
+
+
+def test_no_end_comes_before_the_least_tokens(executor: Executor) -> None:
+    free = answer(executor)
+    sampling = SamplingConfig(min_tokens=5)
+    assert free[0] not in answer(executor, end_id=free[0], sampling_config=sampling)[:5]
+
+
+def test_log_probabilities_are_those_of_the_tokens(executor: Executor) -> None:
+    asked = request(output_config=OutputConfig(return_log_probs=True))
+    (response,) = responses_of(executor, executor.enqueue_request(asked))
+    assert response.result.log_probs is not None
+    (log_probs,) = response.result.log_probs
+    assert len(log_probs) == 8
+    assert max(log_probs) <= 0
+    assert response.result.cum_log_probs == [pytest.approx(sum(log_probs))]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        GuidedDecodingParams(GuideType.REGEX, "(yes|no)"),
+        GuidedDecodingParams(GuideType.EBNF_GRAMMAR, 'root ::= "yes" | "no"'),
+        GuidedDecodingParams(GuideType.JSON_SCHEMA, '{"enum": ["yes", "no"]}'),
+    ],
+    ids=lambda params: params.guide_type.name,
+)
+def test_a_guided_answer_ends_where_its_form_does(
+    executor: Executor, params: GuidedDecodingParams
+) -> None:
+    asked = request(max_tokens=50, guided_decoding_params=params)
+    (response,) = responses_of(executor, executor.enqueue_request(asked))
+    assert response.result.finish_reasons == [FinishReason.END_ID]
+
+
+@pytest.mark.promise("S2-071", "S2-074")
+def test_a_named_callback_edits_the_request_that_names_it_alone(executor: Executor) -> None:
+    free = answer(executor)
+    name = {"logits_post_processor_name": "favour"}
+    ids = executor.enqueue_requests(
+        [request(client_id=55, **name), request(), request(client_id=66, **name)]
+    )
+    lists = executor.await_responses(ids, SECONDS)
+    outputs = [responses[0].result.output_token_ids[0][4:] for responses in lists]
+    assert outputs == [[55] * 8, free, [66] * 8], "the first tokens too, which prefill makes"
+
+
+@pytest.mark.promise("S2-071", "S2-074")
+def test_logits_that_a_callback_returns_count_and_it_knows_the_tokens(executor: Executor) -> None:
+    tokens = answer(executor, logits_post_processor_name="count")
+    assert tokens == list(range(len(PROMPT), len(PROMPT) + 8))
+
+
+@pytest.mark.promise("S2-073")
+def test_a_batched_callback_is_given_parallel_lists(executor: Executor) -> None:
+    name = Request.BATCHED_POST_PROCESSOR_NAME
+    asked = [request(client_id=300 + n, logits_post_processor_name=name) for n in range(12)]
+    lists = executor.await_responses(executor.enqueue_requests(asked), SECONDS)
+    outputs = [responses[0].result.output_token_ids[0][4:] for responses in lists]
+    assert outputs == [[300 + n] * 8 for n in range(12)]
+
+
+@pytest.mark.promise("S2-072")
+@pytest.mark.parametrize("name", ["nobody_knows_it", "the_router_lets_it_not_pass"])
+def test_a_callback_that_nobody_knows_is_an_error_response(executor: Executor, name: str) -> None:
+    assert name in error(executor, logits_post_processor_name=name).error_msg
+
+
+async def test_the_asyncio_twin_gets_the_same_tokens(executor: Executor, router: str) -> None:
+    expected = answer(executor)
+    async with AsyncExecutor(router) as twin:
+        request_id = twin.enqueue_request(request(streaming=True))
+        tokens: list[int] = []
+        while len(tokens) < 8:
+            for response in await twin.await_responses(request_id, SECONDS):
+                tokens += response.result.output_token_ids[0]
+    assert tokens == expected
+
+
+def test_each_request_of_many_threads_ends_once_while_the_router_is_killed(
+    router: str, stack: SimStack
+) -> None:
+    finals: Counter[int] = Counter()
+    codes: Counter[str] = Counter()
+    enqueued: list[int] = []
+    over = threading.Event()
+
+    def work(seed: int, running: Executor) -> None:
+        rng = random.Random(seed)
+        while not over.is_set():
+            asked = request(max_tokens=rng.randint(1, 60), streaming=rng.random() < 0.5)
+            request_id = running.enqueue_request(asked)
+            enqueued.append(request_id)
+            if rng.random() < 0.2:
+                running.cancel_request(request_id)
+            last = responses_of(running, request_id)[-1]
+            assert last.request_id == request_id
+            finals[request_id] += 1
+            codes[last.error_code] += 1
+
+    with Executor(router, ExecutorConfig(router_wait_seconds=SECONDS)) as running:
+        threads = [threading.Thread(target=work, args=(each, running)) for each in range(16)]
+        for thread in threads:
+            thread.start()
+        while len(enqueued) < 100:
+            time.sleep(0.01)
+        held = running.enqueue_request(request(max_tokens=4000, streaming=True))
+        assert running.await_responses(held, SECONDS)
+        stack.stack.components["router"].process.send_signal(signal.SIGKILL)
+        stack.stack.components["router"].process.wait(SECONDS)
+        assert responses_of(running, held)[-1].error_code == "router_lost"
+        stack.stack.restart("router")
+        again = running.enqueue_request(request())
+        assert responses_of(running, again)[-1].result.is_final
+        over.set()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+        assert running.get_num_responses_ready() == 0
+    assert finals == Counter(enqueued)
+    assert set(codes) <= {"", "router_lost", "no_pair"}
