@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import random
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +36,7 @@ from tandem.executor import (
 )
 from tandem.testing.sim_stack import SimStack, sim_stack
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30.0
 PROMPT = [101, 102, 103, 104]
 VOCABULARY = 2048
@@ -379,3 +386,27 @@ def test_each_request_of_many_threads_ends_once_while_the_router_is_killed(
         assert running.get_num_responses_ready() == 0
     assert finals == Counter(enqueued)
     assert set(codes) <= {"", "router_lost", "no_pair"}
+
+
+def test_the_example_streams_an_answer(router: str, model_path: Path) -> None:
+    command = [sys.executable, "examples/executor.py", router, str(model_path), "A class is"]
+    answered = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=True, timeout=SECONDS,
+    )  # fmt: skip
+    text, _, reason = answered.stdout.rstrip().rpartition("\n")
+    assert text
+    assert reason == "(LENGTH)"
+
+
+PAGE = (ROOT / "docs" / "executor" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_programs_of_the_page_run(router: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with_threads, with_asyncio = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    exec(compile(with_threads.replace("127.0.0.1:7000", router), "README", "exec"), {})
+    assert capsys.readouterr().out.startswith("[101, 102, 103, ")
+    names: dict[str, Any] = {}
+    exec(compile(with_asyncio, "README", "exec"), names)
+    (response,) = asyncio.run(names["ask"](router))
+    assert response.result.is_final
