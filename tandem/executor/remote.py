@@ -28,8 +28,8 @@ from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
-_NO_BACKLOG = 2**62
-"""The core bounds what is unread: nobody is given up for reading slowly."""
+_UNBOUNDED = 2**62
+"""The core bounds what is open and what is unread: nobody is refused or given up here."""
 _FAILED = "The executor failed; see its log"
 
 
@@ -67,9 +67,9 @@ class RemoteBackend:
             complaints,
             model=config.model,
             tokenizer_sha256="",
-            max_open=config.max_open_sequences,
+            max_open=_UNBOUNDED,
             max_request_bytes=MAX_TASK_BYTES,
-            max_backlog_bytes=_NO_BACKLOG,
+            max_backlog_bytes=_UNBOUNDED,
             router_wait_seconds=config.router_wait_seconds,
         )
         try:

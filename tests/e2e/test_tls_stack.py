@@ -24,6 +24,7 @@ from stacks import MODEL, SIM_READY_SECONDS, metric_sum, options
 
 from tandem.cli import main
 from tandem.cli.stack import Stack
+from tandem.executor import Executor, ExecutorConfig, Request
 from tandem.wire.tls import ROLES, PeerRole
 
 PROMPT = "The for statement is used to"
@@ -137,6 +138,24 @@ def test_every_grpc_port_answers_one_role_and_nobody_else(
     stranger = Files(theirs.cert, theirs.key, secured.of("router").ca)
     assert secured.health(port, stranger) == REFUSED
     assert secured.health(port, None) == REFUSED
+
+
+@pytest.mark.promise("S6-157")
+@pytest.mark.parametrize("role", ROLES)
+def test_an_executor_is_answered_with_a_frontend_s_certificate_and_no_other(
+    secured: Secured, role: PeerRole
+) -> None:
+    files = secured.of(role)
+    config = ExecutorConfig(
+        tls_cert=str(files.cert),
+        tls_key=str(files.key),
+        tls_ca=str(files.ca),
+        router_wait_seconds=10.0 if role == "frontend" else 1.0,
+    )
+    with Executor(secured.stack.components["router"].address, config) as executor:
+        request_id = executor.enqueue_request(Request([1, 2, 3], max_tokens=4))
+        (response,) = executor.await_responses(request_id, 30.0)
+    assert response.error_code == ("" if role == "frontend" else "router_lost")
 
 
 @pytest.mark.promise("S6-164")

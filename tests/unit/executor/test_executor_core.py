@@ -289,7 +289,9 @@ class Program(RuleBasedStateMachine):
 
 
 TestProgram = Program.TestCase
-TestProgram.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestProgram.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+)
 
 
 # --- what programs see ----------------------------------------------------------------------------

@@ -135,6 +135,16 @@ async def test_a_cancelled_request_ends_here_and_at_the_router(start: Start) -> 
     assert await executor.await_responses(timeout=0) == []
 
 
+async def test_a_place_that_a_cancel_freed_is_taken_at_once(start: Start) -> None:
+    router, executor = await start(nothing, max_open_sequences=1)
+    first = executor.enqueue_request(request())
+    await router.until(lambda router: len(router.replies) == 1)
+    executor.cancel_request(first)
+    second = executor.enqueue_request(request())
+    await router.until(lambda router: len(router.replies) == 2)
+    assert executor.get_num_responses_ready(second) == 0
+
+
 @pytest.mark.promise("S2-078", "S2-079")
 async def test_a_request_whose_time_is_over_ends_as_timed_out(start: Start) -> None:
     async def begin(reply: Reply) -> None:
