@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import re
@@ -410,3 +411,37 @@ def test_the_programs_of_the_page_run(router: str, capsys: pytest.CaptureFixture
     exec(compile(with_asyncio, "README", "exec"), names)
     (response,) = asyncio.run(names["ask"](router))
     assert response.result.is_final
+
+
+@pytest.mark.slow
+def test_the_batch_example_answers_each_prompt_once_and_goes_on_after_an_interruption(
+    router: str, tmp_path: Path
+) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    lines = [json.dumps({"id": f"p{n}", "token_ids": [n % 2000, 7]}) for n in range(10_000)]
+    lines[77] = json.dumps({"id": "p77", "token_ids": [VOCABULARY]})
+    prompts.write_text("\n".join(lines[:2500]))
+    run_batch(router, prompts, answers)
+    whole = answers.read_text()
+    answers.write_text(whole[: len(whole) * 2 // 3])  # in the middle of a line, as it happens
+    prompts.write_text("\n".join(lines))
+    assert run_batch(router, prompts, answers) < 300, "MiB"
+    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    good = [each for each in found if "error" not in each]
+    assert Counter(each["id"] for each in good) == Counter(
+        f"p{n}" for n in range(10_000) if n != 77
+    )
+    assert {each["id"] for each in found if "error" in each} == {"p77"}
+    assert all(len(each["token_ids"]) == 16 for each in good)
+
+
+def run_batch(router: str, prompts: Path, answers: Path) -> float:
+    """Returns the most memory that it had, in MiB."""
+    command = [sys.executable, "examples/executor_batch.py", router, str(prompts), str(answers)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss / 1024
