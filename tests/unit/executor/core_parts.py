@@ -1,0 +1,29 @@
+"""A small core, and requests for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandem.executor.core import Asked, ExecutorCore
+from tandem.executor.requests import Request, SamplingConfig
+from tandem.executor.responses import FinishReason
+from tandem.executor.unread import Completion
+
+MOST_SEQUENCES, MOST_UNREAD, MOST_QUEUE = 4, 24, 8
+LENGTH = Completion(FinishReason.LENGTH)
+SECONDS = 100.0
+
+
+def core(**changes: int) -> ExecutorCore:
+    bounds = {
+        "max_queue_size": MOST_QUEUE,
+        "max_open_sequences": MOST_SEQUENCES,
+        "max_unread_tokens": MOST_UNREAD,
+    }
+    return ExecutorCore(**bounds | changes)
+
+
+def asked(*, n: int = 1, max_tokens: int = 4, seconds: float = SECONDS, **fields: Any) -> Asked:
+    sampling = SamplingConfig(num_return_sequences=n)
+    request = Request([7, 8], max_tokens=max_tokens, sampling_config=sampling, **fields)
+    return Asked(request, None, n, n * max_tokens, seconds)
