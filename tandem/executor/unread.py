@@ -101,8 +101,7 @@ class Unread:
         responses = [response for piece in self._pieces for response in self._responses(piece)]
         self._pieces.clear()
         if self._error is not None:
-            responses.append(self._failure(self._error))
-            self._error = None
+            responses.append(failure(self._id, self._error, self._request.client_id))
         self.ready = 0
         self.unread_tokens = sum(len(piece.token_ids) for piece in self._held.values())
         return responses
@@ -157,9 +156,6 @@ class Unread:
         if request.output_config.exclude_input_from_output:
             return token_ids
         return [*request.input_token_ids, *token_ids]
-
-    def _failure(self, error: TandemError) -> Response:
-        return failure(self._id, error, self._request.client_id)
 
 
 def failure(request_id: int, error: TandemError, client_id: int | None) -> Response:

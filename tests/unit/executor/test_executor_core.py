@@ -173,6 +173,26 @@ def test_one_who_was_woken_and_leaves_without_reading_wakes_another() -> None:
     assert woken == ["first", "second"]
 
 
+def test_all_who_wait_for_one_request_are_woken() -> None:
+    executor = core()
+    request_id = started(executor)
+    woken: list[int] = []
+    for number in range(3):
+        executor.wait(Waiter(request_id, lambda number=number: woken.append(number)))
+    executor.finish(request_id, 0, LENGTH)
+    assert woken == [0, 1, 2]
+
+
+def test_what_a_failed_request_drops_lets_another_start_before_anybody_reads() -> None:
+    executor = core(max_unread_tokens=4)
+    request_id = started(executor)
+    executor.tokens(request_id, 0, [1, 2, 3], [])
+    executor.enqueue([asked()], 0.0)
+    assert executor.starts() == []
+    executor.fail(request_id, WorkerError("it broke"))
+    assert len(executor.starts()) == 1
+
+
 def test_a_ranking_does_not_keep_what_was_taken_out() -> None:
     ranking = Ranking()
     ranking.add(0, -1.0)
