@@ -11,7 +11,9 @@ from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.wire import tls
 
 _AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens")
-_ABOVE_ZERO = ("request_timeout_seconds", "router_wait_seconds")
+_TIMES = ("request_timeout_seconds", "router_wait_seconds")
+MOST_SECONDS = 2**31
+"""The longest time that a timer takes."""
 
 
 class BatchingType(enum.Enum):
@@ -65,9 +67,9 @@ class ExecutorConfig:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
-        for name in _ABOVE_ZERO:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
+        for name in _TIMES:
+            if not 0 < getattr(self, name) <= MOST_SECONDS:
+                raise ConfigError(f"{name} must be above 0 and at most {MOST_SECONDS}")
         if len(self.tenant) > MAX_NAME or not 1 <= self.weight <= MAX_WEIGHT:
             raise ConfigError(
                 f"tenant has at most {MAX_NAME} characters, and weight is 1 to {MAX_WEIGHT}"

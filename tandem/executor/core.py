@@ -91,8 +91,7 @@ class ExecutorCore:
     def enqueue(self, asked: Sequence[Asked], now: float) -> list[int]:
         """Returns ids, in order. Raises ShutDownError, and FullError where they do not all fit."""
         self.check_open()
-        if self._stopped:
-            raise ShutDownError("The executor has failed")
+        self._check_running()
         if self._waiting + len(asked) > self._max_queue:
             raise FullError(
                 f"Maximum queue size of {self._max_queue} has been reached, please try again later"
@@ -121,7 +120,10 @@ class ExecutorCore:
         self._end(request_id, FinishReason.CANCELLED)
 
     def wait(self, waiter: Waiter) -> None:
-        """Wake it once there may be something for it to read, or at shutdown."""
+        """Wake it once there may be something for it to read, or at shutdown. Raises ShutDownError
+        where nothing can come any more.
+        """
+        self._check_running()
         self._waiters.add(waiter)
 
     def forget(self, waiter: Waiter) -> None:
@@ -208,17 +210,23 @@ class ExecutorCore:
         self._stopped = True
         for request_id in list(self._entries):
             self.fail(request_id, error)
+        self._waiters.wake_all()
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ShutDownError("The executor has failed")
 
     def _enqueue(self, asked: Asked, now: float) -> int:
         request_id = self._next_id
         self._next_id += 1
-        unread = Unread(request_id, asked.request, asked.sequences)
+        fault = asked.fault or self._too_large(asked)
+        unread = Unread(request_id, asked.request, 1 if fault else asked.sequences)
         self._entries[request_id] = _Entry(asked, unread, now + asked.seconds)
         self._waiting += 1
         self._deadlines.add(request_id, now + asked.seconds)
-        if fault := asked.fault or self._too_large(asked):
+        if fault:
             self.fail(request_id, fault)
         else:
             self._queue.add(request_id, -asked.request.priority)

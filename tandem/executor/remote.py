@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from prometheus_client import CollectorRegistry
 
@@ -53,35 +53,39 @@ class RemoteBackend:
         self._brought: list[_Served] = []
         """Requests for which something came since the last turn."""
         self._turn_due = False
+        self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, on_started: Callable[[], object]) -> None:
         """Hold the stream, and send and receive, until cancelled. From `on_started` on `turn_soon`
-        may be called. Should it fail, the core takes nothing more.
+        may be called; it may itself be called twice. Should this fail, the core takes nothing more.
         """
         self._loop = asyncio.get_running_loop()
         complaints = Complaints(log)
         config = self._config
-        self._demultiplexer = Demultiplexer(
-            self._metrics,
-            complaints,
-            model=config.model,
-            tokenizer_sha256="",
-            max_open=_UNBOUNDED,
-            max_request_bytes=MAX_TASK_BYTES,
-            max_backlog_bytes=_UNBOUNDED,
-            router_wait_seconds=config.router_wait_seconds,
-        )
         try:
+            self._demultiplexer = Demultiplexer(
+                self._metrics,
+                complaints,
+                model=config.model,
+                tokenizer_sha256="",
+                max_open=_UNBOUNDED,
+                max_request_bytes=MAX_TASK_BYTES,
+                max_backlog_bytes=_UNBOUNDED,
+                router_wait_seconds=config.router_wait_seconds,
+            )
             async with asyncio.TaskGroup() as self._tasks:
-                self._tasks.create_task(self._link.run(self._demultiplexer))
                 on_started()
+                try:
+                    await self._link.run(self._demultiplexer)
+                finally:
+                    self._stopped = True  # before the requests are cancelled
         except Exception:
             log.exception("the executor has failed")
         finally:
-            self._turn_due = True  # there will be no turn any more
             with self._lock:
                 self._core.stop(InternalError(_FAILED))
+            on_started()  # whoever waits for the start waits no longer
             if self._timer is not None:
                 self._timer.cancel()
             complaints.close()
@@ -94,13 +98,16 @@ class RemoteBackend:
 
     def turn_soon_from_elsewhere(self) -> None:
         """The same as `turn_soon`, for other threads."""
-        if not self._turn_due:
+        if not self._turn_due and not self._stopped:
             self._turn_due = True
-            self._loop.call_soon_threadsafe(self._turn)
+            with suppress(RuntimeError):  # it has stopped meanwhile, and the loop is closed
+                self._loop.call_soon_threadsafe(self._turn)
 
     def _turn(self) -> None:
         """Tell the core what came, and do what it says."""
         self._turn_due = False
+        if self._stopped:
+            return
         now = time.monotonic()
         core = self._core
         brought, self._brought = self._brought, []

@@ -13,7 +13,7 @@ from typing import Any
 from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
 from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
-from tandem.executor.config import ExecutorConfig
+from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.core import Asked
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request, RequestType
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -156,8 +156,11 @@ def _seconds(allotted: timedelta | int | None, default: float) -> float:
     if allotted is None:
         return default
     seconds = allotted.total_seconds() if isinstance(allotted, timedelta) else allotted / 1000
-    if not seconds > 0:
-        raise InvalidRequestError("allotted_time_ms must be above 0", param="allotted_time_ms")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise InvalidRequestError(
+            f"allotted_time_ms must be above 0 and at most {MOST_SECONDS} seconds",
+            param="allotted_time_ms",
+        )
     return seconds
 
 

@@ -101,7 +101,9 @@ class Unread:
         responses = [response for piece in self._pieces for response in self._responses(piece)]
         self._pieces.clear()
         if self._error is not None:
-            responses.append(failure(self._id, self._error, self._request.client_id))
+            error = self._error
+            message = error.message or error.code
+            responses.append(Response(self._id, message, self._request.client_id, error.code))
         self.ready = 0
         self.unread_tokens = sum(len(piece.token_ids) for piece in self._held.values())
         return responses
@@ -156,9 +158,3 @@ class Unread:
         if request.output_config.exclude_input_from_output:
             return token_ids
         return [*request.input_token_ids, *token_ids]
-
-
-def failure(request_id: int, error: TandemError, client_id: int | None) -> Response:
-    """The response of a request that an error ended."""
-    message = error.message or error.code
-    return Response(request_id, message, client_id, error.code)

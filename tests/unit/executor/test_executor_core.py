@@ -114,7 +114,10 @@ def test_what_finds_the_queue_full_is_refused_at_once_and_all_or_none_is_taken()
 
 @pytest.mark.parametrize(
     ("fields", "bound"),
-    [({"n": MOST_SEQUENCES + 1}, "max_open_sequences"), ({"max_tokens": 25}, "max_unread_tokens")],
+    [
+        ({"n": MOST_SEQUENCES + 1}, "max_open_sequences"),
+        ({"max_tokens": 25}, "max_unread_tokens"),
+    ],
 )
 def test_what_could_never_start_ends_with_the_bound_it_passes(
     fields: dict[str, int], bound: str
@@ -154,10 +157,16 @@ def test_shutdown_wakes_whoever_waits_and_lets_nothing_in() -> None:
 def test_a_core_without_backend_fails_what_is_open_and_takes_nothing_new() -> None:
     executor = core()
     request_id = started(executor)
+    woken: list[int] = []
+    executor.wait(Waiter(None, lambda: woken.append(1)))
+    executor.wait(Waiter(None, lambda: woken.append(2)))
     executor.stop(WorkerError("the backend is gone"))
+    assert woken == [1, 2]
     assert executor.read(request_id)[0].error_code == "worker_error"
     with pytest.raises(ShutDownError, match="failed"):
         executor.enqueue([asked()], 0.0)
+    with pytest.raises(ShutDownError, match="failed"):
+        executor.wait(Waiter(None, lambda: None))
 
 
 def test_one_who_was_woken_and_leaves_without_reading_wakes_another() -> None:

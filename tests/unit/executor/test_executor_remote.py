@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -350,3 +350,35 @@ async def test_a_request_that_a_program_changes_later_runs_as_it_was(start: Star
     for reply in router.replies.values():
         assert list(reply.task.prompt_token_ids) == [1, 2]
         assert reply.task.sampling.temperature == 0
+
+
+async def test_a_backend_that_fails_says_so_and_lets_nobody_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(link: object, receiver: object) -> None:
+        raise OSError("no more files")
+
+    monkeypatch.setattr("tandem.executor.remote.RouterLink.run", break_down)
+    _, executor = await start(nothing)
+    with suppress(ShutDownError):  # it may have failed already
+        request_id = executor.enqueue_request(request())
+        (response,) = await final(executor, request_id)
+        assert response.error_code == "internal_error"
+    with pytest.raises(ShutDownError, match="failed"):
+        executor.enqueue_request(request())
+    with pytest.raises(ShutDownError, match="failed"):
+        await executor.await_responses()
+    assert "the executor has failed" in caplog.text
+
+
+async def test_an_executor_whose_backend_cannot_start_takes_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object, **settings: object) -> None:
+        raise OSError("no more files")
+
+    monkeypatch.setattr("tandem.executor.remote.Demultiplexer", refuse)
+    _, executor = await start(nothing)
+    with pytest.raises(ShutDownError, match="failed"):
+        executor.enqueue_request(request())
+    assert "the executor has failed" in caplog.text

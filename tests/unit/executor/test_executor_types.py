@@ -129,6 +129,7 @@ def test_static_batching_is_refused() -> None:
         {"max_unread_tokens": 0},
         {"request_timeout_seconds": 0.0},
         {"router_wait_seconds": float("nan")},
+        {"request_timeout_seconds": float("inf")},
         {"tenant": "x" * 65},
         {"weight": 0},
         {"tls_cert": "a.crt"},
