@@ -74,7 +74,9 @@ def _snapshot(request: Request) -> Request:
     try:
         prompt = array("I", _values(request.input_token_ids))
     except (TypeError, OverflowError) as error:
-        raise InvalidRequestError("input_token_ids must be token ids") from error
+        raise InvalidRequestError(
+            "input_token_ids must be token ids", param="input_token_ids"
+        ) from error
     return replace(
         request,
         input_token_ids=prompt,
@@ -169,8 +171,9 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
     top_k, top_p = config.top_k or 0, config.top_p or 0.0
     sampled = top_k > 1 or (top_k != 1 and (top_p > 0 or config.min_p is not None))
     stops = [] if request.end_id is None else [request.end_id]
-    stops += stop_tokens(request)
-    token_limits.check_token_ids(stops, vocabulary, param="stop_words")
+    words = stop_tokens(request)
+    token_limits.check_token_ids(stops, vocabulary, param="end_id")
+    token_limits.check_token_ids(words, vocabulary, param="stop_words")
     return common_pb2.SamplingParams(
         max_tokens=request.max_tokens,
         temperature=_or(config.temperature, 1.0) if sampled else 0.0,
@@ -181,7 +184,7 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
         presence_penalty=config.presence_penalty or 0.0,
         repetition_penalty=_or(config.repetition_penalty, 1.0),
         seed=config.seed,
-        stop_token_ids=stops,
+        stop_token_ids=[*stops, *words],
         ignore_eos=request.end_id is None and request.guided_decoding_params is None,
         logit_bias=_bias(request.embedding_bias, vocabulary),
         logprobs=0 if request.output_config.return_log_probs else None,

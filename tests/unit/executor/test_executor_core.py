@@ -182,6 +182,19 @@ def test_one_who_was_woken_and_leaves_without_reading_wakes_another() -> None:
     assert woken == ["first", "second"]
 
 
+def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
+    executor = core()
+    request_id = started(executor)
+    woken: list[str] = []
+    for which in (None, request_id):
+        gone = Waiter(which, lambda: woken.append("gone"))
+        executor.wait(gone)
+        executor.wait(Waiter(which, lambda which=which: woken.append(f"waits for {which}")))
+        executor.forget(gone)
+    executor.finish(request_id, 0, LENGTH)
+    assert woken == [f"waits for {request_id}", "waits for None"]
+
+
 def test_all_who_wait_for_one_request_are_woken() -> None:
     executor = core()
     request_id = started(executor)

@@ -1,0 +1,153 @@
+"""What a program's request becomes for a router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from tandem.errors import RequestError
+from tandem.executor import (
+    ExecutorConfig,
+    GuidedDecodingParams,
+    GuideType,
+    OutputConfig,
+    Request,
+    RequestType,
+    SamplingConfig,
+    submissions,
+)
+from tandem.upstream.submission import Submission
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+
+VOCABULARY = 100
+SERVED = router_pb2.ServedModel(
+    name="tiny", limits=worker_pb2.Limits(context_length=64, vocabulary=VOCABULARY)
+)
+GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+
+
+def submission(**fields: Any) -> Submission:
+    """Raises RequestError where the request cannot be."""
+    request = Request(**{"input_token_ids": [1, 2], "max_tokens": 3} | fields)
+    asked = submissions.asked(request, ExecutorConfig())
+    if asked.fault is not None:
+        raise asked.fault
+    return submissions.submission(7, asked.request, SERVED, ExecutorConfig(), seconds=5.0)
+
+
+def sampled(**config: Any) -> common_pb2.SamplingParams:
+    return submission(sampling_config=SamplingConfig(**config)).sampling
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, GREEDY),
+        ({"temperature": 0.7}, GREEDY),
+        ({"top_k": 1, "top_p": 0.5}, GREEDY | {"top_p": 0.5, "top_k": 1}),
+        ({"top_k": 0, "top_p": 0.0}, GREEDY),
+        ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
+        ({"top_p": 0.5}, {"temperature": 1.0, "top_p": 0.5, "top_k": -1}),
+        ({"min_p": 0.25}, {"temperature": 1.0, "min_p": 0.25}),
+        ({"top_k": 5, "temperature": 0.5, "seed": 9}, {"temperature": 0.5, "seed": 9}),
+        ({"frequency_penalty": 0.5, "presence_penalty": -0.5}, {"frequency_penalty": 0.5}),
+        ({"presence_penalty": -0.5}, {"presence_penalty": -0.5}),
+        ({"repetition_penalty": 1.25}, {"repetition_penalty": 1.25}),
+    ],
+)
+def test_sampling_is_greedy_unless_something_says_otherwise(
+    config: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = sampled(**config)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.HasField("seed") is ("seed" in config)
+
+
+def test_what_is_not_asked_for_is_off() -> None:
+    found = submission()
+    assert found.logits is None
+    assert not found.sampling.HasField("logprobs")
+    assert found.sampling.repetition_penalty == 1.0
+    assert (found.priority, found.cache_salt, found.n) == (0, "", 1)
+    assert (found.want_token_ids, found.want_report) == (True, False)
+
+
+@pytest.mark.parametrize(("priority", "wire"), [(0.0, -1000), (0.5, 0), (1.0, 1000), (0.501, 2)])
+def test_a_priority_keeps_its_order(priority: float, wire: int) -> None:
+    assert submission(priority=priority).priority == wire
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide", "name", "args"),
+    [
+        (GuideType.JSON, None, "json_schema", {"schema": {"type": ["object", "array"]}}),
+        (GuideType.JSON_SCHEMA, '{"enum": [1]}', "json_schema", {"schema": {"enum": [1]}}),
+        (GuideType.REGEX, "a|b", "regex", {"pattern": "a|b"}),
+        (GuideType.EBNF_GRAMMAR, 'root ::= "a"', "ebnf", {"grammar": 'root ::= "a"'}),
+    ],
+)
+def test_a_guide_is_a_form_of_answers_which_ends_by_itself(
+    guide_type: GuideType, guide: str | None, name: str, args: dict[str, Any]
+) -> None:
+    found = submission(guided_decoding_params=GuidedDecodingParams(guide_type, guide))
+    assert found.logits is not None
+    (entry,) = found.logits.named()
+    assert (entry.name, entry.args) == (name, args)
+    assert not found.sampling.ignore_eos
+
+
+def test_processors_come_in_the_order_in_which_they_apply() -> None:
+    found = submission(
+        guided_decoding_params=GuidedDecodingParams(GuideType.REGEX, "a"),
+        bad_words=[[1, 2], numpy.array([3])],
+        end_id=4,
+        client_id=5,
+        logits_post_processor_name="mine",
+        sampling_config=SamplingConfig(no_repeat_ngram_size=6, min_tokens=8),
+    )
+    assert found.logits is not None
+    assert [(entry.name, entry.args) for entry in found.logits.named()] == [
+        ("regex", {"pattern": "a"}),
+        ("banned_sequences", {"sequences": [[1, 2], [3]]}),
+        ("no_repeat_ngram", {"size": 6}),
+        ("min_new_tokens", {"count": 8, "eos_token_ids": [4]}),
+        ("mine", {"request_id": 7, "client_id": 5}),
+    ]
+    found.logits.to_proto()
+
+
+@pytest.mark.parametrize("make", [list, numpy.array])
+def test_a_bias_and_a_prompt_may_be_arrays(make: Any) -> None:
+    bias = [0.0] * VOCABULARY
+    bias[3] = -2.5
+    found = submission(input_token_ids=make([4, 5]), embedding_bias=make(bias))
+    assert dict(found.sampling.logit_bias) == {3: -2.5}
+    assert list(found.prompts[0].token_ids) == [4, 5]
+
+
+def test_log_probabilities_are_asked_for_without_alternatives() -> None:
+    found = submission(output_config=OutputConfig(return_log_probs=True)).sampling
+    assert found.HasField("logprobs")
+    assert found.logprobs == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY}, "type"),
+        ({"end_id": VOCABULARY}, "end_id"),
+        ({"stop_words": [[VOCABULARY]]}, "stop_words"),
+        ({"embedding_bias": [0.0] * 99}, "embedding_bias"),
+        ({"input_token_ids": [2**40]}, "input_token_ids"),
+        ({"guided_decoding_params": GuidedDecodingParams(GuideType.STRUCTURAL_TAG, "x")},
+         "guided_decoding_params"),
+        ({"guided_decoding_params": GuidedDecodingParams(GuideType.JSON_SCHEMA, "{")},
+         "guided_decoding_params"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_its_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as error:
+        submission(**fields)
+    assert error.value.param == param
