@@ -1,0 +1,102 @@
+"""What the Executor API promises holds on either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from stacks import Served
+
+from tandem.executor import (
+    Executor,
+    FinishReason,
+    GuidedDecodingParams,
+    GuideType,
+    OutputConfig,
+    Request,
+    Response,
+    SamplingConfig,
+)
+
+SECONDS = 60.0
+PROMPT = [101, 102, 103, 104]
+
+
+@pytest.fixture
+def executor(served: Served) -> Iterator[Executor]:
+    with Executor(served.stack.components["router"].address) as running:
+        yield running
+
+
+def responses_of(executor: Executor, **fields: Any) -> list[Response]:
+    """All responses of a request."""
+    output = OutputConfig(exclude_input_from_output=True, return_log_probs=True)
+    given = {"input_token_ids": PROMPT, "max_tokens": 8, "output_config": output} | fields
+    request_id = executor.enqueue_request(Request(**given))
+    found: list[Response] = []
+    while not found or not (found[-1].has_error() or found[-1].result.is_final):
+        new = executor.await_responses(request_id, SECONDS)
+        assert new, "it takes too long"
+        found += new
+    return found
+
+
+@pytest.mark.promise("S2-067", "S2-068")
+def test_streamed_and_collected_tokens_are_the_same(executor: Executor) -> None:
+    (whole,) = responses_of(executor)
+    assert whole.result.finish_reasons == [FinishReason.LENGTH]
+    each = [response.result for response in responses_of(executor, streaming=True)]
+    assert [result.output_token_ids[0][0] for result in each] == whole.result.output_token_ids[0]
+    assert whole.result.log_probs is not None
+    assert [result.log_probs for result in each] == [
+        [[pytest.approx(log_prob, abs=0.05)]] for log_prob in whole.result.log_probs[0]
+    ]
+
+
+@pytest.mark.promise("S2-078")
+def test_an_end_token_and_a_stop_word_are_told_apart(executor: Executor) -> None:
+    (free,) = responses_of(executor)
+    tokens = free.result.output_token_ids[0]
+    place = next(place for place in range(1, 8) if tokens[place] not in tokens[:place])
+    for fields, reason in (
+        ({"end_id": tokens[place]}, FinishReason.END_ID),
+        ({"end_id": 0, "stop_words": [[tokens[place]]]}, FinishReason.STOP_WORDS),
+    ):
+        (ended,) = responses_of(executor, **fields)
+        assert ended.result.output_token_ids == [tokens[: place + 1]]
+        assert ended.result.finish_reasons == [reason]
+
+
+@pytest.mark.promise("S2-064")
+def test_a_running_request_is_cancelled(executor: Executor) -> None:
+    request_id = executor.enqueue_request(Request(PROMPT, max_tokens=2000, streaming=True))
+    assert executor.await_responses(request_id, SECONDS)
+    executor.cancel_request(request_id)
+    last = executor.await_responses(request_id, SECONDS)[-1]
+    assert last.result.finish_reasons == [FinishReason.CANCELLED]
+
+
+def test_a_bias_chooses_and_sequences_differ(executor: Executor, served: Served) -> None:
+    bias = [0.0] * 2048
+    bias[77] = 100.0
+    (biased,) = responses_of(executor, embedding_bias=bias)
+    assert biased.result.output_token_ids == [[77] * 8]
+    sampling = SamplingConfig(num_return_sequences=2, top_p=1.0, temperature=1.5, seed=3)
+    both = responses_of(executor, sampling_config=sampling)
+    assert sorted(each.result.sequence_index for each in both) == [0, 1]
+    if served.engine == "sglang":  # sim's temperature changes nothing
+        first, second = (each.result.output_token_ids for each in both)
+        assert first != second
+
+
+def test_a_guided_answer_has_its_form(executor: Executor) -> None:
+    guided = GuidedDecodingParams(GuideType.REGEX, "(yes|no)")
+    (answer,) = responses_of(executor, max_tokens=30, guided_decoding_params=guided)
+    assert answer.result.finish_reasons == [FinishReason.END_ID]
+
+
+@pytest.mark.promise("S2-069")
+def test_what_no_engine_takes_is_an_error_response(executor: Executor) -> None:
+    (response,) = responses_of(executor, max_tokens=100_000)
+    assert response.error_code == "context_length_exceeded"
