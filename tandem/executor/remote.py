@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 
 from prometheus_client import CollectorRegistry
 
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import DeadlineError, InternalError, TandemError
 from tandem.executor import submissions
@@ -48,7 +49,8 @@ class RemoteBackend:
         self._core = core
         self._lock = lock
         self._metrics = UpstreamMetrics(CollectorRegistry())
-        self._link = RouterLink(address, self._metrics, tls=PeerTls.of(config))
+        self._budget = ByteBudget(_UNBOUNDED)
+        self._link = RouterLink(address, self._metrics, self._budget, tls=PeerTls.of(config))
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._brought: list[_Served] = []
         """Requests for which something came since the last turn."""
@@ -67,6 +69,7 @@ class RemoteBackend:
             self._demultiplexer = Demultiplexer(
                 self._metrics,
                 complaints,
+                self._budget,
                 model=config.model,
                 tokenizer_sha256="",
                 max_open=_UNBOUNDED,
