@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy
@@ -79,6 +80,12 @@ def test_a_priority_keeps_its_order(priority: float, wire: int) -> None:
     assert submission(priority=priority).priority == wire
 
 
+def processors(found: Submission) -> list[tuple[str, Any]]:
+    """Names and arguments, as they travel."""
+    assert found.logits is not None
+    return [(each.name, json.loads(each.args_json)) for each in found.logits.processors]
+
+
 @pytest.mark.parametrize(
     ("guide_type", "guide", "name", "args"),
     [
@@ -92,9 +99,7 @@ def test_a_guide_is_a_form_of_answers_which_ends_by_itself(
     guide_type: GuideType, guide: str | None, name: str, args: dict[str, Any]
 ) -> None:
     found = submission(guided_decoding_params=GuidedDecodingParams(guide_type, guide))
-    assert found.logits is not None
-    (entry,) = found.logits.named()
-    assert (entry.name, entry.args) == (name, args)
+    assert processors(found) == [(name, args)]
     assert not found.sampling.ignore_eos
 
 
@@ -107,15 +112,13 @@ def test_processors_come_in_the_order_in_which_they_apply() -> None:
         logits_post_processor_name="mine",
         sampling_config=SamplingConfig(no_repeat_ngram_size=6, min_tokens=8),
     )
-    assert found.logits is not None
-    assert [(entry.name, entry.args) for entry in found.logits.named()] == [
+    assert processors(found) == [
         ("regex", {"pattern": "a"}),
         ("banned_sequences", {"sequences": [[1, 2], [3]]}),
         ("no_repeat_ngram", {"size": 6}),
         ("min_new_tokens", {"count": 8, "eos_token_ids": [4]}),
         ("mine", {"request_id": 7, "client_id": 5}),
     ]
-    found.logits.to_proto()
 
 
 @pytest.mark.parametrize("make", [list, numpy.array])
@@ -124,7 +127,8 @@ def test_a_bias_and_a_prompt_may_be_arrays(make: Any) -> None:
     bias[3] = -2.5
     found = submission(input_token_ids=make([4, 5]), embedding_bias=make(bias))
     assert dict(found.sampling.logit_bias) == {3: -2.5}
-    assert list(found.prompts[0].token_ids) == [4, 5]
+    (prompt,) = found.prompts
+    assert common_pb2.Task.FromString(prompt.task).prompt_token_ids == [4, 5]
 
 
 def test_log_probabilities_are_asked_for_without_alternatives() -> None:
