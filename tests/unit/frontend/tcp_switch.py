@@ -79,4 +79,6 @@ async def tcp_switch(target: int | None) -> AsyncIterator[TcpSwitch]:
         yield switch
     finally:
         server.close()
+        for _ in range(3):
+            await asyncio.sleep(0)  # what was being accepted is accepted, to be cut too
         await switch.close()
