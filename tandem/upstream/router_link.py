@@ -83,7 +83,7 @@ class RouterLink:
         async with asyncio.TaskGroup() as group:
             while True:
                 began = loop.time()
-                stream = RouterStream(self._budget)
+                stream = RouterStream(self._budget, loop.time)
                 holding = group.create_task(self._hold(stream, receiver))
                 await stream.over.wait()
                 self._metrics.left(stream)

@@ -5,6 +5,7 @@ open by it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from tandem.byte_budget import ByteBudget
@@ -20,8 +21,10 @@ _MOST_ITEMS = 256
 class RouterStream:
     """Made for one dial. It takes requests until its router drains; it ends once."""
 
-    def __init__(self, budget: ByteBudget) -> None:
-        """`budget`: prompts that have not left take of it, beside those of their requests."""
+    def __init__(self, budget: ByteBudget, clock: Callable[[], float] = time.monotonic) -> None:
+        """`budget`: prompts that have not left take of it, beside those of their requests. What
+        they wait here, in seconds by `clock`, is taken off the time that their router has.
+        """
         self.outbox: Outbox[router_pb2.FrontendMessage] = Outbox(self._take)
         self.open: set[int] = set()
         """First sequences of the requests that went by it and are not released."""
@@ -30,7 +33,9 @@ class RouterStream:
         self.draining = False
         self.over = asyncio.Event()
         """It takes nothing new: its router drains, or it has ended."""
-        self._submits: dict[int, router_pb2.Submit] = {}
+        self._submits: dict[int, tuple[router_pb2.Submit, float]] = {}
+        """What has not left, and since when it waits."""
+        self._clock = clock
         self._unsent = budget.allotment()
         self._cancels: list[int] = []
         self._complaints: dict[int, str] = {}
@@ -40,9 +45,10 @@ class RouterStream:
     def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
         """Send without waiting. Raises QueueFullError, and sends nothing, while too much waits."""
         self._unsent.admit(sum(len(submit.task) for submit in submits))
+        now = self._clock()
         for submit in submits:
             self.open.add(submit.first_sequence)
-            self._submits[submit.first_sequence] = submit
+            self._submits[submit.first_sequence] = submit, now
         self.outbox.notify()
 
     def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
@@ -53,8 +59,8 @@ class RouterStream:
             if first not in self.open:
                 continue
             self.open.remove(first)
-            if submit := self._submits.pop(first, None):
-                self._unsent.give_back(len(submit.task))
+            if waiting := self._submits.pop(first, None):
+                self._unsent.give_back(len(waiting[0].task))
             elif cancel:
                 self._cancels.append(first)
                 self.outbox.notify()
@@ -101,7 +107,9 @@ class RouterStream:
         submits: list[router_pb2.Submit] = []
         size = 0
         while self._submits and size < _MESSAGE_BYTES and len(submits) < _MOST_ITEMS:
-            submit = self._submits.pop(next(iter(self._submits)))
+            submit, since = self._submits.pop(next(iter(self._submits)))
+            waited_ms = round((self._clock() - since) * 1000)
+            submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)
             submits.append(submit)
             size += len(submit.task)
         self._unsent.give_back(size)

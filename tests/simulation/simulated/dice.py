@@ -41,6 +41,10 @@ class Dice:
     """Requests whose output a broken worker spoilt."""
     misled: set[int] = field(default_factory=set)
     """Those to which it gave rows of others, which nobody can see before a number is wrong."""
+    deceived: set[int] = field(default_factory=set)
+    """Those to which it gave rows and took rows away, so that all numbers may be right in the end:
+    whoever makes the output can lie about it.
+    """
 
     quirks: dict[str, str] = field(default_factory=dict)
     """Of workers, by address."""

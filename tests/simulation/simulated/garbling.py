@@ -6,7 +6,7 @@ Whose output it was is noted: they may fail, and nobody else.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
@@ -42,6 +42,8 @@ class Garbler:
         """Sequences of a frontend that were named in what a worker spoilt."""
         self._unreadable: set[bytes] = set()
         self._garbled: set[bytes] = set()
+        self._lies: defaultdict[tuple[int, int], set[bool]] = defaultdict(set)
+        """Of a frontend's sequence: a row was taken away (True), or another's given (False)."""
 
     def started(self, action: StartLeg, trace_id: str, waiting: Iterable[bytes]) -> None:
         """A leg was started while payloads wait for its frontend. It leaves in one message with
@@ -64,13 +66,25 @@ class Garbler:
             for sequence in list(there)[-LATEST:]
             if sequence not in ran
         ]
+        rows = Counter(_rows(envelope.payload))
         spoilt, seen, got = self._change(envelope, set(ran), others)
         self._dice.misled.update(ran[each] for each in got if each in ran)
         self._dice.spoilt.update(ran[each] for each in spoilt if each in ran)
         self._garbled.add(envelope.payload)
         if seen:
             self._unreadable.add(envelope.payload)
+        else:
+            rows.subtract(_rows(envelope.payload))
+            self._note_lies(envelope.destination, rows, ran)
         touched |= _named(envelope.payload)
+
+    def _note_lies(self, frontend: int, taken: Counter[int], ran: dict[int, int]) -> None:
+        """`taken`: how many rows each sequence lost; less than none: it was given some."""
+        for sequence in ran.keys() & taken.keys():
+            lies = self._lies[frontend, sequence]
+            lies.update([taken[sequence] > 0] if taken[sequence] else [])
+            if len(lies) > 1:
+                self._dice.deceived.add(ran[sequence])
 
     def is_doubtful(self, address: str, envelope: worker_pb2.Envelope) -> bool:
         """Whether it was spoilt, or follows what was."""
@@ -120,6 +134,14 @@ class Garbler:
             spoilt |= got
         envelope.payload = columns.SerializeToString()
         return spoilt, seen, got
+
+
+def _rows(payload: bytes) -> list[int]:
+    """The sequence of each row, where that can be read."""
+    try:
+        return list(parse(payload).sequence)
+    except DecodeError:
+        return []
 
 
 def _named(payload: bytes) -> set[int]:

@@ -184,8 +184,10 @@ class World:
             StrangeRouter(self.dice, worker.spec.address, self._task(worker.spec.model)).start()
 
     def _task(self, model: str) -> bytes:
-        """Of some request, as its frontend would make it."""
-        mine = [each for each in self.plan.requests if each.model == model]
+        """Of some request, as its frontend would make it. None that ends workers: those that it
+        ended for a stranger would be counted as the request's own.
+        """
+        mine = [each for each in self.plan.requests if each.model == model and not each.poison]
         if not mine:
             return b""
         made = submission(mine[0])
@@ -459,6 +461,8 @@ class World:
         for each in self.frontends:
             for answer in each.answers:
                 number = answer.request.number
+                if number in self.dice.deceived:
+                    continue
                 misled = number in self.dice.misled
                 judge_answer(answer, hasty=hasty, faulty=self.plan.faulty, misled=misled)
                 unreadable = "output cannot be read" in str(answer.error)

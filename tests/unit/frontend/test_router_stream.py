@@ -40,6 +40,22 @@ async def test_what_another_stream_carries_is_not_cancelled_here() -> None:
     await messages.aclose()
 
 
+async def test_what_waits_to_leave_has_so_much_less_time_at_its_router() -> None:
+    now = 5.0
+    stream = RouterStream(ByteBudget(), lambda: now)
+    stream.submit([router_pb2.Submit(first_sequence=1, timeout_ms=10_000)])
+    now = 7.5
+    stream.submit([router_pb2.Submit(first_sequence=2, timeout_ms=10_000)])
+    now = 8.0
+    stream.submit([router_pb2.Submit(first_sequence=3, timeout_ms=1)])
+    now = 9.0
+    messages = stream.outbox.messages()
+    sent = await anext(messages)
+    # None at all would be no deadline: what is overdue has a moment, and its router ends it.
+    assert [each.timeout_ms for each in sent.submit] == [6_000, 8_500, 1]
+    await messages.aclose()
+
+
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.upstream.router_stream._MESSAGE_BYTES", 100)
     stream = RouterStream(ByteBudget())
