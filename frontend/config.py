@@ -159,7 +159,7 @@ class FrontendConfig:
         " of the request beside each. A larger one is refused (413).",
     )
     max_backlog_bytes: int = setting(
-        256 * 1024,
+        1024 * 1024,
         "Output kept for one client that reads too slowly, beside 64 KiB in the process and 64 KiB"
         " in its socket; past it the request is cancelled, so that a slow client never slows"
         " others.",

@@ -82,9 +82,13 @@ class Browsers:
         return is_loopback(name) or name in self._local_names
 
 
+_USUAL_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+"""Known without being parsed: each request of a local server names one of them."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address, in lower case, can only be this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
+    if host in _USUAL_LOOPBACK or host.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

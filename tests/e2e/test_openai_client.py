@@ -144,6 +144,16 @@ async def test_logprobs_are_there_for_each_token(client: AsyncOpenAI) -> None:
         assert entry.token == entry.top_logprobs[0].token
 
 
+async def test_a_client_that_reads_more_slowly_than_much_comes_gets_all_of_it(sim: Served) -> None:
+    """Some 4 MB come at once, and this client needs seconds for them."""
+    asked = {"n": 128, "max_tokens": 16, "logprobs": True, "top_logprobs": 20}
+    async with AsyncOpenAI(base_url=f"{sim.url}/v1", api_key="-", max_retries=0) as client:
+        _, chunks = await _stream_chat(client, **asked, extra_body={"ignore_eos": True})
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert sum(choice.finish_reason == "length" for choice in choices) == 128
+    assert sum(len(c.logprobs.content or ()) for c in choices if c.logprobs) == 128 * 16
+
+
 async def test_logit_bias_forces_a_token(client: AsyncOpenAI, served: Served) -> None:
     token = httpx.post(f"{served.url}/tokenize", json={"prompt": " the"}).json()["tokens"][-1]
     answer = await client.completions.create(
