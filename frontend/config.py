@@ -16,6 +16,7 @@ from tandem.errors import ConfigError
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS
 from tandem.wire import tls
+from tandem.wire.silence import SILENCE_SECONDS
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
 _POSITIVE = (
@@ -35,6 +36,7 @@ _POSITIVE = (
     "key_limit_shares",
     "max_request_bytes",
     "max_backlog_bytes",
+    "router_silence_seconds",
     "max_processor_bytes",
     "max_processor_depth",
     "max_processor_values",
@@ -150,6 +152,11 @@ class FrontendConfig:
         "Time a request waits while no router takes it, within its deadline: one is replaced, or"
         " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
         " has no pair. 0: at once.",
+    )
+    router_silence_seconds: float = setting(
+        SILENCE_SECONDS,
+        "A router that says nothing for this long is given up: what is open by it ends"
+        " (router_lost), and another is dialled. It says something each second.",
     )
     max_n: int = setting(128, "Largest `n` of a request, at most 1024.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")

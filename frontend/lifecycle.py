@@ -75,7 +75,13 @@ async def serve(
     )
     budget = ByteBudget(config.max_held_bytes)
     metrics.registry.register(HeldMetrics("frontend", budget))
-    link = RouterLink(config.router, metrics.upstream, budget, tls=PeerTls.of(config))
+    link = RouterLink(
+        config.router,
+        metrics.upstream,
+        budget,
+        silence_seconds=config.router_silence_seconds,
+        tls=PeerTls.of(config),
+    )
     draining = Draining()
     complaints = Complaints(log)
     readers = Readers(config)

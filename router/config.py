@@ -106,7 +106,9 @@ class RouterConfig:
         10.0, "Time queued sequences wait for workers to come back once the last pair is gone."
     )
     worker_silence_seconds: float = setting(
-        10.0, "A worker that sends nothing for this long is lost; it reports at least each second."
+        10.0,
+        "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"
+        " at least each second.",
     )
     eject_after_faults: int = setting(
         EJECT_AFTER,

@@ -19,6 +19,7 @@ from router.relay import Relay
 from tandem.errors import WorkerError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
@@ -149,9 +150,9 @@ class WorkerConnection:
         clock = asyncio.get_running_loop().time
         call = stub.Connect(link.outbox.messages())
         try:
-            async with asyncio.timeout(silence) as limit:
+            async with Silence(silence) as listening:
                 while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
-                    limit.reschedule(clock() + silence)
+                    listening.heard()
                     if not self.connected:  # the first frame says that it took the stream
                         self._begin(link, await self._describe(stub), frame.load.open_legs)
                     if len(frame.events) > MOST_EVENTS:

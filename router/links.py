@@ -27,6 +27,8 @@ MOST_ITEMS = 256
 """Legs that are started, or cancelled, in one message."""
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
+BEAT_SECONDS = 1.0
+"""So often a message goes to each frontend, be it empty: the router's loop still runs."""
 STALL_SECONDS = 5.0
 """A frontend that takes no message for so long, past its bound, does not read."""
 _UNCOUNTED_BYTES = 64 * 1024
@@ -91,6 +93,9 @@ class Sink(Protocol):
     def set_draining(self) -> None:
         """Nothing new is admitted any longer; what is open goes on."""
 
+    def beat(self) -> None:
+        """It is to hear something now, whatever it is."""
+
     def fail(self, error: TandemError) -> None:
         """Give the frontend up: nothing more is sent."""
 
@@ -130,6 +135,8 @@ class FrontendLink:
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
         self._draining = False
+        self._beat = False
+        """A message is to leave, be it empty."""
 
     def add_run(self, sequence: int, worker: int) -> None:
         """Leaves with the next message: no output of it can come before."""
@@ -157,6 +164,10 @@ class FrontendLink:
 
     def set_draining(self) -> None:
         self._draining = True
+        self.outbox.notify()
+
+    def beat(self) -> None:
+        self._beat = True
         self.outbox.notify()
 
     def fail(self, error: TandemError) -> None:
@@ -204,11 +215,14 @@ class FrontendLink:
             payloads, ends = self._take_some()
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
-        if not (payloads or ends or draining or lost or fleet is not None):
+        beat, self._beat = self._beat, False
+        if not (payloads or ends or draining or lost or beat or fleet is not None):
             return None
         message = router_pb2.RouterMessage(
             ends=ends, fleet=fleet, draining=draining, lost=sorted(lost)
         )
+        if fleet is not None:
+            message.beat_ms = round(BEAT_SECONDS * 1000)
         if payloads:
             _join(payloads, message)
         if self._runs:

@@ -18,7 +18,7 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Phase, Profile
 from router.inspection import Inspection
-from router.links import Sink, WorkerLink
+from router.links import BEAT_SECONDS, Sink, WorkerLink
 from tandem import ids
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """How late a deadline may be noticed."""
+_TICKS_OF_A_BEAT = round(BEAT_SECONDS / TICK_SECONDS)
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 """A worker's for one frontend, in one frame; what is more would not fit into a message with others.
 """
@@ -102,10 +103,13 @@ class Relay:
             self.idle.set()
 
     async def keep_time(self) -> None:
-        """Tell the core that time passes, for ever."""
+        """Tell the core that time passes, for ever, and frontends that this loop runs."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.handle(events.Tick())
+            for _ in range(_TICKS_OF_A_BEAT):
+                await asyncio.sleep(TICK_SECONDS)
+                self.handle(events.Tick())
+            for sink in list(self._frontends.values()):
+                sink.beat()
 
     # --- frontends -------------------------------------------------------------------------------
 

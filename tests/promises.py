@@ -965,8 +965,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S6-170",
-        "Given a worker that is silent or lost, then its requests end with a typed error or go "
-        "elsewhere, in bounded time.",
+        "Given a worker or router that is silent or lost, then its requests end with a typed error "
+        "or go elsewhere, in bounded time; the own pause is not taken for its silence.",
         ours=True,
     ),
     Promise(

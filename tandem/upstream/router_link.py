@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from math import inf
 from typing import Protocol
 
 import grpc
@@ -20,10 +21,13 @@ from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem.wire.silence import SILENCE_SECONDS, Silence
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
+_LEAST_BEATS = 3
+"""So many of a router's signs of life are missed before it is given up."""
 _GREETING_SECONDS = 5.0
 """A router says its fleet as soon as a stream opens; one that does not is no router."""
 _FIRST_BACKOFF_SECONDS = 0.1
@@ -66,11 +70,15 @@ class RouterLink:
         metrics: UpstreamMetrics,
         budget: ByteBudget,
         *,
+        silence_seconds: float = SILENCE_SECONDS,
         tls: PeerTls | None = None,
     ) -> None:
-        """`budget`: what waits to be sent takes of it."""
+        """`budget`: what waits to be sent takes of it. A router that says nothing for
+        `silence_seconds`, though it said that it would, is given up.
+        """
         self._address = address
         self._budget = budget
+        self._silence_seconds = silence_seconds
         self._metrics = metrics
         self._tls = tls
         self._old: dict[RouterStream, asyncio.Task[None]] = {}
@@ -120,7 +128,8 @@ class RouterLink:
             try:
                 reason = await self._listen(_readable(call), stream, receiver)
             except TimeoutError:
-                reason = "the router did not greet"
+                silent = f"the router said nothing for {self._silence_seconds:g} seconds"
+                reason = silent if stream.opened else "the router did not greet"
             except (ValueError, DecodeError) as error:
                 reason = f"the router broke the protocol: {error}"
             except grpc.aio.AioRpcError as error:
@@ -155,11 +164,17 @@ class RouterLink:
         self._metrics.current.set(1)
         receiver.opened(stream)
         receiver.receive(stream, greeting)
-        async for message in messages:
-            if message.draining:  # before the first refusal that the message may hold
-                receiver.unsent(stream.drain())
-            receiver.receive(stream, message)
+        async with Silence(self._patience(greeting.beat_ms)) as listening:
+            async for message in messages:
+                listening.heard()
+                if message.draining:  # before the first refusal that the message may hold
+                    receiver.unsent(stream.drain())
+                receiver.receive(stream, message)
         return _ENDED
+
+    def _patience(self, beat_ms: int) -> float:
+        """For how many seconds a router may say nothing that says something so often."""
+        return max(self._silence_seconds, _LEAST_BEATS * beat_ms / 1000) if beat_ms else inf
 
     def _complain(self, stream: RouterStream, reason: str) -> None:
         """Once for each reason, and not of what was to be expected."""

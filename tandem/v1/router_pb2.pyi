@@ -153,10 +153,13 @@ class RouterMessage(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     RUN_SEQUENCE_FIELD_NUMBER: _builtins.int
     RUN_WORKER_FIELD_NUMBER: _builtins.int
+    BEAT_MS_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
     draining: _builtins.bool
     """said once: send what is new to another router; what is open here goes on"""
+    beat_ms: _builtins.int
+    """said with a fleet: from now on a message comes at least so often, be it empty; 0: not said"""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceEnd]:
         """sequences that ended otherwise than by a Finish; apply after the payload"""
@@ -199,10 +202,11 @@ class RouterMessage(_message.Message):
         lost: _abc.Iterable[_builtins.int] | None = ...,
         run_sequence: _abc.Iterable[_builtins.int] | None = ...,
         run_worker: _abc.Iterable[_builtins.int] | None = ...,
+        beat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

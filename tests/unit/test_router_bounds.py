@@ -570,3 +570,17 @@ def test_generate_asks_for_nothing_that_is_not_allowed(fields: Any, param: str) 
     with pytest.raises(RequestError) as caught:
         _generate(**fields)
     assert caught.value.param == param
+
+
+def test_a_sign_of_life_is_one_message_that_says_what_else_there_is() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    link.beat()
+    said = link._take()
+    assert said is not None
+    assert said.ByteSize() == 0
+    link.beat()
+    link.add_payload(1, b"x")
+    said = link._take()
+    assert said is not None
+    assert said.payload == b"x"
+    assert link._take() is None

@@ -5,6 +5,7 @@ frontends.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn
@@ -447,6 +448,32 @@ async def test_a_silent_worker_is_lost() -> None:
         end = await frontend.end()
         assert end.error.code == "worker_lost"
         assert "sent nothing for 0.6 seconds" in end.error.message
+
+
+@pytest.mark.promise("S6-170")
+async def test_what_workers_said_while_the_router_stood_still_is_no_silence() -> None:
+    async with stack(worker_silence_seconds=0.6) as s:
+        frontend = s.frontend()
+        await frontend.ready()
+        await frontend.submit()
+        await s.legs()
+        links = dict(s.router.relay._workers)
+        for _ in range(3):
+            time.sleep(0.8)  # noqa: ASYNC251 - the whole process stands still, and so do its workers
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.5)  # and what they go on to say is heard
+        assert s.router.relay._workers == links, "a stream was opened again"
+
+
+@pytest.mark.promise("S6-170")
+async def test_a_frontend_that_is_told_nothing_hears_that_the_router_lives() -> None:
+    async with stack() as s:
+        frontend = s.frontend()
+        greeting = await frontend.message()
+        assert greeting.beat_ms == 1000
+        while (message := await frontend.message()).ByteSize():
+            assert message.HasField("fleet")
+        assert (await frontend.message()).ByteSize() == 0
 
 
 async def test_a_mismatched_worker_is_shown_with_the_field_that_differs() -> None:

@@ -99,11 +99,12 @@ Script = Callable[[Reply], Coroutine[Any, Any, None]]
 class Stream:
     """One frontend's stream."""
 
-    def __init__(self, fleet: router_pb2.Fleet, *, draining: bool) -> None:
+    def __init__(self, fleet: router_pb2.Fleet, *, beat_ms: int, draining: bool) -> None:
         self.draft = Draft()
         self.rows: Counter[int] = Counter()
         self.ends: list[router_pb2.SequenceEnd] = []
         self.fleet: router_pb2.Fleet | None = fleet
+        self.beat_ms = beat_ms
         self.draining = draining
         self.scripts: set[asyncio.Task[None]] = set()
         self.outbox = Outbox(self._take)
@@ -127,6 +128,7 @@ class Stream:
         )
         if self.fleet is not None:
             message.fleet.CopyFrom(self.fleet)
+            message.beat_ms = self.beat_ms
         self.draft, self.ends, self.fleet, self.draining = Draft(), [], None, False
         self._taken.set()
         return message
@@ -138,6 +140,8 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
     def __init__(self, script: Script, fleet: router_pb2.Fleet) -> None:
         self.script = script
         self.fleet = fleet
+        self.beat_ms = 0
+        """It promises to say something so often, and does not keep that; 0: it does not."""
         self.replies: dict[int, Reply] = {}
         self.cancels: list[int] = []
         self.refused: list[int] = []
@@ -153,7 +157,7 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         request_iterator: AsyncIterator[router_pb2.FrontendMessage],
         context: grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage],
     ) -> None:
-        stream = Stream(self.fleet, draining=self.draining)
+        stream = Stream(self.fleet, beat_ms=self.beat_ms, draining=self.draining)
         self.streams.append(stream)
         self._changed.set()
         self._drop.clear()

@@ -54,6 +54,14 @@ class Service:
     def lead_to(self, router: FakeRouter) -> None:
         self.switch.target = port_of(router)
 
+    async def restarted(self, router: FakeRouter, *, beat_ms: int) -> FakeRouter:
+        """The frontend has a new stream to it, at whose begin it promises this."""
+        router.beat_ms = beat_ms
+        router.drop()
+        await router.until(lambda router: not router.streams)
+        await router.until(lambda router: len(router.streams) == 1)
+        return router
+
     async def streaming(self, **fields: Any) -> tuple[AsyncIterator[str], asyncio.Task[Any]]:
         """A chat's lines as they come, and the task that reads them."""
         lines: asyncio.Queue[str] = asyncio.Queue()
@@ -287,6 +295,45 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
     assert {answer.status_code for answer in await asyncio.gather(*new)} == {200}
     assert len(second.replies) == 8
     assert await service.frontend.metric(RECONNECTS, cause="lost") == 1
+
+
+@pytest.mark.promise("S6-170")
+async def test_a_router_that_no_longer_says_anything_is_given_up(serve: Serve) -> None:
+    """Its connection stands: a thread of gRPC's answers for a loop that hangs."""
+    service = await serve(Paused(), say_hello, router_silence_seconds=0.6)
+    first, second = service.routers
+    silent = await service.restarted(first, beat_ms=100)
+    had = asyncio.create_task(service.frontend.chat())
+    await silent.until(lambda router: len(router.replies) == 1)
+    service.lead_to(second)
+    assert error_of(await had) == (503, "router_lost", None)
+    assert (await service.frontend.chat()).status_code == 200
+    assert len(second.replies) == 1
+    assert await service.frontend.metric(RECONNECTS, cause="lost") == 2
+
+
+async def test_a_router_that_says_something_now_and_then_stays(serve: Serve) -> None:
+    async def slow(reply: Reply) -> None:
+        for _ in range(12):
+            await asyncio.sleep(0.1)
+            reply.text("a")
+            await reply.flush()
+        reply.finish(completion_tokens=12)
+
+    service = await serve(slow, router_silence_seconds=0.4)
+    await service.restarted(service.routers[0], beat_ms=50)
+    answer = await service.frontend.chat()
+    assert answer.json()["choices"][0]["message"]["content"] == 12 * "a"
+
+
+async def test_a_router_that_promises_no_sign_of_life_may_be_silent(serve: Serve) -> None:
+    paused = Paused()
+    service = await serve(paused, router_silence_seconds=0.1)
+    had = asyncio.create_task(service.frontend.chat())
+    await service.routers[0].until(lambda router: len(router.replies) == 1)
+    await asyncio.sleep(0.5)
+    paused.go_on.set()
+    assert (await had).status_code == 200
 
 
 async def test_old_streams_do_not_pile_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
