@@ -68,6 +68,7 @@ class DecodeRules:
             cached_tokens=leg.cached_tokens,
             withheld=end.withheld,
             external_scores=leg.scores,
+            stop_tokens=end.stop_tokens,
         )
 
     def regeneration(self, leg: Leg, judgement: Judgement) -> common_pb2.Regeneration | None:

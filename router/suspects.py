@@ -56,6 +56,7 @@ def sizes(submit: Submit) -> str:
         "logprobs": sampling.logprobs,
         "stop": sum(map(len, sampling.stop)),
         "stop_token_ids": len(sampling.stop_token_ids),
+        "stop_words": sum(len(word.token_id) for word in sampling.stop_words),
         "logit_bias": len(sampling.logit_bias),
         "metadata": sum(len(key) + len(value) for key, value in task.metadata.items()),
     }

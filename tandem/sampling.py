@@ -6,6 +6,7 @@ Both phases ask before their engines do: a leg whose partner refused would wait 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, NamedTuple, get_args
 
 from msgspec import Meta
@@ -27,6 +28,8 @@ RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 
 TOP_K_OFF = -1
+MOST_STOP_WORD_TOKENS = 256
+"""The longest stop word."""
 REGENERATED = (
     "temperature",
     "top_p",
@@ -84,11 +87,20 @@ def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
     if not all(sampling.stop):
         raise InvalidRequestError("stop must be of strings that are not empty", param="stop")
     check_token_ids(sampling.stop_token_ids, vocabulary, param="stop_token_ids")
+    check_stop_words([word.token_id for word in sampling.stop_words], vocabulary)
     check_token_ids(sampling.logit_bias, vocabulary, param="logit_bias")
     if sampling.logprobs > vocabulary:
         raise InvalidRequestError(
             f"logprobs must be at most the vocabulary, {vocabulary}", param="logprobs"
         )
+
+
+def check_stop_words(words: Iterable[Collection[int]], vocabulary: int) -> None:
+    """Raises InvalidRequestError for one that has no tokens, or tokens that the model does not."""
+    for word in words:
+        if not word:
+            raise InvalidRequestError("stop_words must have tokens", param="stop_words")
+        check_token_ids(word, vocabulary, param="stop_words")
 
 
 def _check(name: str, value: float, allowed: _Range, where: str) -> None:

@@ -39,7 +39,6 @@ GAPS: dict[str, str] = {
     "S0-033": "There is no reasoning or tool parser yet.",
     "S2-071": "Named callbacks are held; no executor takes live functions yet.",
     "S2-077": "No executor has statistics yet: a router's stream carries none.",
-    "S2-078": "Stop words of several tokens are refused; the rest is held.",
     "S2-082": "No executor hands out a phase yet: context-only requests are refused.",
 }
 

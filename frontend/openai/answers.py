@@ -81,7 +81,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
-    stop_reason: str | None
+    stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What each classifier answered, by its name; only where asked for and allowed."""
@@ -92,7 +92,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason
-    stop_reason: str | None
+    stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 

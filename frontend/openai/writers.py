@@ -112,7 +112,7 @@ class EventWriter:
                 b',"logprobs":null,"finish_reason":',
                 _encode(ending.reason),
                 b',"stop_reason":',
-                _encode(ending.stop_reason),
+                _encode(_stop_reason(ending)),
                 _scores(ending),
                 b"}]}\n\n",
             )
@@ -207,7 +207,7 @@ class BodyWriter:
             index=choice,
             logprobs=None,
             finish_reason=ending.reason,
-            stop_reason=ending.stop_reason,
+            stop_reason=_stop_reason(ending),
             token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
             external_scores=msgspec.Raw(ending.external_scores.encode())
             if ending.external_scores
@@ -222,6 +222,11 @@ def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
     head, found, tail = whole.partition(part)
     assert found
     return head, tail
+
+
+def _stop_reason(ending: Finish) -> str | int | None:
+    """As vLLM has it: the id of a stop token is a number."""
+    return ending.stop_tokens[0] if ending.stop_tokens else ending.stop_reason
 
 
 def _scores(ending: Finish) -> bytes:

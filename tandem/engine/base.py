@@ -11,7 +11,8 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
 - AGGREGATED runs both phases in one process, for reference and comparison.
 - Token ids are the model's own, an end-of-sequence or stop token included as the last one where one
   ended the sequence.
-- Engines ignore SamplingParams.stop: the worker's output pipeline owns stop strings.
+- Engines ignore SamplingParams.stop and stop_words: the worker's output pipeline owns stop strings
+  and stop words.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class EngineRequest:
     """The worker's own number: unique in this process, never reused."""
     token_ids: Sequence[int]
     sampling: common_pb2.SamplingParams
-    """`seed` already includes the output index; `stop` is to be ignored."""
+    """`seed` already includes the output index; `stop` and `stop_words` are to be ignored."""
     logits: LogitsProcessorSpec | None = None
     """What this role must apply, already gated by stage (tandem.logits.spec.for_role)."""
     room: int = 0

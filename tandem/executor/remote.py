@@ -192,10 +192,8 @@ class _Served:
         self.state = state
         self._id = start.request_id
         self._end_id = start.request.end_id
-        self._stops = submissions.stop_tokens(start.request)
         self._bring = bring
         self._brought = False
-        self._last_tokens: dict[int, int] = {}
 
     def pump(self) -> bool:
         """Something came; it is told with what other requests got by the same message."""
@@ -212,7 +210,6 @@ class _Served:
             if token_ids:
                 values = [value for entry in logprobs for value in entry.logprob]
                 core.tokens(self._id, choice, token_ids, values)
-                self._last_tokens[choice] = token_ids[-1]
         for finish in ended:
             core.finish(self._id, finish.choice, self._completion(finish))
 
@@ -221,8 +218,8 @@ class _Served:
             return Completion(FinishReason.STOP_WORDS, finish.stop_reason or "", withheld=True)
         if finish.reason == "length":
             return Completion(FinishReason.LENGTH)
-        last = self._last_tokens.get(finish.choice)
-        stopped = last in self._stops and last != self._end_id
+        word = finish.stop_tokens
+        stopped = word and word[-1] != self._end_id
         return Completion(FinishReason.STOP_WORDS if stopped else FinishReason.END_ID)
 
 

@@ -99,7 +99,7 @@ class Request:
     bad_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
     """Runs of tokens that must not come: the logits processor `banned_sequences`."""
     stop_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
-    """Tokens that end a sequence, each a list of one."""
+    """Runs of tokens that end a sequence; they are its last ones."""
     embedding_bias: Sequence[float] | None = field(default=None, kw_only=True)
     """Added to the logits, one number for each token of the vocabulary; an array serves too."""
     logits_post_processor_name: str | None = field(default=None, kw_only=True)

@@ -64,11 +64,6 @@ def submission(
         raise InvalidRequestError(f"a field is of a wrong kind: {error}") from error
 
 
-def stop_tokens(request: Request) -> frozenset[int]:
-    """Tokens that end a sequence as a stop word."""
-    return frozenset(word[0] for word in request.stop_words or ())
-
-
 def _snapshot(request: Request) -> Request:
     """The request as it is now: the program may change its own for the next one."""
     try:
@@ -139,12 +134,10 @@ def _check(request: Request) -> None:
         raise InvalidRequestError("priority must be from 0 to 1", param="priority")
     if not isinstance(request.client_id, int | None):
         raise InvalidRequestError("client_id must be a whole number", param="client_id")
-    for word in request.stop_words or ():
-        if len(word) != 1:
-            raise UnsupportedError("a stop word is one token", param="stop_words")
-    for each in request.bad_words or ():
-        if not each:
-            raise InvalidRequestError("a bad word has no tokens", param="bad_words")
+    for name in ("stop_words", "bad_words"):
+        for word in getattr(request, name) or ():
+            if not len(word):
+                raise InvalidRequestError(f"one of {name} has no tokens", param=name)
     _form(request.guided_decoding_params)
 
 
@@ -171,9 +164,9 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
     top_k, top_p = config.top_k or 0, config.top_p or 0.0
     sampled = top_k > 1 or (top_k != 1 and (top_p > 0 or config.min_p is not None))
     stops = [] if request.end_id is None else [request.end_id]
-    words = stop_tokens(request)
+    words = [_values(word) for word in request.stop_words or ()]
     token_limits.check_token_ids(stops, vocabulary, param="end_id")
-    token_limits.check_token_ids(words, vocabulary, param="stop_words")
+    sampling.check_stop_words(words, vocabulary)
     return common_pb2.SamplingParams(
         max_tokens=request.max_tokens,
         temperature=_or(config.temperature, 1.0) if sampled else 0.0,
@@ -184,7 +177,8 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
         presence_penalty=config.presence_penalty or 0.0,
         repetition_penalty=_or(config.repetition_penalty, 1.0),
         seed=config.seed,
-        stop_token_ids=[*stops, *words],
+        stop_token_ids=stops,
+        stop_words=[common_pb2.StopWord(token_id=word) for word in words],
         ignore_eos=request.end_id is None and request.guided_decoding_params is None,
         logit_bias=_bias(request.embedding_bias, vocabulary),
         logprobs=0 if request.output_config.return_log_probs else None,

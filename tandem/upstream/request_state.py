@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError
+from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
@@ -60,6 +61,8 @@ class Finish(NamedTuple):
     """
     external_scores: str = ""
     """A JSON object, where it was asked for."""
+    stop_tokens: tuple[int, ...] = ()
+    """The stop word that was met, or the stop token that was asked for."""
 
 
 class RequestState:
@@ -214,6 +217,7 @@ class RequestState:
             finish.rows == self._row_counts[choice]
             and finish.cached_tokens <= prompt.tokens
             and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
+            and len(finish.stop_tokens) <= MOST_STOP_WORD_TOKENS
         )
 
     def report(self, report: common_pb2.PhaseReport) -> None:
@@ -234,7 +238,8 @@ class RequestState:
         reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
             reason = self.submission.withheld_reason
-        self._end(Finish(choice, reason, finish.stop_reason or None, finish.external_scores))
+        why, stop_tokens = finish.stop_reason or None, tuple(finish.stop_tokens)
+        self._end(Finish(choice, reason, why, finish.external_scores, stop_tokens))
 
     def withhold(self, sequence: int, stop_reason: str) -> None:
         """A hook ended the choice elsewhere: in prefill, or in another choice. How far it had come

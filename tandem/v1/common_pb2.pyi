@@ -49,7 +49,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     DESCRIPTOR: _descriptor.EnumDescriptor
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """end of sequence, a stop string, a stop token, or a hook's terminate"""
+    """end of sequence, a stop string, a stop token, a stop word, or a hook's terminate"""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context was reached"""
 
@@ -57,7 +57,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""end of sequence, a stop string, a stop token, or a hook's terminate"""
+"""end of sequence, a stop string, a stop token, a stop word, or a hook's terminate"""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context was reached"""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
@@ -102,6 +102,7 @@ class SamplingParams(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    STOP_WORDS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """tokens to generate, prefill's first one included; at least 1"""
     temperature: _builtins.float
@@ -136,6 +137,10 @@ class SamplingParams(_message.Message):
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """token id -> added to its logit"""
 
+    @_builtins.property
+    def stop_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___StopWord]:
+        """end after the first of these, which is shown; applied by the worker, before the hook"""
+
     def __init__(
         self,
         *,
@@ -153,10 +158,11 @@ class SamplingParams(_message.Message):
         ignore_eos: _builtins.bool = ...,
         logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         logprobs: _builtins.int | None = ...,
+        stop_words: _abc.Iterable[Global___StopWord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_seed", b"_seed", "logprobs", b"logprobs", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "stop_words", b"stop_words", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -168,6 +174,30 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
+
+@_typing.final
+class StopWord(_message.Message):
+    """A run of tokens that ends an output; its last tokens are those of the run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """at least one"""
+
+    def __init__(
+        self,
+        *,
+        token_id: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopWord: _TypeAlias = StopWord  # noqa: Y015
 
 @_typing.final
 class LogitsProcessor(_message.Message):
@@ -567,6 +597,7 @@ class Finish(_message.Message):
     WITHHELD_FIELD_NUMBER: _builtins.int
     EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    STOP_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     reason: Global___FinishReason.ValueType
     stop_reason: _builtins.str
@@ -582,6 +613,10 @@ class Finish(_message.Message):
     """a JSON object: what each classifier answered, by its name"""
     rows: _builtins.int
     """of the sequence, all that came before this"""
+    @_builtins.property
+    def stop_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the stop word that was met, or the stop token that was asked for; empty: neither"""
+
     def __init__(
         self,
         *,
@@ -594,10 +629,11 @@ class Finish(_message.Message):
         withheld: _builtins.bool = ...,
         external_scores: _builtins.str = ...,
         rows: _builtins.int = ...,
+        stop_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "external_scores", b"external_scores", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "rows", b"rows", "sequence", b"sequence", "stop_reason", b"stop_reason", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "external_scores", b"external_scores", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "rows", b"rows", "sequence", b"sequence", "stop_reason", b"stop_reason", "stop_tokens", b"stop_tokens", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,6 +17,7 @@ from tandem.ids import TRACE_ID, counter
 from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, SpecReader, for_role
 from tandem.text.stop_strings import StopStrings
+from tandem.text.stop_words import StopWords, StopWordTable
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
@@ -29,6 +30,8 @@ _TRACE_ID = common_pb2.Task.TRACE_ID_FIELD_NUMBER
 _SEED_BITS = 64
 _SEEDS_BETWEEN_RUNS = 1_000_003
 """More than a request has outputs."""
+_STOP_STATE_BYTES = 400
+"""What a state of the stop words takes."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,11 +41,15 @@ class ReadTask:
     task: common_pb2.Task
     token_ids: array[int]
     logits: LogitsProcessorSpec | None
+    stop_words: StopWordTable | None
 
     @property
     def size(self) -> int:
-        """What its prompt takes, in bytes: as it came, and as engines are given it."""
-        return len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
+        """What it takes, in bytes: its prompt as it came and as engines are given it, and its stop
+        words.
+        """
+        prompt = len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
+        return prompt + _STOP_STATE_BYTES * (self.stop_words.states if self.stop_words else 0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -102,14 +109,15 @@ class Intake:
             len(parsed.token_ids), task.sampling.max_tokens, self._limits.context_length
         ):
             raise error
-        return ReadTask(task, parsed.token_ids, self._logits(task.logits))
+        words = [word.token_id for word in task.sampling.stop_words]
+        table = StopWordTable(words) if words else None
+        return ReadTask(task, parsed.token_ids, self._logits(task.logits), table)
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
         """A leg that runs a task. Raises RequestError, naming the field."""
         self._check_command(command)
         task = read.task
-        params = common_pb2.SamplingParams()
-        params.CopyFrom(task.sampling)
+        params = _for_engine(task.sampling)
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
             offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
@@ -132,7 +140,7 @@ class Intake:
             command=command,
             task=task,
             request=request,
-            output=self._output(task),
+            output=self._output(read),
             own_bytes=0 if shared else len(command.task) + read.size,
         )
 
@@ -180,12 +188,14 @@ class Intake:
         entries = () if gated is None else gated.entries
         return LogitsProcessorSpec((*entries, *self._forced))
 
-    def _output(self, task: common_pb2.Task) -> Output:
-        stop = task.sampling.stop
+    def _output(self, read: ReadTask) -> Output:
+        task, stop = read.task, read.task.sampling.stop
         reads_text = task.want_text or self._reads_text or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer() if reads_text else None,
             stops=StopStrings(stop) if stop else None,
+            words=None if read.stop_words is None else StopWords(read.stop_words),
+            stop_token_ids=frozenset(task.sampling.stop_token_ids),
         )
 
 
@@ -194,6 +204,19 @@ def _parse(data: bytes) -> common_pb2.Task:
         return common_pb2.Task.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
+
+
+def _for_engine(given: common_pb2.SamplingParams) -> common_pb2.SamplingParams:
+    """A copy. An engine ends by itself at a stop word of one token; it need not, and where it is to
+    go on past the model's own end it might go on past this one too.
+    """
+    params = common_pb2.SamplingParams()
+    params.CopyFrom(given)
+    params.ClearField("stop_words")
+    if not given.ignore_eos:
+        singles = [word.token_id[0] for word in given.stop_words if len(word.token_id) == 1]
+        params.stop_token_ids.extend(singles)
+    return params
 
 
 def _sample_again(params: common_pb2.SamplingParams, regeneration: common_pb2.Regeneration) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from tandem.errors import InvalidRequestError
 from tandem.keys import MAX_NAME
+from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.v1 import common_pb2, worker_pb2
 
 MOST_STOPS = 64
 MOST_STOP_CHARACTERS = 64 * 1024
 MOST_STOP_TOKEN_IDS = 1024
+MOST_STOP_WORDS_TOKENS = 1024
+"""All stop words together have no more."""
 MOST_LOGPROBS = 20
 MOST_PROCESSORS = 64
 MOST_METADATA = 64
@@ -28,6 +31,9 @@ def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
     _at_most(MOST_STOPS, len(sampling.stop), "stop")
     _at_most(MOST_STOP_CHARACTERS, sum(map(len, sampling.stop)), "stop")
     _at_most(MOST_STOP_TOKEN_IDS, len(sampling.stop_token_ids), "stop_token_ids")
+    lengths = [len(word.token_id) for word in sampling.stop_words]
+    _at_most(MOST_STOP_WORD_TOKENS, max(lengths, default=0), "stop_words")
+    _at_most(MOST_STOP_WORDS_TOKENS, sum(lengths), "stop_words")
     _at_most(limits.vocabulary, len(sampling.logit_bias), "logit_bias")
     _at_most(MOST_LOGPROBS, sampling.logprobs, "logprobs")
     _at_most(MOST_PROCESSORS, len(task.logits.processors), "logits_processors")

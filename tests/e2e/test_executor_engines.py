@@ -62,6 +62,8 @@ def test_an_end_token_and_a_stop_word_are_told_apart(executor: Executor) -> None
     for fields, reason in (
         ({"end_id": tokens[place]}, FinishReason.END_ID),
         ({"end_id": 0, "stop_words": [[tokens[place]]]}, FinishReason.STOP_WORDS),
+        ({"stop_words": [[tokens[place]]]}, FinishReason.STOP_WORDS),
+        ({"stop_words": [tokens[: place + 1]]}, FinishReason.STOP_WORDS),
     ):
         (ended,) = responses_of(executor, **fields)
         assert ended.result.output_token_ids == [tokens[: place + 1]]

@@ -73,6 +73,8 @@ def test_a_refusal_says_the_bounds() -> None:
         ("logit_bias", {1: math.nan}),
         ("logit_bias", {100: 1.0}),
         ("stop_token_ids", [99, 100]),
+        ("stop_words", [{"token_id": [99]}, {"token_id": [99, 100]}]),
+        ("stop_words", [{"token_id": []}]),
         ("stop", ["", "x"]),
         ("logprobs", 101),
     ],
@@ -82,4 +84,5 @@ def test_tokens_that_the_model_does_not_have_and_other_nonsense_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{field}"):
         check(**{field: value})
-    check(logit_bias={99: -100.0}, stop_token_ids=[99], stop=["x"], logprobs=100)
+    words = [{"token_id": [99, 0]}]
+    check(logit_bias={99: -100.0}, stop_token_ids=[99], stop_words=words, stop=["x"], logprobs=100)

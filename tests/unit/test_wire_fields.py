@@ -63,6 +63,7 @@ SAMPLING = common_pb2.SamplingParams(
     ignore_eos=True,
     logit_bias={1: 1.0},
     logprobs=1,
+    stop_words=[common_pb2.StopWord(token_id=[1])],
 )
 TASK = common_pb2.Task(
     trace_id=TRACE,
@@ -303,7 +304,7 @@ COLUMNS = common_pb2.TokenColumns(
             sequence=1, token_id=[1], logprob=[1], top_count=1, top_token_id=[1], top_logprob=[1]
         )
     ],
-    finish=[common_pb2.Finish(sequence=1)],
+    finish=[common_pb2.Finish(sequence=1, stop_tokens=[1])],
     report=[common_pb2.PhaseReport(sequence=1)],
     offset=[0],
 )

@@ -1,11 +1,12 @@
-"""What a sequence's tokens become on their way out: text, cut at stop strings, judged by hooks.
+"""What a sequence's tokens become on their way out: text, cut at stop strings and after stop words,
+judged by hooks.
 
 Nothing is ever decoded again over what a hook decided: each stage only appends (S0-008, S0-030).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
@@ -15,6 +16,7 @@ from tandem.hooks.deferred import Ruling
 from tandem.hooks.piece import Piece
 from tandem.text.detokenizer import Detokenizer
 from tandem.text.stop_strings import StopStrings, Token, TokenLogprob
+from tandem.text.stop_words import StopWords
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,6 +26,8 @@ class Finish:
     reason: Literal["stop", "length"]
     stop_reason: str = ""
     """The stop string that was found, the hook's reason, or the name of the classifier."""
+    stop_tokens: tuple[int, ...] = ()
+    """The stop word that was found, or the stop token that the client named."""
     terminated: bool = False
     """By a hook, and its whole request with it."""
     withheld: bool = False
@@ -38,7 +42,9 @@ class Output:
 
     __slots__ = (
         "_detokenizer",
+        "_stop_token_ids",
         "_stops",
+        "_words",
         "completion_tokens",
         "cut_end",
         "emitted",
@@ -50,13 +56,21 @@ class Output:
     )
 
     def __init__(
-        self, *, detokenizer: Detokenizer | None, stops: StopStrings | None = None
+        self,
+        *,
+        detokenizer: Detokenizer | None,
+        stops: StopStrings | None = None,
+        words: StopWords | None = None,
+        stop_token_ids: Collection[int] = (),
     ) -> None:
         """`detokenizer` may be None where nobody reads text: no hook, no stop strings, and a client
-        that wants token ids alone.
+        that wants token ids alone. `stop_token_ids`: at which the engine ends it, beside the
+        model's own.
         """
         self._detokenizer = detokenizer
         self._stops = stops
+        self._words = words
+        self._stop_token_ids = stop_token_ids
         self.cut_end: Finish | None = None
         """How it ends if hooks let it; what `cut` gave was the last. None: more may come."""
         self.end: Finish | None = None
@@ -71,20 +85,30 @@ class Output:
 
     @property
     def cuts(self) -> bool:
-        """Stop strings are looked for."""
-        return self._stops is not None
+        """Stop strings or stop words are looked for."""
+        return self._stops is not None or self._words is not None
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens that are not the last, where no stop string is looked for."""
+        """The text of tokens that are not the last, where nothing `cuts`."""
         self.completion_tokens += len(token_ids)
         return "" if self._detokenizer is None else self._detokenizer.push(token_ids)
 
     def cut(self, delta: Delta) -> Piece:
         """Text and tokens of a delta, before any hook has seen them."""
-        self.completion_tokens += len(delta.token_ids)
-        if delta.end is not None:
-            self.cut_end = _STOP if delta.end is Ending.STOP else _LENGTH
-        return self._decode(delta) if self._stops is None else self._cut(delta, self._stops)
+        token_ids, extras = delta.token_ids, _extras(delta)
+        with_text = len(token_ids)
+        if self._words is not None and (count := self._words.push(token_ids)):
+            token_ids, extras, with_text = token_ids[:count], extras and extras[:count], count
+            self.cut_end = Finish("stop", stop_tokens=self._words.matched)
+        elif delta.end is Ending.STOP:
+            with_text -= 1  # the token that ended it has none, special or not
+            self.cut_end = self._stopped(token_ids)
+        elif delta.end is not None:
+            self.cut_end = _LENGTH
+        self.completion_tokens += len(token_ids)
+        if self._stops is None:
+            return self._decode(token_ids, extras, with_text)
+        return self._cut(token_ids, extras, with_text, self._stops)
 
     def ruled(self, ruling: Ruling) -> Finish | None:
         """Count what hooks made of the oldest piece on which they had not ruled. Returns how the
@@ -102,30 +126,43 @@ class Output:
             self.suppressed += 1
         return self.cut_end if ruling.final else None
 
-    def _decode(self, delta: Delta) -> Piece:
+    def _stopped(self, token_ids: Sequence[int]) -> Finish:
+        """By its engine, at the last of these."""
+        if token_ids and token_ids[-1] in self._stop_token_ids:
+            return Finish("stop", stop_tokens=(token_ids[-1],))
+        return _STOP
+
+    def _decode(
+        self, token_ids: Sequence[int], extras: list[TokenLogprob] | None, with_text: int
+    ) -> Piece:
         detokenizer = self._detokenizer
         if detokenizer is None:
             text = ""
-        elif delta.end is None:
-            text = detokenizer.push(delta.token_ids)
+        elif self.cut_end is None:
+            text = detokenizer.push(token_ids)
         else:
-            text = detokenizer.push(_shown(delta)) + detokenizer.flush()
-        return Piece(text, tuple(delta.token_ids), _extras(delta))
+            text = detokenizer.push(token_ids[:with_text]) + detokenizer.flush()
+        return Piece(text, tuple(token_ids), extras)
 
-    def _cut(self, delta: Delta, stops: StopStrings) -> Piece:
+    def _cut(
+        self,
+        token_ids: Sequence[int],
+        extras: list[TokenLogprob] | None,
+        with_text: int,
+        stops: StopStrings,
+    ) -> Piece:
         """Token by token, so that the cut does not depend on how many of them a step brought."""
         text = ""
-        shown, extras = len(_shown(delta)), _extras(delta)
-        for place, token_id in enumerate(delta.token_ids):
+        for place, token_id in enumerate(token_ids):
             extra = None if extras is None else extras[place]
-            text += self._push_token(token_id, extra, place < shown, stops)
+            text += self._push_token(token_id, extra, place < with_text, stops)
             if stops.matched is not None:
                 break
-        if delta.end is not None and stops.matched is None:
+        if self.cut_end is not None and stops.matched is None:
             text += stops.push(None, self._flush())
         if stops.matched is not None:
             self.cut_end = Finish("stop", stops.matched)
-        elif delta.end is not None:
+        elif self.cut_end is not None:
             text += stops.flush()
         tokens = stops.released_tokens(final=self.cut_end is not None)
         released = [token.extra for token in tokens]
@@ -143,11 +180,6 @@ class Output:
 
     def _flush(self) -> str:
         return "" if self._detokenizer is None else self._detokenizer.flush()
-
-
-def _shown(delta: Delta) -> Sequence[int]:
-    """The tokens that have text: the one that ended a sequence has none, special or not."""
-    return delta.token_ids[:-1] if delta.end is Ending.STOP else delta.token_ids
 
 
 def _extras(delta: Delta) -> list[TokenLogprob] | None:

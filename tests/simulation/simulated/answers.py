@@ -97,8 +97,12 @@ class _Choice:
             stop_at = self.request.stop_at
             assert stop_at is not None
             reason = text_of(self.request.token(self.prompt, self.output, self.run, stop_at))
+        word: tuple[int, ...] = ()
+        if self.ending == "stop_word":
+            word = tuple(self.request.word(self.prompt, self.output, self.run))
         by_itself = self.ending not in ("terminate", "fail") and not self.blocked
-        if not by_itself or (self.end.reason, self.end.stop_reason) != (wanted, reason):
+        end = self.end.reason, self.end.stop_reason, self.end.stop_tokens
+        if not by_itself or end != (wanted, reason, word):
             return f"ends with {self.end}, the script with {self.ending}, blocked: {self.blocked}"
         return "" if self._complete() else f"ends with {self.text} {self.ids}, not {self.wanted}"
 

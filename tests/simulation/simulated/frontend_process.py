@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 
 from prometheus_client import CollectorRegistry
 
@@ -175,14 +176,11 @@ class FrontendProcess:
 
 
 def submission(request: Request) -> Submission:
+    runs = list(product(range(request.prompts), range(request.n), range(RUNS)))
     stop = []
     if request.stop_at is not None:
-        stop = [
-            text_of(request.token(prompt, output, run, request.stop_at))
-            for prompt in range(request.prompts)
-            for output in range(request.n)
-            for run in range(RUNS)
-        ]
+        stop = [text_of(request.token(*each, request.stop_at)) for each in runs]
+    words = [common_pb2.StopWord(token_id=word) for each in runs if (word := request.word(*each))]
     return Submission(
         id=f"answer-{request.number}",
         trace_id=f"{request.number:032x}",
@@ -193,7 +191,13 @@ def submission(request: Request) -> Submission:
         ],
         n=request.n,
         sampling=common_pb2.SamplingParams(
-            temperature=1.0, top_p=1.0, top_k=-1, repetition_penalty=1.0, seed=SEED, stop=stop
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            repetition_penalty=1.0,
+            seed=SEED,
+            stop=stop,
+            stop_words=words,
         ),
         logits=None,
         streaming=request.streaming,

@@ -108,7 +108,8 @@ class ScriptedHooks:
         return True
 
     def _decode(self, token: Token, ruling: Ruling, ids: list[int], texts: list[str]) -> bool:
-        script = self._requests[token.request].run(token.prompt, token.output, token.run)
+        request = self._requests[token.request]
+        script = request.run(token.prompt, token.output, token.run)
         action = script.hook[token.position]
         if action == "terminate":
             ruling.reason = TERMINATED
@@ -118,6 +119,6 @@ class ScriptedHooks:
             texts.append(f"[{token.number:x}]")
         elif action == "emit":
             ids.append(token.number)
-            eos = script.eos and token.position == script.length - 1
-            texts.append("" if eos else text_of(token.number))
+            has_text = request.has_text(script, token.position)
+            texts.append(text_of(token.number) if has_text else "")
         return action in ("terminate", "fail")

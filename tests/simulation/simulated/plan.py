@@ -228,7 +228,7 @@ def _request(
     model = source.choice(models)
     burst = source.random() < 0.4
     want_ids = source.random() < 0.4
-    return Request(
+    request = Request(
         number=number,
         model=model,
         at=_burst(source) if burst else source.random() * LAST_REQUEST,
@@ -249,3 +249,6 @@ def _request(
         poison=source.choice(("worker", "engine")) if faulty and source.random() < 0.02 else "",
         poisons=source.choice(("prefill", "decode")),
     )
+    own = random.Random(f"stop word of {request.seed}")  # what is drawn after it stays as it is
+    request.word_at = own.randint(0, 5) if own.random() < 0.2 else None
+    return request

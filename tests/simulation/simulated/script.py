@@ -128,6 +128,8 @@ class Request:
     poisons: Literal["prefill", "decode"] = "decode"
     killed: int = 0
     """Workers, so far."""
+    word_at: int | None = None
+    """The position at which its stop word ends, which begins one before, if there is one."""
     runs: dict[tuple[int, int, int], Run] = field(default_factory=dict)
 
     def run(self, prompt: int, output: int, run: int) -> Run:
@@ -138,6 +140,18 @@ class Request:
 
     def token(self, prompt: int, output: int, run: int, position: int) -> int:
         return Token(self.number, prompt, output, run, position).number
+
+    def word(self, prompt: int, output: int, run: int) -> list[int]:
+        """The stop word of a run; empty: it has none."""
+        if self.word_at is None:
+            return []
+        begin = max(0, self.word_at - 1)
+        return [self.token(prompt, output, run, at) for at in range(begin, self.word_at + 1)]
+
+    def has_text(self, drawn: Run, position: int) -> bool:
+        """The end of the sequence has none, unless a stop word ends there."""
+        eos = drawn.eos and position == drawn.length - 1
+        return not eos or position == self.word_at
 
     def _draw(self, source: random.Random) -> Run:
         judged = self.judged
@@ -183,8 +197,8 @@ class Request:
         drawn, rows = self.run(prompt, output, run), []
         for position in range(drawn.length):
             number = self.token(prompt, output, run, position)
-            eos = drawn.eos and position == drawn.length - 1
-            if position == self.stop_at and not eos:
+            has_text = self.has_text(drawn, position)
+            if position == self.stop_at and has_text:
                 break
             action = drawn.hook[position]
             if action in ("terminate", "fail"):
@@ -192,18 +206,21 @@ class Request:
             if action == "rewrite":
                 rows.append(Shown(position, f"[{number:x}]", None))
             elif action == "emit":
-                rows.append(Shown(position, "" if eos else text_of(number), number))
+                rows.append(Shown(position, text_of(number) if has_text else "", number))
+            if position == self.word_at:
+                break
         return rows
 
     def ending(self, prompt: int, output: int, run: int) -> str:
-        """How a run ends by itself: stop, length, stop_string, terminate or fail."""
+        """How a run ends by itself: stop, length, stop_string, stop_word, terminate or fail."""
         drawn = self.run(prompt, output, run)
         for position in range(drawn.length):
-            eos = drawn.eos and position == drawn.length - 1
-            if position == self.stop_at and not eos:
+            if position == self.stop_at and self.has_text(drawn, position):
                 return "stop_string"
             if drawn.hook[position] in ("terminate", "fail"):
                 return drawn.hook[position]
+            if position == self.word_at:
+                return "stop_word"
         return "stop" if drawn.eos else "length"
 
     def generated(self, prompt: int, output: int, run: int) -> tuple[int, int]:
@@ -213,6 +230,9 @@ class Request:
         if ending == "stop_string":
             assert self.stop_at is not None
             return self.stop_at + 1, drawn.length
+        if ending == "stop_word":  # what its step made beside does not count
+            assert self.word_at is not None
+            return self.word_at + 1, self.word_at + 1
         if ending in ("terminate", "fail"):  # what later steps made does not count
             ended_at = drawn.hook.index(ending) + 1
             return ended_at, min(drawn.length, ended_at + TOKENS_A_STEP - 1)

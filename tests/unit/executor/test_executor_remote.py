@@ -189,21 +189,24 @@ async def test_of_requests_that_wait_the_one_of_higher_priority_starts_first(sta
 
 
 @pytest.mark.parametrize(
-    ("token_id", "fields", "reason"),
+    ("stop_tokens", "fields", "reason"),
     [
-        (5, {"end_id": 5}, FinishReason.END_ID),
-        (6, {"end_id": 5, "stop_words": [[6]]}, FinishReason.STOP_WORDS),
-        (5, {"end_id": 5, "stop_words": [[5]]}, FinishReason.END_ID),
-        (6, {"stop_words": [[6]]}, FinishReason.STOP_WORDS),
+        ([5], {"end_id": 5}, FinishReason.END_ID),
+        ([], {"end_id": 5}, FinishReason.END_ID),
+        ([6], {"end_id": 5, "stop_words": [[6]]}, FinishReason.STOP_WORDS),
+        ([5], {"end_id": 5, "stop_words": [[5]]}, FinishReason.END_ID),
+        ([6, 5], {"end_id": 5, "stop_words": [[6, 5]]}, FinishReason.END_ID),
+        ([6], {"stop_words": [[6]]}, FinishReason.STOP_WORDS),
+        ([4, 6], {"stop_words": [[7], [4, 6]]}, FinishReason.STOP_WORDS),
     ],
 )
 @pytest.mark.promise("S2-078")
-async def test_a_finish_reason_says_which_token_ended_it(
-    start: Start, token_id: int, fields: dict[str, Any], reason: FinishReason
+async def test_a_finish_reason_says_what_ended_it(
+    start: Start, stop_tokens: list[int], fields: dict[str, Any], reason: FinishReason
 ) -> None:
     async def end(reply: Reply) -> None:
-        reply.token_ids([4, token_id])
-        reply.finish()
+        reply.token_ids([4, 6])
+        reply.finish(stop_tokens=stop_tokens)
 
     router, executor = await start(end)
     (response,) = await final(executor, executor.enqueue_request(request(**fields)))
@@ -211,7 +214,9 @@ async def test_a_finish_reason_says_which_token_ended_it(
     (reply,) = router.replies.values()
     sampling = reply.task.sampling
     assert sampling.ignore_eos is ("end_id" not in fields)
-    assert token_id in sampling.stop_token_ids
+    assert list(sampling.stop_token_ids) == [fields[name] for name in ("end_id",) if name in fields]
+    words = [list(word.token_id) for word in sampling.stop_words]
+    assert words == fields.get("stop_words", [])
 
 
 async def test_a_verdict_of_the_operator_shows_in_the_result(start: Start) -> None:

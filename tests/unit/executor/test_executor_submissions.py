@@ -142,7 +142,9 @@ def test_log_probabilities_are_asked_for_without_alternatives() -> None:
     [
         ({"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY}, "type"),
         ({"end_id": VOCABULARY}, "end_id"),
-        ({"stop_words": [[VOCABULARY]]}, "stop_words"),
+        ({"stop_words": [[1], [2, VOCABULARY]]}, "stop_words"),
+        ({"stop_words": [[]]}, "stop_words"),
+        ({"bad_words": [[1], []]}, "bad_words"),
         ({"embedding_bias": [0.0] * 99}, "embedding_bias"),
         ({"input_token_ids": [2**40]}, "input_token_ids"),
         ({"guided_decoding_params": GuidedDecodingParams(GuideType.STRUCTURAL_TAG, "x")},

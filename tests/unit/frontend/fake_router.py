@@ -56,6 +56,7 @@ class Reply:
         output: int = 0,
         length: bool = False,
         stop_reason: str = "",
+        stop_tokens: Sequence[int] = (),
         completion_tokens: int = 0,
         cached_tokens: int = 0,
     ) -> None:
@@ -65,6 +66,7 @@ class Reply:
                 sequence=self.first + output,
                 reason=reason,
                 stop_reason=stop_reason,
+                stop_tokens=stop_tokens,
                 prompt_tokens=len(self.task.prompt_token_ids),
                 completion_tokens=completion_tokens,
                 cached_tokens=cached_tokens,

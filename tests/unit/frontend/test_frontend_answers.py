@@ -162,6 +162,22 @@ async def test_rows_split_over_frames_at_will_give_the_same_answer_both_ways(sta
     assert (collected[0]["stop_reason"], collected[1]["finish_reason"]) == ("END", "length")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_stop_token_that_ended_a_choice_is_its_stop_reason(
+    start: Start, stream: bool
+) -> None:
+    async def script(reply: Reply) -> None:
+        assert list(reply.task.sampling.stop_token_ids) == [7]
+        reply.text("a")
+        reply.finish(stop_tokens=[7])
+
+    frontend = await start(script)
+    response = await frontend.chat(stop_token_ids=[7], stream=stream)
+    chunks = events(response.text) if stream else [response.json()]
+    (end,) = [c for each in chunks for c in each["choices"] if c["finish_reason"]]
+    assert (end["finish_reason"], end["stop_reason"]) == ("stop", 7)
+
+
 @pytest.mark.promise("S0-029")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(

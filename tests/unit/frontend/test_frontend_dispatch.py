@@ -252,6 +252,12 @@ def _row(sequence: int, offset: int, text: str = "x", count: int = 1) -> dict[st
             },
             "missing",
         ),
+        (
+            lambda mine, other: {
+                "finish": [common_pb2.Finish(sequence=mine, rows=1, stop_tokens=[1] * 257)]
+            },
+            "missing",
+        ),
         (lambda mine, other: {**_row(mine, 1), "text": []}, "differ in length"),
         (lambda mine, other: {**_row(mine, 1), "offset": []}, "differ in length"),
         (lambda mine, other: {**_row(mine, 1), "token_count": [1, 1]}, "differ in length"),

@@ -35,6 +35,7 @@ def test_the_fields_of_a_task_cost_their_own_leg(tokenizer: Tokenizer) -> None:
     task.regeneration.count = 1
     task.sampling.stop.append("s")
     task.sampling.stop_token_ids.append(1)
+    task.sampling.stop_words.add(token_id=[1, 2])
     task.sampling.logit_bias[1] = 1.0
     for name, case in extremes(task):
         start.task = case.SerializeToString()

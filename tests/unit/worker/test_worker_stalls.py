@@ -222,6 +222,7 @@ def test_the_largest_task_that_frontends_send_passes(tokenizer: Tokenizer) -> No
         logit_bias=dict.fromkeys(range(1024), 1.5),
         stop=["é" * 256] * 16,
         stop_token_ids=range(128),
+        stop_words=[common_pb2.StopWord(token_id=[2000] * 4)] * 256,
     )
     task = _task(
         sampling=sampling,

@@ -115,6 +115,15 @@ def _commands() -> Sequence[bytes]:
         ),
         worker_pb2.WorkerCommand(keep=[kept], start=[of_kept], forget=[3], paired=True),
         worker_pb2.WorkerCommand(
+            start=[
+                start(
+                    7,
+                    stop_words=[{"token_id": [20, 21]}, {"token_id": [22]}],
+                    stop_token_ids=[23],
+                )
+            ]
+        ),
+        worker_pb2.WorkerCommand(
             start=[start(6, hold=True, parent_span=4, logprobs=2, logit_bias={5: 1.0})], release=[6]
         ),
     ]
