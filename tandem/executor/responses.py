@@ -33,7 +33,7 @@ class Result:
     finish_reasons: list[FinishReason] = field(default_factory=lambda: [FinishReason.NOT_FINISHED])
     """In a list of one beam."""
     log_probs: list[list[float]] | None = None
-    """Those of the generated tokens that are new in this response."""
+    """Those of all tokens that the sequence has so far, in a list of one beam."""
     cum_log_probs: list[float] | None = None
     """The sum of all of the sequence so far."""
     sequence_index: int = 0

@@ -46,6 +46,8 @@ class Unread:
         """What sequences that have not ended have beside `_pieces`."""
         self._so_far: list[list[int]] = [[] for _ in range(sequences)]
         """What was read of each, where each response is to hold all of it."""
+        self._log_probs: list[list[float]] = [[] for _ in range(sequences)]
+        """Those of what was read of each: every response holds them all, as upstream's do."""
         self._cumulative = [0.0] * sequences
         self._error: TandemError | None = None
         self.ready = 0
@@ -134,11 +136,12 @@ class Unread:
         sequence, request = piece.sequence, self._request
         completion = piece.completion if last else None
         wants = request.output_config.return_log_probs
+        self._log_probs[sequence] += log_probs
         self._cumulative[sequence] += sum(log_probs)
         result = Result(
             is_final=last and piece.final,
             output_token_ids=[self._shown(sequence, token_ids)],
-            log_probs=[log_probs] if wants else None,
+            log_probs=[list(self._log_probs[sequence])] if wants else None,
             cum_log_probs=[self._cumulative[sequence]] if wants else None,
             sequence_index=sequence,
             is_sequence_final=completion is not None,

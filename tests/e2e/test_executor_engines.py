@@ -49,9 +49,12 @@ def test_streamed_and_collected_tokens_are_the_same(executor: Executor) -> None:
     each = [response.result for response in responses_of(executor, streaming=True)]
     assert [result.output_token_ids[0][0] for result in each] == whole.result.output_token_ids[0]
     assert whole.result.log_probs is not None
+    (log_probs,) = whole.result.log_probs
     assert [result.log_probs for result in each] == [
-        [[pytest.approx(log_prob, abs=0.05)]] for log_prob in whole.result.log_probs[0]
+        [pytest.approx(log_probs[: place + 1], abs=0.05)] for place in range(len(log_probs))
     ]
+    assert whole.result.cum_log_probs == [pytest.approx(sum(log_probs))]
+    assert each[-1].cum_log_probs == [pytest.approx(sum(log_probs), abs=0.05 * len(log_probs))]
 
 
 @pytest.mark.promise("S2-078")

@@ -77,14 +77,18 @@ def test_all_tokens_so_far_are_in_each_response_where_that_is_asked_for() -> Non
     assert executor.read(None)[0].result.output_token_ids == [[1, 2, 3]]
 
 
-def test_log_probabilities_come_with_their_tokens_and_add_up() -> None:
+def test_log_probabilities_are_those_of_all_tokens_so_far_and_add_up() -> None:
     executor = core()
     wanted = OutputConfig(return_log_probs=True)
     request_id = started(executor, streaming=True, output_config=wanted)
     executor.tokens(request_id, 0, [1, 2], [-1.0, -0.5])
     results = [response.result for response in executor.read(request_id)]
-    assert [result.log_probs for result in results] == [[[-1.0]], [[-0.5]]]
+    assert [result.log_probs for result in results] == [[[-1.0]], [[-1.0, -0.5]]]
     assert [result.cum_log_probs for result in results] == [[-1.0], [-1.5]]
+    executor.finish(request_id, 0, LENGTH)
+    (last,) = executor.read(request_id)
+    assert last.result.output_token_ids == [[]]
+    assert last.result.log_probs == [[-1.0, -0.5]]
 
 
 def test_the_final_response_comes_after_those_of_all_sequences() -> None:
