@@ -58,6 +58,7 @@ def sizes(submit: Submit) -> str:
         "stop_token_ids": len(sampling.stop_token_ids),
         "stop_words": sum(len(word.token_id) for word in sampling.stop_words),
         "logit_bias": len(sampling.logit_bias),
+        "embedding_bias": task.embedding_bias.ByteSize(),
         "metadata": sum(len(key) + len(value) for key, value in task.metadata.items()),
     }
     for place, processor in enumerate(task.logits.processors):

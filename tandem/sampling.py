@@ -28,6 +28,10 @@ RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 
 TOP_K_OFF = -1
+MOST_EMBEDDING_BIAS = 1e4
+"""The most, and its negative the least: a token that is so much less likely than another never
+comes.
+"""
 MOST_STOP_WORD_TOKENS = 256
 """The longest stop word."""
 REGENERATED = (

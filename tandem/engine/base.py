@@ -63,6 +63,8 @@ class EngineRequest:
     """`seed` already includes the output index; `stop` and `stop_words` are to be ignored."""
     logits: LogitsProcessorSpec | None = None
     """What this role must apply, already gated by stage (tandem.logits.spec.for_role)."""
+    embedding_bias: common_pb2.EmbeddingBias | None = None
+    """Added to the logits after what `logits` makes of them (tandem.logits.embedding_bias)."""
     room: int = 0
     """Joins the two phases: random, never 0, never reused. 0 only when AGGREGATED."""
     kv_peer: str = ""

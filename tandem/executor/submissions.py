@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
+from itertools import compress
+from math import isnan
 from typing import Any
 
 from tandem import ids, sampling, token_limits
@@ -108,6 +111,7 @@ def _submission(
         n=request.sampling_config.num_return_sequences or 1,
         sampling=params,
         logits=LogitsProcessorSpec(tuple(entries)).to_proto() if entries else None,
+        embedding_bias=_bias(request.embedding_bias, vocabulary),
         streaming=request.streaming,
         want_token_ids=True,
         want_report=False,
@@ -180,22 +184,38 @@ def _sampling(request: Request, vocabulary: int) -> common_pb2.SamplingParams:
         stop_token_ids=stops,
         stop_words=[common_pb2.StopWord(token_id=word) for word in words],
         ignore_eos=request.end_id is None and request.guided_decoding_params is None,
-        logit_bias=_bias(request.embedding_bias, vocabulary),
         logprobs=0 if request.output_config.return_log_probs else None,
     )
 
 
-def _bias(given: Sequence[float] | None, vocabulary: int) -> dict[int, float]:
-    """What differs from 0 of a bias on the whole vocabulary."""
+def _bias(given: Sequence[float] | None, vocabulary: int) -> common_pb2.EmbeddingBias | None:
+    """What differs from 0 of a bias on the whole vocabulary. Values that are out of the wire's
+    range, infinite ones among them, mean always and never, as its ends do.
+    """
     if given is None:
-        return {}
-    values = _values(given)
-    if len(values) != vocabulary:
+        return None
+    if len(given) != vocabulary:
         raise InvalidRequestError(
-            f"embedding_bias has {len(values)} numbers; the vocabulary has {vocabulary} tokens",
+            f"embedding_bias has {len(given)} numbers; the vocabulary has {vocabulary} tokens",
             param="embedding_bias",
         )
-    return {token_id: value for token_id, value in enumerate(values) if value}
+    whole, most = _values(given), sampling.MOST_EMBEDDING_BIAS
+    values = array("f", filter(None, whole))
+    if not values:
+        return None
+    if any(map(isnan, values)):
+        raise InvalidRequestError("embedding_bias has NaN", param="embedding_bias")
+    if max(values) > most or min(values) < -most:
+        values = array("f", [min(max(value, -most), most) for value in values])
+    token_ids = array("I", compress(range(vocabulary), whole))
+    return common_pb2.EmbeddingBias(token_ids=_packed(token_ids), values=_packed(values))
+
+
+def _packed(numbers: array[Any]) -> bytes:
+    """The bytes of these numbers, little-endian on every machine."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEntry]:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tandem.errors import ProcessorError
+from tandem.logits import embedding_bias
 from tandem.logits.building import DEFAULT_SECONDS
+from tandem.logits.embedding_bias import EmbeddingBias
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor, Row, comes_first, keeps_state
 from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.spec import LogitsProcessorSpec
+from tandem.v1 import common_pb2
 
 Make = Callable[[], LogitsProcessor]
 _alive: set[int] = set()
@@ -100,20 +103,22 @@ class RequestLogits:
     @staticmethod
     def create(
         registry: Registry,
-        spec: LogitsProcessorSpec,
+        spec: LogitsProcessorSpec | None,
         model: Model,
         *,
         engine_grammar: bool = False,
+        bias: common_pb2.EmbeddingBias | None = None,
     ) -> RequestLogits:
-        """Raises RequestError or ProcessorError, as `Registry.create`."""
-        return RequestLogits(
-            [
-                (entry.name, functools.partial(registry.create, entry, model))
-                for entry in spec.entries
-            ],
-            seconds=registry.seconds,
-            engine_grammar=engine_grammar,
-        )
+        """`bias` comes after the processors of `spec`. Raises RequestError or ProcessorError, as
+        `Registry.create`.
+        """
+        named: list[tuple[str, Make]] = [
+            (entry.name, functools.partial(registry.create, entry, model))
+            for entry in (() if spec is None else spec.entries)
+        ]
+        if bias is not None:
+            named.append((embedding_bias.PARAM, functools.partial(EmbeddingBias, bias)))
+        return RequestLogits(named, seconds=registry.seconds, engine_grammar=engine_grammar)
 
     def apply(self, history: TokenHistory, row: Row) -> ProcessorError | None:
         """Let each processor edit `row`, (vocabulary,), in place; see `rows.apply_rows`."""

@@ -47,6 +47,7 @@ class Submission:
     sampling: common_pb2.SamplingParams
     """Without max_tokens, which each prompt has for itself."""
     logits: common_pb2.LogitsSpec | None
+    embedding_bias: common_pb2.EmbeddingBias | None = None
     form: str = ""
     """The field that asked for a form of the answer, which is the first of `logits`; empty: none
     did."""
@@ -117,6 +118,7 @@ class Submission:
             model=self.model,
             sampling=self.sampling,
             logits=self.logits,
+            embedding_bias=self.embedding_bias,
             streaming=self.streaming,
             want_text=not self.want_token_ids,
             want_token_ids=self.want_token_ids,

@@ -291,6 +291,7 @@ class Task(_message.Message):
     REGENERATION_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    EMBEDDING_BIAS_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -324,6 +325,10 @@ class Task(_message.Message):
     def regeneration(self) -> Global___Regeneration:
         """only where the sequence is run again"""
 
+    @_builtins.property
+    def embedding_bias(self) -> Global___EmbeddingBias:
+        """beside SamplingParams.logit_bias, for many tokens"""
+
     def __init__(
         self,
         *,
@@ -342,14 +347,41 @@ class Task(_message.Message):
         regeneration: Global___Regeneration | None = ...,
         tenant: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
+        embedding_bias: Global___EmbeddingBias | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "regeneration", b"regeneration", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class EmbeddingBias(_message.Message):
+    """What is added to the logits of some tokens, or of the whole vocabulary, in both phases. Numbers are little-endian."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    token_ids: _builtins.bytes
+    """a uint32 for each token, ascending"""
+    values: _builtins.bytes
+    """and a float32 for each: -10000 .. 10000"""
+    def __init__(
+        self,
+        *,
+        token_ids: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbeddingBias: _TypeAlias = EmbeddingBias  # noqa: Y015
 
 @_typing.final
 class TaskRequests(_message.Message):

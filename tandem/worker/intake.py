@@ -14,6 +14,7 @@ from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
 from tandem.ids import TRACE_ID, counter
+from tandem.logits import embedding_bias
 from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, SpecReader, for_role
 from tandem.text.stop_strings import StopStrings
@@ -45,11 +46,12 @@ class ReadTask:
 
     @property
     def size(self) -> int:
-        """What it takes, in bytes: its prompt as it came and as engines are given it, and its stop
-        words.
+        """What it takes, in bytes: its prompt as it came and as engines are given it, its stop
+        words, and its bias.
         """
         prompt = len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
-        return prompt + _STOP_STATE_BYTES * (self.stop_words.states if self.stop_words else 0)
+        words = _STOP_STATE_BYTES * (self.stop_words.states if self.stop_words else 0)
+        return prompt + words + self.task.embedding_bias.ByteSize()
 
 
 @dataclass(slots=True, frozen=True)
@@ -133,15 +135,17 @@ class Intake:
             trace_id=task.trace_id,
             cache_salt=task.cache_salt,
             tenant=task.tenant,
+            embedding_bias=task.embedding_bias if task.HasField("embedding_bias") else None,
         )
         shared = command.kept_task and not command.task
+        own = 0 if shared else len(command.task) + read.size
         return Start(
             link=link,
             command=command,
             task=task,
             request=request,
             output=self._output(read),
-            own_bytes=0 if shared else len(command.task) + read.size,
+            own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
 
     def _check_task(self, task: common_pb2.Task) -> None:
@@ -151,6 +155,7 @@ class Intake:
             raise UnknownModelError("this worker serves another model", param="model")
         sampling.check(task.sampling, vocabulary=self._limits.vocabulary)
         task_checks.check(task, self._limits)
+        embedding_bias.check(task.embedding_bias, self._limits.vocabulary)
 
     def _check_command(self, command: worker_pb2.StartLeg) -> None:
         if command.room == 0:

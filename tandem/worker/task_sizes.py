@@ -21,6 +21,8 @@ _MARGIN_BYTES: Final = 64 * 1024
 """For the names of processors, and what messages add."""
 _LONGEST_ID: Final = 5
 """Bytes."""
+_TOKEN_BIAS: Final = 8
+"""Bytes that a token has in an embedding bias."""
 _LONGEST_CHARACTER: Final = 4
 _TASK = common_pb2.Task
 
@@ -48,6 +50,8 @@ def check(task: bytes, limits: worker_pb2.Limits, *, most_text: int, specs: Spec
             param="prompt",
         )
     _at_most(MOST_SAMPLING_BYTES, sizes[_TASK.SAMPLING_FIELD_NUMBER], "sampling")
+    most_bias = _TOKEN_BIAS * limits.vocabulary + _MARGIN_BYTES
+    _at_most(most_bias, sizes[_TASK.EMBEDDING_BIAS_FIELD_NUMBER], "embedding_bias")
     processors = sizes[_TASK.LOGITS_FIELD_NUMBER]
     _at_most(_LONGEST_CHARACTER * specs.max_bytes + _MARGIN_BYTES, processors, "logits_processors")
 

@@ -18,6 +18,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
+from tandem.v1 import common_pb2
 
 PROMPT = tuple(range(100, 250))
 LENGTH = 24
@@ -111,10 +112,15 @@ def registry() -> Registry:
     return Registry.from_settings(parse(logits_probe.SETTINGS))
 
 
-def expected(asked: Case, path: Path, prompt: Sequence[int] = PROMPT) -> list[int]:
+def expected(
+    asked: Case,
+    path: Path,
+    prompt: Sequence[int] = PROMPT,
+    bias: common_pb2.EmbeddingBias | None = None,
+) -> list[int]:
     """Greedily, in one process, with the history as it is."""
     facts = model(path)
-    state = RequestLogits.create(registry(), asked.spec, facts)
+    state = RequestLogits.create(registry(), asked.spec, facts, bias=bias)
     generated: list[int] = []
     while len(generated) < LENGTH:
         row = numpy.zeros(facts.vocabulary, dtype=numpy.float32)

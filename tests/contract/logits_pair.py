@@ -20,8 +20,15 @@ def spec_of(*given: Any) -> common_pb2.LogitsSpec:
     )
 
 
-async def start(pair: Pair, *given: Any, **fields: Any) -> Sequence_:
-    task = {"prompt_text": "", "prompt_token_ids": PROMPT, "want_token_ids": True}
+async def start(
+    pair: Pair, *given: Any, bias: common_pb2.EmbeddingBias | None = None, **fields: Any
+) -> Sequence_:
+    task: dict[str, Any] = {
+        "prompt_text": "",
+        "prompt_token_ids": PROMPT,
+        "want_token_ids": True,
+        "embedding_bias": bias,
+    }
     return await pair.start(
         task={**task, "logits": spec_of(*given)},
         **{"max_tokens": LENGTH, "ignore_eos": False, **fields},

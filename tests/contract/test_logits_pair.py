@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from logits_cases import CASES, GRAMMARS
 from logits_pair import start, tokens_of
 from worker_pair import Pair
 
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
 
 pytestmark = pytest.mark.timeout(400)
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
@@ -35,6 +36,20 @@ async def test_every_processor_gives_the_tokens_it_gives_without_an_engine(
     for case, sequence in zip(cases, sequences, strict=True):
         assert tokens_of(sequence) == logits_cases.expected(case, model_path), case.name
     assert [tokens_of(each) for each in free] == [tokens_of(free_alone)] * 2
+
+
+async def test_a_bias_on_half_of_the_vocabulary_is_the_same_in_both_phases(
+    pair: Pair, model_path: Path
+) -> None:
+    token_ids = array("I", range(0, logits_cases.model(model_path).vocabulary, 2))
+    values = array("f", ((token_id * 7919) % 1000 / 100 for token_id in token_ids))
+    bias = common_pb2.EmbeddingBias(token_ids=token_ids.tobytes(), values=values.tobytes())
+    sequence = await start(pair, *CASES[0].given, bias=bias)
+    prefill, decode = await pair.finished(sequence)
+    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+    tokens = tokens_of(sequence)
+    assert tokens == logits_cases.expected(CASES[0], model_path, bias=bias)
+    assert tokens != logits_cases.expected(CASES[0], model_path)
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)

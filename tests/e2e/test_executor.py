@@ -232,7 +232,7 @@ def test_a_time_budget_ends_a_request_with_what_it_has(executor: Executor) -> No
         ({"sampling_config": SamplingConfig(num_return_sequences=0)}, "num_return_sequences"),
         ({"sampling_config": SamplingConfig(repetition_penalty=-1.0)}, "repetition_penalty"),
         ({"embedding_bias": [0.0] * 7}, "embedding_bias"),
-        ({"embedding_bias": [1e9] * VOCABULARY}, "logit_bias"),
+        ({"embedding_bias": [float("nan")] * VOCABULARY}, "embedding_bias"),
         ({"stop_words": [[1], [1, VOCABULARY]]}, "stop_words"),
         ({"stop_words": [[]]}, "stop_words"),
         ({"stop_words": [[1] * 257]}, "stop_words"),

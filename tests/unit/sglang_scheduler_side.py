@@ -34,6 +34,7 @@ from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.v1 import common_pb2
 
 VOCABULARY = 8
 
@@ -107,6 +108,22 @@ def rows_are_edited_by_their_own_request() -> Any:
     first, second = request([1, 2], [], 2), request([1, 2, 3], [4], 4)
     rows = apply(forced(first, 5, 6), forced(second, 5, 6))
     return [row.index(max(row)) for row in rows]
+
+
+def a_bias_is_added_after_the_processors() -> Any:
+    """To the rows of its own request, at every position."""
+    bias = common_pb2.EmbeddingBias(
+        token_ids=array("I", [0, 6]).tobytes(), values=array("f", [2.0, 1.0]).tobytes()
+    )
+    req, other = request([1], [], 1), request([1], [], 1)
+    given = params(req, "banned_tokens", token_ids=[0])
+    given[requests.BIAS_KEY] = requests.encode_bias(bias)
+    rows = []
+    for output in ([], [4]):
+        req.output_ids = array("q", output)
+        req.kv.kv_committed_len = 1 + len(output)
+        rows.append(apply(given, forced(other, 5))[0])
+    return rows
 
 
 def position_under_overlap() -> Any:
@@ -349,6 +366,7 @@ def missing_plugin() -> Any:
 
 CHECKS: tuple[Callable[[], Any], ...] = (
     rows_are_edited_by_their_own_request,
+    a_bias_is_added_after_the_processors,
     position_under_overlap,
     position_with_exact_history,
     middle_chunks,

@@ -92,6 +92,11 @@ def finished(**reason: Any) -> dict[str, Any]:
             UnsupportedError,
             "stop_token_ids",
         ),
+        (
+            {"embedding_bias": common_pb2.EmbeddingBias(token_ids=b"\x32\0\0\0", values=b"\0" * 4)},
+            InvalidRequestError,
+            "embedding_bias",
+        ),
         ({"room": 0}, RequestError, "room"),
         ({"kv_peer": "10.0.0.2"}, RequestError, "kv_peer"),
     ],
@@ -205,6 +210,17 @@ def test_a_spec_travels_to_the_scheduler_as_names_and_json(reads_history: bool) 
     assert json.loads(carried[requests.SPEC_KEY]) == [["ban", {"token_ids": [3, 4]}]]
     assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
     assert carried[requests.HISTORY_KEY] is reads_history
+
+
+def test_a_bias_travels_to_the_scheduler_as_text_with_and_without_processors() -> None:
+    bias = common_pb2.EmbeddingBias(token_ids=b"\1\0\0\0", values=b"\xff\0\0\0")
+    for entries in ((), (LogitsProcessorEntry("ban", {"token_ids": [3]}),)):
+        made = fields_of(request(), steering=Steering(entries, bias=bias))
+        assert made["custom_logit_processor"] == "PROCESSOR"
+        carried = made["sampling_params"]["custom_params"]
+        assert requests.decode_bias(carried[requests.BIAS_KEY]) == bias
+        assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
+        assert carried[requests.HISTORY_KEY] is False
 
 
 def test_a_grammar_goes_to_sglangs_own_and_no_processor_is_called_for_it() -> None:

@@ -42,6 +42,11 @@ def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[st
     assert seen["rows_are_edited_by_their_own_request"] == [5, 6]
 
 
+def test_a_bias_is_added_after_the_processors_at_every_position(seen: dict[str, Any]) -> None:
+    row = [-1e9, 0.5, 0.5, 0.5, 0.5, 0.5, 1.5, 0.5]
+    assert seen["a_bias_is_added_after_the_processors"] == [row, row]
+
+
 @pytest.mark.promise("S1-052")
 def test_position_is_exact_while_overlap_scheduling_shows_tokens_late(
     seen: dict[str, Any],

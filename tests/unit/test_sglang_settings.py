@@ -24,6 +24,7 @@ from tandem.logits.spec import (
     PythonProcessorSpec,
     forced_token_sequence,
 )
+from tandem.v1 import common_pb2
 
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
 
@@ -176,6 +177,9 @@ def test_built_in_processors_are_refused_by_request_under_speculative_decoding()
     assert not processors.enabled
     with pytest.raises(UnsupportedError):
         processors.steering(LogitsProcessorSpec((forced_token_sequence([5], 1),)))
+    with pytest.raises(UnsupportedError) as error:
+        processors.steering(None, common_pb2.EmbeddingBias())
+    assert error.value.param == "embedding_bias"
 
 
 def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None:
@@ -216,6 +220,15 @@ def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_f
 
 def test_without_a_spec_there_is_nothing_to_steer() -> None:
     assert processors_of(Registry.builtin()).steering(None) is None
+
+
+def test_a_bias_is_steered_with_and_without_a_spec() -> None:
+    bias = common_pb2.EmbeddingBias(token_ids=b"\1\0\0\0", values=b"\0" * 4)
+    for spec in (None, spec_of("forced_sequence", token_ids=[5])):
+        steering = processors_of(Registry.builtin()).steering(spec, bias)
+        assert steering is not None
+        assert (steering.bias, steering.reads_history) == (bias, False)
+        assert len(steering.spec) == (spec is not None)
 
 
 def test_only_a_processor_that_reads_tokens_makes_sampling_wait_for_them() -> None:

@@ -74,6 +74,7 @@ TASK = common_pb2.Task(
         processors=[common_pb2.LogitsProcessor(name="json_schema", args_json="{}")]
     ),
     metadata={"a": "b"},
+    embedding_bias=common_pb2.EmbeddingBias(token_ids=b"\1\0\0\0", values=b"\0" * 4),
     regeneration=common_pb2.Regeneration(
         count=1,
         temperature=1,

@@ -89,7 +89,7 @@ class SglangEngine:
         assert self._launched is not None, "submit before start"
         assert self._bounds is not None
         validation.check(request, self._bounds)
-        steering = self._setup.processors.steering(request.logits)
+        steering = self._setup.processors.steering(request.logits, request.embedding_bias)
         fields = requests.fields(
             request,
             role=self._role,

@@ -9,6 +9,7 @@ from typing import Any
 from tandem.engine.sglang import arguments
 from tandem.engine.sglang.options import Options
 from tandem.errors import StartError, UnsupportedError
+from tandem.logits import embedding_bias
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, Need, deterministic, needs_of
 from tandem.logits.ready import READY
@@ -16,6 +17,7 @@ from tandem.logits.ready.choice import Choice
 from tandem.logits.ready.grammar import GrammarProcessor
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.v1 import common_pb2
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,6 +27,8 @@ class Steering:
     spec: tuple[LogitsProcessorEntry, ...] = ()
     """Those that run in the scheduler, in order."""
     reads_history: bool = False
+    bias: common_pb2.EmbeddingBias | None = None
+    """Applied after them."""
     grammar: Mapping[str, str] = field(default_factory=dict)
     """What SGLang's own grammar does instead: at most one field of its sampling parameters."""
 
@@ -57,12 +61,17 @@ class Processors:
         """Whether SGLang has to accept processors at all (S3-086)."""
         return bool(self._registry.names()) and not self._speculative
 
-    def steering(self, spec: LogitsProcessorSpec | None) -> Steering | None:
+    def steering(
+        self, spec: LogitsProcessorSpec | None, bias: common_pb2.EmbeddingBias | None = None
+    ) -> Steering | None:
         """Raises RequestError for a spec that cannot be run, naming the processor."""
-        if spec is None:
+        if spec is None and bias is None:
             return None
         if not self.enabled:
-            raise UnsupportedError("this worker runs no logits processors", param=PARAM)
+            param = PARAM if spec is not None else embedding_bias.PARAM
+            raise UnsupportedError("this worker runs no logits processors", param=param)
+        if spec is None:
+            return Steering(bias=bias)
         named = spec.named()
         built = self._registry.check(spec, available=EVERYTHING, model=self._model)
         engines: dict[str, str] = {}
@@ -76,7 +85,7 @@ class Processors:
                 entry = LogitsProcessorEntry(entry.name, processor.in_tokens())
             own.append(entry)
             reads_history |= Need.HISTORY in needs_of(processor)
-        return Steering(tuple(own), reads_history, engines)
+        return Steering(tuple(own), reads_history, bias, engines)
 
 
 def _check_deterministic(registry: Registry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from tandem.v1 import common_pb2
 
 SPEC_KEY = "tandem_logits"
 """Key in custom_params for JSON text: only scalars survive the way to the scheduler."""
+BIAS_KEY = "tandem_embedding_bias"
+"""Key in custom_params for the embedding bias, as text; None: there is none."""
 HISTORY_KEY = "tandem_reads_history"
 """Key in custom_params that is true where a processor reads the tokens so far."""
 
@@ -56,11 +59,12 @@ def fields(
         }
     if steering is not None:
         arguments["sampling_params"] |= steering.grammar
-        if steering.spec:
+        if steering.spec or steering.bias is not None:
             arguments["custom_logit_processor"] = processor
             arguments["sampling_params"]["custom_params"] = {
                 SPEC_KEY: encode_spec(steering.spec),
                 HISTORY_KEY: steering.reads_history,
+                BIAS_KEY: encode_bias(steering.bias),
             }
     if role is not Role.AGGREGATED:
         host, port = endpoint or parse_endpoint(request.kv_peer)
@@ -104,6 +108,18 @@ def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:
 def encode_spec(entries: Sequence[LogitsProcessorEntry]) -> str:
     """Names and arguments as JSON, for the scheduler's process."""
     return json.dumps([[entry.name, dict(entry.args)] for entry in entries])
+
+
+def encode_bias(bias: common_pb2.EmbeddingBias | None) -> str | None:
+    """A bias as text, for the scheduler's process."""
+    return None if bias is None else base64.b64encode(bias.SerializeToString()).decode()
+
+
+def decode_bias(encoded: str | None) -> common_pb2.EmbeddingBias | None:
+    """The bias that `encode_bias` wrote, if it did."""
+    if encoded is None:
+        return None
+    return common_pb2.EmbeddingBias.FromString(base64.b64decode(encoded))
 
 
 def format_endpoint(host: str, port: int) -> str:

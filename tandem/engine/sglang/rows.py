@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tandem.engine.sglang.requests import SPEC_KEY
+from tandem.engine.sglang.requests import BIAS_KEY, SPEC_KEY, decode_bias
 from tandem.errors import ProcessorError, RequestError
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
@@ -78,6 +78,7 @@ class RowEditor:
                 decode_spec(params[SPEC_KEY]),
                 self._model,
                 engine_grammar=getattr(request, "grammar", None) is not None,
+                bias=decode_bias(params.get(BIAS_KEY)),
             )
         except (RequestError, ProcessorError) as error:
             return ProcessorError(error.message)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, RequestError, UnsupportedError
+from tandem.logits import embedding_bias
 from tandem.token_limits import check_token_ids, context_error
 
 MAX_TOP_LOGPROBS = 128
@@ -36,6 +37,8 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     if request.sampling.logprobs > MAX_TOP_LOGPROBS:
         raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
+    if request.embedding_bias is not None:
+        embedding_bias.check(request.embedding_bias, bounds.vocabulary)
     if request.sampling.HasField("seed") and not bounds.seeded:
         raise UnsupportedError(
             "seed has no effect here: the operator can set engine option seeded_sampling",

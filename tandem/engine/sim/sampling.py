@@ -46,13 +46,17 @@ class RowSampler:
         self.processors: RequestLogits | None = None
         if request.logits is not None:
             registry.check(request.logits, available=EVERYTHING, model=model)
-            self.processors = RequestLogits.create(registry, request.logits, model)
+        if request.logits is not None or request.embedding_bias is not None:
+            self.processors = RequestLogits.create(
+                registry, request.logits, model, bias=request.embedding_bias
+            )
 
     @staticmethod
     def needed(request: EngineRequest) -> bool:
         sampling = request.sampling
         return bool(
             request.logits is not None
+            or request.embedding_bias is not None
             or sampling.logit_bias
             or sampling.frequency_penalty
             or sampling.presence_penalty

@@ -8,6 +8,7 @@ from tandem.engine.sim.language import Language
 from tandem.engine.sim.sampling import RowSampler
 from tandem.engine.sim.sequence import Sequence
 from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.logits import embedding_bias
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.token_limits import check_token_ids, context_error
@@ -35,6 +36,8 @@ def checked(
     if sampling.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
     check_token_ids(sampling.logit_bias, limits.vocabulary, param="logit_bias")
+    if request.embedding_bias is not None:
+        embedding_bias.check(request.embedding_bias, limits.vocabulary)
     length = len(request.token_ids)
     limit = min(sampling.max_tokens, limits.context_length - length)
     prompt_pages = pool.pages_for(length)

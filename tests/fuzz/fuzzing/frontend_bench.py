@@ -170,7 +170,11 @@ def rows(sequence: int) -> common_pb2.TokenColumns:
     """The whole output of a sequence: two rows and its end."""
     ids = [11, 12, 13] if sequence & WITH_TOKEN_IDS else []
     finish = common_pb2.Finish(
-        sequence=sequence, reason=common_pb2.FINISH_REASON_STOP, completion_tokens=3, rows=2
+        sequence=sequence,
+        reason=common_pb2.FINISH_REASON_STOP,
+        completion_tokens=3,
+        rows=2,
+        stop_tokens=[13],
     )
     return common_pb2.TokenColumns(
         sequence=[sequence] * 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any
 
 import numpy
@@ -19,6 +20,7 @@ from tandem.executor import (
     SamplingConfig,
     submissions,
 )
+from tandem.logits import embedding_bias
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -126,9 +128,23 @@ def test_a_bias_and_a_prompt_may_be_arrays(make: Any) -> None:
     bias = [0.0] * VOCABULARY
     bias[3] = -2.5
     found = submission(input_token_ids=make([4, 5]), embedding_bias=make(bias))
-    assert dict(found.sampling.logit_bias) == {3: -2.5}
+    assert found.embedding_bias is not None
+    assert array("I", found.embedding_bias.token_ids).tolist() == [3]
+    assert array("f", found.embedding_bias.values).tolist() == [-2.5]
+    common = common_pb2.Task.FromString(found.common_task())
+    assert common.embedding_bias == found.embedding_bias
     (prompt,) = found.prompts
     assert common_pb2.Task.FromString(prompt.task).prompt_token_ids == [4, 5]
+
+
+def test_a_bias_that_is_out_of_range_means_always_and_never() -> None:
+    largest = float(numpy.finfo(numpy.float32).max)
+    bias = [0.0, largest, float("-inf"), -0.25, 10_000.5] + [0.0] * (VOCABULARY - 5)
+    found = submission(embedding_bias=bias).embedding_bias
+    assert found is not None
+    assert array("f", found.values).tolist() == [10_000.0, -10_000.0, -0.25, 10_000.0]
+    embedding_bias.check(found, VOCABULARY)
+    assert submission(embedding_bias=[0.0] * VOCABULARY).embedding_bias is None
 
 
 def test_log_probabilities_are_asked_for_without_alternatives() -> None:
@@ -146,6 +162,7 @@ def test_log_probabilities_are_asked_for_without_alternatives() -> None:
         ({"stop_words": [[]]}, "stop_words"),
         ({"bad_words": [[1], []]}, "bad_words"),
         ({"embedding_bias": [0.0] * 99}, "embedding_bias"),
+        ({"embedding_bias": [0.0] * 99 + [float("nan")]}, "embedding_bias"),
         ({"input_token_ids": [2**40]}, "input_token_ids"),
         ({"guided_decoding_params": GuidedDecodingParams(GuideType.STRUCTURAL_TAG, "x")},
          "guided_decoding_params"),

@@ -61,6 +61,7 @@ class Running:
         peer: str = "",
         timeout_seconds: float = 60.0,
         logits: LogitsProcessorSpec | None = None,
+        bias: common_pb2.EmbeddingBias | None = None,
         **sampling: Any,
     ) -> int:
         sampling.setdefault("max_tokens", 12)
@@ -70,6 +71,7 @@ class Running:
             token_ids=prompt,
             sampling=common_pb2.SamplingParams(**sampling),
             logits=logits,
+            embedding_bias=bias,
             room=room,
             kv_peer=peer,
             timeout_seconds=timeout_seconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tandem.errors import InvalidRequestError, ProcessorError
 from tandem.logits.processor import Row, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, forced_token_sequence
+from tandem.v1 import common_pb2
 
 FORCED = [500, 501, 502, 503, 504]
 
@@ -148,6 +150,29 @@ async def test_logit_bias_bans_and_forces(start: Any) -> None:
     assert plain[0] not in banned
     forced = await whole.tokens_of(whole.ask(max_tokens=5, logit_bias={700: 100.0}))
     assert forced == [700] * 5
+
+
+def bias_of(values: dict[int, float]) -> common_pb2.EmbeddingBias:
+    return common_pb2.EmbeddingBias(
+        token_ids=array("I", values).tobytes(), values=array("f", values.values()).tobytes()
+    )
+
+
+async def test_an_embedding_bias_does_what_a_logit_bias_does_in_both_phases(pair: Any) -> None:
+    plain = await pair.tokens()
+    for values in ({700: 6.0, plain[0]: -6.0}, {plain[0]: -100.0}, {700: 6.0}):
+        values = dict(sorted(values.items()))
+        tokens = await pair.tokens(bias=bias_of(values))
+        assert tokens == await pair.tokens(logit_bias=values)
+        assert tokens != plain
+    assert await pair.tokens(max_tokens=5, bias=bias_of({700: 10_000.0})) == [700] * 5
+
+
+async def test_an_embedding_bias_of_another_model_is_refused(start: Any) -> None:
+    whole = await start(Role.AGGREGATED)
+    with pytest.raises(InvalidRequestError, match="the vocabulary has"):
+        whole.ask(bias=bias_of({2**31: 1.0}))
+    assert whole.idle
 
 
 async def test_penalties_keep_a_biased_token_from_repeating(start: Any) -> None:

@@ -72,6 +72,10 @@ TOO_MUCH: list[tuple[str, dict[str, Any]]] = [
     ("tenant", {"tenant": "t" * 65}),
     ("cache_salt", {"cache_salt": "s" * 257}),
     ("model", {"model": "another"}),
+    ("embedding_bias", {"embedding_bias": {"token_ids": b"\1\0\0\0"}}),
+    ("embedding_bias", {"embedding_bias": {"token_ids": b"\xff" * 4, "values": b"\0" * 4}}),
+    ("embedding_bias", {"embedding_bias": {"token_ids": b"\1\0\0\0", "values": b"\xff" * 4}}),
+    ("embedding_bias", {"embedding_bias": {"token_ids": b"\0" * 90_000}}),
     ("prompt", {"prompt_token_ids": [2**32 - 1]}),
     ("prompt", {"prompt_token_ids": [], "prompt_text": ""}),
 ]

@@ -4,6 +4,7 @@ where there is no room.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from worker_harness import Bench, delta
 
 from tandem.engine.base import Ending
 from tandem.text.tokenizer import Tokenizer
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.outgoing import FRAME_BYTES, MAX_ROW_BYTES
 
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
@@ -46,6 +47,23 @@ def test_a_leg_holds_its_task_until_it_is_closed(tokenizer: Tokenizer) -> None:
     bench.step(delta(request, [20], Ending.LENGTH))
     assert bench.said.closed(1).outcome == FINISHED
     assert bench.core.budget.held == 0
+
+
+@pytest.mark.promise("S6-187")
+def test_a_bias_is_held_as_it_came_and_once_for_each_leg(tokenizer: Tokenizer) -> None:
+    bias = common_pb2.EmbeddingBias(
+        token_ids=array("I", range(1000)).tobytes(), values=b"\0" * 4000
+    )
+    size, prompt = bias.ByteSize(), 2 * 4 * 3
+    assert size > 8_000
+    bench = Bench(tokenizer, hook=False)
+    bench.start(9, task={"embedding_bias": bias})
+    alone = len(bench.command(9, task={"embedding_bias": bias}).task) + prompt + 2 * size
+    assert bench.core.budget.held == alone
+    task = bench.command(1, task={"embedding_bias": bias}).task
+    _tell(bench, keep=[worker_pb2.KeptTask(number=KEPT, task=task)])
+    _tell(bench, start=_legs(bench, KEPT, 1, 2, 3))
+    assert bench.core.budget.held == alone + len(task) + prompt + 4 * size
 
 
 @pytest.mark.promise("S6-187")

@@ -193,10 +193,15 @@ def _many(count: int) -> common_pb2.SamplingParams:
             InvalidRequestError,
             "logits_processors",
         ),
+        (
+            _task(embedding_bias={"values": b"\0" * (8 * LIMITS.vocabulary + 70_000)}),
+            InvalidRequestError,
+            "embedding_bias",
+        ),
         (b"\x0a" * 40_000, InvalidRequestError, ""),
         (b"\xff" * 40_000, InvalidRequestError, ""),
     ],
-    ids=["metadata", "sampling", "ids", "text", "processors", "no message", "no number"],
+    ids=["metadata", "sampling", "ids", "text", "processors", "bias", "no message", "no number"],
 )
 def test_a_task_that_would_take_long_to_parse_is_refused_unparsed(
     tokenizer: Tokenizer,
@@ -231,6 +236,10 @@ def test_the_largest_task_that_frontends_send_passes(tokenizer: Tokenizer) -> No
         logits=common_pb2.LogitsSpec(
             processors=[common_pb2.LogitsProcessor(args_json="x" * 256 * 1024)] * 1
         ),
+        embedding_bias={
+            "token_ids": b"\0" * 4 * LIMITS.vocabulary,
+            "values": b"\0" * 4 * LIMITS.vocabulary,
+        },
     )
     specs = intake.DEFAULT_LIMITS
     task_sizes.check(task, LIMITS, most_text=1, specs=specs)

@@ -129,6 +129,8 @@ def _messages() -> Sequence[bytes]:
 
 def _calls() -> Sequence[bytes]:
     tasks = (_task(prompt_text="p"), _task(prompt_token_ids=[5], want_token_ids=True))
+    tasks[1].sampling.stop_words.add(token_id=[5, 6])
+    tasks[1].embedding_bias.token_ids, tasks[1].embedding_bias.values = b"\5\0\0\0", b"\0" * 4
     calls = [router_pb2.GenerateRequest(task=task, n=2, timeout_ms=1000) for task in tasks]
     return [call.SerializeToString() for call in calls]
 
@@ -139,7 +141,11 @@ def _frames() -> Sequence[bytes]:
         offset=[0, 0],
         token_count=[1, 2],
         text=["a", "b"],
-        finish=[common_pb2.Finish(sequence=1, reason=common_pb2.FINISH_REASON_STOP, rows=1)],
+        finish=[
+            common_pb2.Finish(
+                sequence=1, reason=common_pb2.FINISH_REASON_STOP, rows=1, stop_tokens=[5, 6]
+            )
+        ],
         report=[common_pb2.PhaseReport(sequence=1, worker="w")],
     )
     envelope = worker_pb2.Envelope(destination=2, payload=columns.SerializeToString())
