@@ -237,6 +237,7 @@ def test_a_time_budget_ends_a_request_with_what_it_has(executor: Executor) -> No
         ({"stop_words": [[]]}, "stop_words"),
         ({"stop_words": [[1] * 257]}, "stop_words"),
         ({"bad_words": [[]]}, "bad_words"),
+        ({"bad_words": [[1] * 65]}, "banned_sequences"),
         ({"priority": 2.0}, "priority"),
         ({"allotted_time_ms": 0}, "allotted_time_ms"),
         ({"allotted_time_ms": 10**30}, "allotted_time_ms"),

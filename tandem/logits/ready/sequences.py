@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta
 
@@ -10,8 +10,11 @@ from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
 from tandem.logits.ready.masks import Mask, MaskingProcessor
-from tandem.logits.ready.types import MAX_ITEMS, Text, TokenIds
+from tandem.logits.ready.types import MAX_ITEMS, Text, TokenId
 
+MAX_RUN = 64
+"""Tokens of a run."""
+_Run: TypeAlias = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_RUN)]
 _HISTORY: frozenset[Need] = frozenset({Need.HISTORY, Need.VOCABULARY})
 
 
@@ -20,14 +23,15 @@ class BannedSequences(MaskingProcessor):
     the last one's logit becomes -inf. Source: NoBadWordsLogitsProcessor of Hugging Face.
 
     A text is banned in its two usual tokenisations, with and without a space before it. A model can
-    spell it in others: to withhold a text for certain, use an output hook.
+    spell it in others: to withhold a text for certain, use an output hook. A run has a bound,
+    because at each token the answer's end is compared once for each length that a run has.
     """
 
     needs: ClassVar[frozenset[Need]] = _HISTORY
 
     def __init__(
         self,
-        sequences: Annotated[list[TokenIds], Meta(max_length=MAX_ITEMS)] | None = None,
+        sequences: Annotated[list[_Run], Meta(max_length=MAX_ITEMS)] | None = None,
         texts: Annotated[list[Text], Meta(max_length=MAX_ITEMS)] | None = None,
     ) -> None:
         """Lists of token ids, texts, or both."""
@@ -41,6 +45,8 @@ class BannedSequences(MaskingProcessor):
         for sequence in self._sequences:
             model.check(sequence)
         spelled = [model.encode(space + text) for text in self._texts for space in ("", " ")]
+        if max(map(len, spelled), default=0) > MAX_RUN:
+            raise ValueError(f"a text has more than {MAX_RUN} tokens")
         self._last_of = {}
         for sequence in (*self._sequences, *spelled):
             self._last_of.setdefault(tuple(sequence[:-1]), []).append(sequence[-1])
@@ -65,7 +71,7 @@ class NoRepeatNgram(MaskingProcessor):
 
     needs: ClassVar[frozenset[Need]] = _HISTORY
 
-    def __init__(self, size: Annotated[int, Meta(ge=1, le=64)]) -> None:
+    def __init__(self, size: Annotated[int, Meta(ge=1, le=MAX_RUN)]) -> None:
         self._size = size
         self._read = 0
         self._followers: dict[tuple[int, ...], set[int]] = {}

@@ -129,6 +129,8 @@ def test_kinds_mixed_in_one_batch_keep_to_their_own_rows(library: Library) -> No
         (("allowed_tokens", {"token_ids": [4096]}), "4096 is outside the vocabulary of 2048"),
         (("banned_sequences", {}), "give sequences or texts"),
         (("banned_sequences", {"sequences": [[]]}), "argument 'sequences'"),
+        (("banned_sequences", {"sequences": [[70], [70] * 65]}), "argument 'sequences'"),
+        (("banned_sequences", {"texts": ["foo", "foo " * 64]}), "more than 64 tokens"),
         (("bias", {"bias": {"x": 1}}), "argument 'bias'"),
         (("bias", {"bias": {"1": "2"}}), "argument 'bias'"),
         (("bias", {"bias": {"1": 1e9}}), "argument 'bias'"),
