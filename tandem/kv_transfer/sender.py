@@ -278,4 +278,4 @@ class Sender:
             )
             return
         # A write that does not settle: only cutting the connection ends it for certain.
-        self._moving[room].link.cut()
+        self._moving[room].link.cut("a write did not end within the lease of its pages")

@@ -46,6 +46,8 @@ class SenderLink:
         self._pages = 0
         """How many the peer's memory has."""
         self._serving: asyncio.Task[Any] | None = None
+        self._cut = ""
+        """Why this side has ended the stream."""
         self.moving = 0
         """Writes under way: while there are any, decode progresses its end."""
 
@@ -55,7 +57,8 @@ class SenderLink:
         context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
     ) -> None:
         """Serve the stream until it ends. Nothing is written to the peer's memory afterwards."""
-        self._serving = asyncio.current_task()
+        self._serving = serving = asyncio.current_task()
+        assert serving is not None
         try:
             first = await asyncio.wait_for(anext(offers), _HELLO_SECONDS)
             self._pages = first.hello.pages
@@ -70,6 +73,11 @@ class SenderLink:
                 group.create_task(self._write_answers(context))
                 fault = await self._read(first, offers)
                 self._outbox.close()
+        except asyncio.CancelledError:
+            if not self._cut:
+                raise
+            fault = self._cut  # gRPC tells a peer nothing whose handler is cancelled
+            serving.uncancel()
         finally:
             self._rooms.drop_link(self)
         if fault:
@@ -97,8 +105,11 @@ class SenderLink:
         """Wake the stream, because `moving` has changed."""
         self._outbox.notify()
 
-    def cut(self) -> None:
-        """End the stream from this side."""
+    def cut(self, reason: str = "") -> None:
+        """End the stream from this side, and tell decode why. Without a reason the server is to
+        tell it, which stops.
+        """
+        self._cut = reason
         if self._serving is not None:
             self._serving.cancel()
 

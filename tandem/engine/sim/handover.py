@@ -111,14 +111,16 @@ class Handover:
         *,
         settle: Callable[[kv_pb2.KvLanded | TandemError], None],
     ) -> None:
-        """DECODE: offer the prompt's pages to the request's prefill engine."""
+        """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
+        over aborts its room; a lease that ends in the middle of a write costs the whole stream.
+        """
         request = sequence.request
         self.receiver.expect(
             request.kv_peer,
             Expected(
                 room=request.room,
                 pages=sequence.pages[: sequence.prompt_pages],
-                lease_seconds=min(self._options.handover_timeout_seconds, request.timeout_seconds),
+                lease_seconds=self._options.handover_timeout_seconds,
                 settle=settle,
             ),
         )

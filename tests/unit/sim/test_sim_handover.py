@@ -133,6 +133,35 @@ async def test_decode_meets_a_restarted_prefill(start: Any) -> None:
     assert len(answers) == 1
 
 
+async def test_a_stream_that_prefill_cuts_is_dialled_again(pair: Any) -> None:
+    good = await pair.tokens()
+    (link,) = pair.prefill.engine._started.handover.sender._links
+    (serving,) = [task for task in asyncio.all_tasks() if "kv link to" in task.get_name()]
+    link.cut("a test wants it")
+    async with asyncio.timeout(20):
+        await asyncio.wait([serving])
+    assert await pair.tokens() == good
+
+
+async def test_a_request_with_little_time_offers_its_pages_for_as_long_as_others(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that runs out during a write ends the stream, and what others have on it."""
+    receiver = pair.decode.engine._started.handover.receiver
+    leases: list[float] = []
+    expect = receiver.expect
+
+    def note(peer: str, expected: Any) -> None:
+        leases.append(expected.lease_seconds)
+        expect(peer, expected)
+
+    monkeypatch.setattr(receiver, "expect", note)
+    _, short = pair.ask(timeout_seconds=0.02, max_tokens=4000)
+    await pair.decode.end_of(short)
+    assert len(await pair.tokens()) == 12
+    assert leases[0] == leases[1]
+
+
 async def test_a_closing_prefill_fails_what_decode_waits_for(start: Any) -> None:
     prefill, decode = await start(Role.PREFILL), await start(Role.DECODE)
     peer = prefill.description.kv_endpoint
