@@ -34,6 +34,8 @@ class Result:
     itl_ms_p50: float
     itl_ms_p99: float
     failed: int
+    cpu_seconds: float
+    """What this process used from the first request to the last answer."""
 
 
 @dataclass
@@ -127,7 +129,7 @@ def run(
     for fd in by_fd:
         poll.register(fd, select.EPOLLIN)
     pending = iter([request(address, model, tokens, words, seed, key) for seed in range(requests)])
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), time.process_time()
     for connection in connections:
         connection.send(next(pending))
     while seen.finished < requests:
@@ -136,7 +138,7 @@ def run(
             connection.read()
             if not connection.busy and (body := next(pending, None)) is not None:
                 connection.send(body)
-    seconds = time.perf_counter() - started
+    seconds, spent = time.perf_counter() - started, time.process_time() - spent
     for connection in connections:
         connection.socket.close()
     return Result(
@@ -148,6 +150,7 @@ def run(
         itl_ms_p50=_percentile(seen.gaps, 50) * 1e3,
         itl_ms_p99=_percentile(seen.gaps, 99) * 1e3,
         failed=seen.failed,
+        cpu_seconds=spent,
     )
 
 

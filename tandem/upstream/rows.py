@@ -88,7 +88,7 @@ def _hand_out_rich(
     logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
     for entry in columns.logprobs:
         logprobs[entry.sequence].append(entry)
-    position = 0
+    position = tokens = 0
     for sequence, offset, count, text in zip(
         columns.sequence, columns.offset, columns.token_count, columns.text, strict=True
     ):
@@ -102,11 +102,13 @@ def _hand_out_rich(
             out.strays.add(sequence)
         elif count > MOST_ROW_TOKENS:
             _spoil(state, sequence, HUGE, out)
-        elif not all(map(_is_whole, entries)):
+        elif entries and not all(map(_is_whole, entries)):
             _spoil(state, sequence, NOT_WHOLE, out)
         elif not state.row(sequence, offset, count, text, ids, entries, now):
             _spoil(state, sequence, GAP, out)
-        out.tokens += count if count <= MOST_ROW_TOKENS else 0
+        if count <= MOST_ROW_TOKENS:
+            tokens += count
+    out.tokens = tokens
 
 
 def _spoil(state: RequestState, sequence: int, fault: str, out: HandedOut) -> None:

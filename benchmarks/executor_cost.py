@@ -1,0 +1,157 @@
+"""What a Python program pays for its answers: through the Executor API, beside HTTP.
+
+Counted is the client's side. Over HTTP that is the frontend and the client: `load.py`, which counts
+events and reads none of them, so it is cheaper than any real client. With an executor it is the one
+process of the program, `executor_load.py`, which reads every token. Router and workers are the same
+for both, and left out. All ways go to one stack, in turn, in changing order; a figure is the median
+of its rounds, and a ratio that of the rounds' ratios.
+
+    python benchmarks/executor_cost.py                       # about four minutes
+    python benchmarks/executor_cost.py --streams 64 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import machine
+import token_cost
+
+from tandem.cli.stack import Stack
+
+STREAMS = (8, 64, 256)
+ROUNDS = 5
+TARGET = 0.5
+"""The executor's share of what HTTP costs, at most."""
+PROGRAM = token_cost.ROOT / "benchmarks" / "executor_load.py"
+
+
+class Work(NamedTuple):
+    """What is asked for, by each way alike."""
+
+    name: str
+    unit: str
+    streams: int
+    requests: int
+    tokens: int
+
+
+class Spent(NamedTuple):
+    """CPU microseconds of the client's side for each unit, and the units of a second."""
+
+    client: float
+    frontend: float
+    rate: float
+
+    @property
+    def total(self) -> float:
+        return self.client + self.frontend
+
+
+Way = Callable[[Stack, Work], Spent]
+
+
+def over_http(stack: Stack, work: Work) -> Spent:
+    """The frontend, and a client that counts events."""
+    frontend = stack.components["frontend"].pid
+    before = machine.cpu_seconds(frontend)
+    result = token_cost.generate(
+        stack, streams=work.streams, requests=work.requests, tokens=work.tokens
+    )
+    return spent(work, result, machine.cpu_seconds(frontend) - before)
+
+
+def by_executor(*flags: str) -> Way:
+    """One process, which reads every token."""
+
+    def measure(stack: Stack, work: Work) -> Spent:
+        command = [sys.executable, str(PROGRAM), stack.components["router"].address, *flags]
+        for name in ("streams", "requests", "tokens"):
+            command += [f"--{name}", str(getattr(work, name))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        result: Mapping[str, float] = json.loads(done.stdout)
+        if result["failed"] or result["tokens"] != work.requests * work.tokens:
+            raise RuntimeError(f"not all was answered: {result}")
+        return spent(work, result)
+
+    return measure
+
+
+def spent(work: Work, result: Mapping[str, float], frontend: float = 0.0) -> Spent:
+    units = result["tokens" if work.unit == "token" else "requests"]
+    client = result["cpu_seconds"]
+    return Spent(client * 1e6 / units, frontend * 1e6 / units, units / result["seconds"])
+
+
+WAYS: Mapping[str, Way] = {
+    "HTTP": over_http,
+    "threads": by_executor(),
+    "asyncio": by_executor("--asyncio"),
+}
+
+
+def rounds_of(stack: Stack, work: Work, count: int) -> dict[str, list[Spent]]:
+    """What each way took, in each round."""
+    found: dict[str, list[Spent]] = {name: [] for name in WAYS}
+    for number in range(count):
+        names = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
+        for name in names:
+            found[name].append(WAYS[name](stack, work))
+    return found
+
+
+def lines(work: Work, found: Mapping[str, Sequence[Spent]]) -> list[str]:
+    """A line for each way."""
+    http = found["HTTP"]
+    made = []
+    for name, rounds in found.items():
+        client, frontend, rate = (median(column) for column in zip(*rounds, strict=True))
+        ratios = [own.total / other.total for own, other in zip(rounds, http, strict=True)]
+        row = (
+            f"{work.name:<24} {name:>8} {client:9.1f} {frontend:9.1f}"
+            f" {median(each.total for each in rounds):9.1f} {rate:10.0f}"
+        )
+        if name != "HTTP":
+            verdict = "" if median(ratios) <= TARGET else "  ABOVE"
+            each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+            row += f" {median(ratios):7.2f}{verdict}   {each}"
+        made.append(row)
+    return made
+
+
+def works(streams: Sequence[int]) -> list[Work]:
+    rows = [
+        Work(f"token, {each} streams", "token", each, 4 * each, token_cost.TOKENS)
+        for each in streams
+    ]
+    short = Work("two-token request, 16", "request", 16, 1600, 2)
+    return [*rows, short, Work("two-token request, 256", "request", 256, 8000, 2)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
+    options = parser.parse_args()
+    print(f"machine: {machine.describe()}; medians of {options.rounds} rounds\n")
+    print("CPU microseconds of the client's side for each unit; target: at most half of HTTP's")
+    print(
+        f"{'unit, at a time':<24} {'way':>8} {'client':>9} {'frontend':>9} {'total':>9}"
+        f" {'a second':>10} {'ratio':>7}   each round"
+    )
+    with token_cost.serving() as stack:
+        warm = Work("", "token", 16, 64, 16)
+        for way in WAYS.values():
+            way(stack, warm)
+        for work in works(options.streams or STREAMS):
+            print("\n".join(lines(work, rounds_of(stack, work, options.rounds))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
