@@ -2,6 +2,7 @@
 `tensorrt_llm.bindings.executor`. docs/executor/README.md shows it.
 """
 
+from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
 from tandem.executor.asynchronous import AsyncExecutor
 from tandem.executor.config import BatchingType, ExecutorConfig
 from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError
@@ -15,11 +16,24 @@ from tandem.executor.requests import (
     SamplingConfig,
 )
 from tandem.executor.responses import FinishReason, Response, Result
+from tandem.executor.statistics import (
+    DisServingRequestStats,
+    InflightBatchingStats,
+    IterationStats,
+    KvCacheMetrics,
+    KvCacheStats,
+    RequestPerfMetrics,
+    RequestStage,
+    RequestStats,
+    RequestStatsPerIteration,
+    TimingMetrics,
+)
 from tandem.executor.threaded import Executor
 
 __all__ = [
     "AsyncExecutor",
     "BatchingType",
+    "DisServingRequestStats",
     "Executor",
     "ExecutorConfig",
     "ExecutorError",
@@ -27,14 +41,23 @@ __all__ = [
     "FullError",
     "GuideType",
     "GuidedDecodingParams",
+    "InflightBatchingStats",
+    "IterationStats",
+    "KvCacheMetrics",
+    "KvCacheStats",
     "NoResultError",
     "OutputConfig",
     "Request",
+    "RequestPerfMetrics",
+    "RequestStage",
+    "RequestStats",
+    "RequestStatsPerIteration",
     "RequestType",
     "Response",
     "Result",
     "SamplingConfig",
     "ShutDownError",
+    "TimingMetrics",
 ]
 
 

@@ -17,6 +17,7 @@ from tandem.executor.left_out import METHODS, refuse
 from tandem.executor.remote import RemoteBackend
 from tandem.executor.requests import Request
 from tandem.executor.responses import Response
+from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
 
 
@@ -32,6 +33,8 @@ class AsyncExecutor:
             max_queue_size=config.max_queue_size,
             max_open_sequences=config.max_open_sequences,
             max_unread_tokens=config.max_unread_tokens,
+            iter_stats_max_iterations=config.iter_stats_max_iterations,
+            request_stats_max_iterations=config.request_stats_max_iterations,
         )
         self._backend = RemoteBackend(router, config, core, nullcontext())
         self._calls = Calls(config, core, nullcontext(), self._backend.turn_soon)
@@ -77,6 +80,14 @@ class AsyncExecutor:
     def cancel_request(self, request_id: int) -> None:
         """The same as Executor.cancel_request does."""
         self._calls.cancel(request_id)
+
+    def get_latest_iteration_stats(self) -> list[IterationStats]:
+        """The same as Executor.get_latest_iteration_stats does."""
+        return self._calls.iteration_stats()
+
+    def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
+        """The same as Executor.get_latest_request_stats does."""
+        return self._calls.request_stats()
 
     def can_enqueue_requests(self) -> bool:
         """Whether it has not been shut down."""

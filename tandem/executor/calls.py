@@ -13,6 +13,7 @@ from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore
 from tandem.executor.requests import Request
 from tandem.executor.responses import Response
+from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
 
 
@@ -65,7 +66,8 @@ class Calls:
             responses = self._core.read(request_id)
             if not responses:
                 self._core.wait(waiter)
-        if responses:
+            may_start = bool(responses) and self._core.queued > 0
+        if may_start:
             self._nudge()  # what they held may let others start
         return responses
 
@@ -86,6 +88,20 @@ class Calls:
             self._core.check_open()
             self._core.cancel(request_id)
         self._nudge()
+
+    def iteration_stats(self) -> list[IterationStats]:
+        """Those that are new since the last call, the oldest first. Raises ShutDownError."""
+        with self._lock:
+            self._core.check_open()
+            records = self._core.recorder.take_iterations()
+        offset = time.time() - time.monotonic()
+        return [record.stats(offset) for record in records]
+
+    def request_stats(self) -> list[RequestStatsPerIteration]:
+        """Those that are new since the last call, the oldest first. Raises ShutDownError."""
+        with self._lock:
+            self._core.check_open()
+            return self._core.recorder.take_requests()
 
     def shut_down(self) -> bool:
         """Returns whether it was open until now."""

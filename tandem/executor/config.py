@@ -11,6 +11,7 @@ from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.wire import tls
 
 _AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens")
+_NOT_NEGATIVE = ("iter_stats_max_iterations", "request_stats_max_iterations")
 _TIMES = ("request_timeout_seconds", "router_wait_seconds")
 MOST_SECONDS = 2**31
 """The longest time that a timer takes."""
@@ -26,12 +27,16 @@ class BatchingType(enum.Enum):
 @refuses_left_out
 @dataclass(slots=True, frozen=True)
 class ExecutorConfig:
-    """The first three are TensorRT-LLM's; the rest are Tandem's own."""
+    """The first five are TensorRT-LLM's; the rest are Tandem's own."""
 
     max_beam_width: int = 1
     batching_type: BatchingType = BatchingType.INFLIGHT
     max_queue_size: int = 65_536
     """Requests that may wait here or at the router; one more is refused with FullError."""
+    iter_stats_max_iterations: int = 1000
+    """IterationStats that are kept until they are read, the latest; 0: none are."""
+    request_stats_max_iterations: int = 0
+    """The same of RequestStatsPerIteration, for which all open requests are gone through."""
     model: str = ""
     """The model that requests are for; empty: the only one that the router serves."""
     max_open_sequences: int = 512
@@ -67,6 +72,9 @@ class ExecutorConfig:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0")
         for name in _TIMES:
             if not 0 < getattr(self, name) <= MOST_SECONDS:
                 raise ConfigError(f"{name} must be above 0 and at most {MOST_SECONDS}")

@@ -15,9 +15,11 @@ from typing import NamedTuple
 from tandem.errors import TandemError, TooLargeError, WorkerError
 from tandem.executor.errors import FullError, ShutDownError
 from tandem.executor.ranking import Ranking
+from tandem.executor.recorder import Recorder
 from tandem.executor.requests import Request
 from tandem.executor.responses import FinishReason, Response
-from tandem.executor.unread import Completion, Unread
+from tandem.executor.statistics import KvCacheStats
+from tandem.executor.unread import Completion, Measure, Unread
 from tandem.executor.waiters import Waiter, Waiters
 
 FIRST_ID = 1
@@ -61,7 +63,13 @@ class ExecutorCore:
     """The requests of one executor, from `enqueue` until their final response is read."""
 
     def __init__(
-        self, *, max_queue_size: int, max_open_sequences: int, max_unread_tokens: int
+        self,
+        *,
+        max_queue_size: int,
+        max_open_sequences: int,
+        max_unread_tokens: int,
+        iter_stats_max_iterations: int = 0,
+        request_stats_max_iterations: int = 0,
     ) -> None:
         self._max_queue = max_queue_size
         self._max_sequences = self._places = max_open_sequences
@@ -78,6 +86,11 @@ class ExecutorCore:
         self._ready: dict[int, None] = {}
         """Requests that have responses, in the order in which they got their first."""
         self._waiters = Waiters()
+        self.recorder = Recorder(
+            iterations=iter_stats_max_iterations,
+            request_iterations=request_stats_max_iterations,
+            most_active=max_open_sequences,
+        )
         self._stopped = False
         self.closed = False
 
@@ -136,12 +149,18 @@ class ExecutorCore:
         """
         self.closed = True
         self._entries.clear()
+        self.recorder.clear()
         self._ready.clear()
         self._queue.clear()
         self._deadlines.clear()
         self._waiters.wake_all()
 
     # --- the backend's side ----------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait to be started."""
+        return len(self._queue)
 
     def starts(self) -> list[Start]:
         """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
@@ -157,6 +176,7 @@ class ExecutorCore:
             self._places -= asked.sequences
             self._credit -= asked.tokens
             entry.started, entry.credit = True, asked.tokens
+            self.recorder.started(first[0], entry.unread)
             found.append(Start(first[0], asked.request, entry.deadline))
         return found
 
@@ -165,10 +185,17 @@ class ExecutorCore:
         cancels, self._cancels = self._cancels, []
         return cancels
 
+    def measure(self, request_id: int, measure: Measure) -> None:
+        """How to measure a request that was started; asked for at the end of each sequence, where
+        the program wants it.
+        """
+        if (entry := self._open(request_id)) is not None:
+            entry.unread.measure = measure
+
     def tokens(
-        self, request_id: int, sequence: int, token_ids: Sequence[int], log_probs: Sequence[float]
+        self, request_id: int, sequence: int, token_ids: list[int], log_probs: list[float]
     ) -> None:
-        """They came of a sequence. A request that has ended takes nothing more."""
+        """They came of a sequence. A request that has ended takes nothing more. Lists are kept."""
         entry = self._open(request_id)
         if entry is None:
             return
@@ -205,6 +232,15 @@ class ExecutorCore:
         first = self._deadlines.first()
         return None if first is None else first[1]
 
+    def record(self, now: float, *, came: bool, kv_cache_stats: KvCacheStats | None = None) -> None:
+        """An iteration is over: something `came` since the last one, or started, or ended. With
+        none of that there was none.
+        """
+        silent = self._waiting - self.queued
+        self.recorder.record(
+            now, came=came, queued=self.queued, silent=silent, kv_cache=kv_cache_stats
+        )
+
     def stop(self, error: TandemError) -> None:
         """The backend is gone: fail what has not ended, and take nothing new."""
         self._stopped = True
@@ -222,10 +258,11 @@ class ExecutorCore:
         request_id = self._next_id
         self._next_id += 1
         fault = asked.fault or self._too_large(asked)
-        unread = Unread(request_id, asked.request, 1 if fault else asked.sequences)
+        unread = Unread(request_id, asked.request, 1 if fault else asked.sequences, now)
         self._entries[request_id] = _Entry(asked, unread, now + asked.seconds)
         self._waiting += 1
         self._deadlines.add(request_id, now + asked.seconds)
+        self.recorder.enqueued(request_id, unread)
         if fault:
             self.fail(request_id, fault)
         else:
@@ -265,6 +302,7 @@ class ExecutorCore:
             self._deadlines.discard(request_id)
             if entry.started:
                 self._places += entry.asked.sequences
+            self.recorder.ended(request_id, entry.unread)
             self._settle(entry)
         if entry.unread.ready:
             self._ready[request_id] = None

@@ -19,7 +19,7 @@ _ADAPTERS = "no engine here serves adapters"
 _ENCODER = "models are decoders alone"
 _WORKERS = "the workers' own settings say it"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
-_STATISTICS = "a router's stream carries no statistics; components have /metrics"
+_KV_EVENTS = "a router's stream says nothing of KV caches; workers have /metrics"
 _PHASES = "the router runs both phases of each request, and hands none of them out"
 _LIVE = "a function cannot leave its process: register it with the workers, and name it"
 
@@ -62,7 +62,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "return_context_logits": _RESULTS,
         "return_generation_logits": _RESULTS,
         "return_encoder_output": _ENCODER,
-        "return_perf_metrics": _STATISTICS,
         "additional_model_outputs": _RESULTS,
     },
     "ExecutorConfig": {
@@ -70,8 +69,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "kv_cache_config": _WORKERS,
         "enable_chunked_context": _WORKERS,
         "normalize_log_probs": "log-probabilities are never divided by a length",
-        "iter_stats_max_iterations": _STATISTICS,
-        "request_stats_max_iterations": _STATISTICS,
         "max_batch_size": _WORKERS,
         "max_num_tokens": _WORKERS,
         "parallel_config": _WORKERS,
@@ -103,17 +100,13 @@ NAMES: Mapping[str, str] = {
     "DebugConfig": _WORKERS,
     "DecodingConfig": _DRAFTS,
     "DecodingMode": _DRAFTS,
-    "DisServingRequestStats": _STATISTICS,
     "DynamicBatchConfig": _WORKERS,
     "EagleConfig": _DRAFTS,
     "ExtendedRuntimePerfKnobConfig": _WORKERS,
     "ExternalDraftTokensConfig": _DRAFTS,
     "GuidedDecodingConfig": "every worker compiles forms of answers",
-    "InflightBatchingStats": _STATISTICS,
-    "IterationStats": _STATISTICS,
     "KvCacheConfig": _WORKERS,
     "KvCacheRetentionConfig": "workers evict what was used least recently",
-    "KvCacheStats": _STATISTICS,
     "LogitsPostProcessorConfig": _LIVE,
     "LookaheadDecodingConfig": _DRAFTS,
     "LoraConfig": _ADAPTERS,
@@ -124,21 +117,15 @@ NAMES: Mapping[str, str] = {
     "ParallelConfig": _WORKERS,
     "PeftCacheConfig": _ADAPTERS,
     "PromptTuningConfig": _INPUTS,
-    "RequestPerfMetrics": _STATISTICS,
-    "RequestStage": _STATISTICS,
-    "RequestStats": _STATISTICS,
-    "RequestStatsPerIteration": _STATISTICS,
     "SchedulerConfig": _WORKERS,
     "SpeculativeDecodingConfig": _DRAFTS,
-    "StaticBatchingStats": _STATISTICS,
+    "StaticBatchingStats": "nothing runs in static batches",
 }
 """Names of the module."""
 
 METHODS: Mapping[str, str] = {
-    "get_latest_iteration_stats": _STATISTICS,
-    "get_latest_request_stats": _STATISTICS,
     "get_latest_debug_tensors": _RESULTS,
-    "get_kv_cache_event_manager": _STATISTICS,
+    "get_kv_cache_event_manager": _KV_EVENTS,
 }
 """Methods of an executor."""
 

@@ -15,6 +15,9 @@ class Ranking:
         self._ranks: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
 
+    def __len__(self) -> int:
+        return len(self._ranks)
+
     def add(self, id: int, rank: float) -> None:
         """An id that is not there."""
         self._ranks[id] = rank

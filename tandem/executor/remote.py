@@ -9,13 +9,14 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import DeadlineError, InternalError, TandemError
-from tandem.executor import submissions
+from tandem.executor import submissions, timing
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore, Start
 from tandem.executor.responses import FinishReason
@@ -119,6 +120,7 @@ class RemoteBackend:
                 served.tell(core)
             core.expire(now)
             starts, cancels = core.starts(), core.cancels()
+            core.record(now, came=bool(brought))
             deadline = core.next_deadline()
         for start in starts:
             self._start(start)
@@ -174,6 +176,9 @@ class RemoteBackend:
         with self._demultiplexer.submit(submission, _PROGRAM) as state:
             served = _Served(start, state, self._bring)
             state.pump = served.pump
+            if submission.want_report:
+                with self._lock:
+                    self._core.measure(start.request_id, partial(timing.measure, state))
             await state.over()
             state.pump = None  # they hold each other
             return served
@@ -208,8 +213,10 @@ class _Served:
         rows, ended = self.state.take()
         for choice, _, token_ids, logprobs in rows:
             if token_ids:
-                values = [value for entry in logprobs for value in entry.logprob]
-                core.tokens(self._id, choice, token_ids, values)
+                values: list[float] = []
+                for entry in logprobs:
+                    values += entry.logprob
+                core.tokens(self._id, choice, list(token_ids), values)
         for finish in ended:
             core.finish(self._id, finish.choice, self._completion(finish))
 

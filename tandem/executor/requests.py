@@ -56,6 +56,8 @@ class OutputConfig:
     return_log_probs: bool = False
     exclude_input_from_output: bool = False
     """False: a result that is not streamed begins with the prompt."""
+    return_perf_metrics: bool = False
+    """Times, and what the hand-over took; a router passes it on only with `allow_reports`."""
 
 
 class GuideType(enum.Enum):

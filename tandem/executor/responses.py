@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tandem.executor.errors import NoResultError
+from tandem.executor.statistics import RequestPerfMetrics
 
 
 class FinishReason(enum.Enum):
@@ -21,8 +23,7 @@ class FinishReason(enum.Enum):
     CANCELLED = 5
 
 
-@dataclass(slots=True, kw_only=True)
-class Result:
+class Result(Struct, kw_only=True):
     """What came of one sequence of a request."""
 
     is_final: bool
@@ -43,10 +44,11 @@ class Result:
     """A hook or a classifier of the deployment ended the sequence."""
     stop_reason: str = ""
     """That hook's reason or the classifier's name, with `withheld`."""
+    request_perf_metrics: RequestPerfMetrics | None = None
+    """With a sequence's last response, where `return_perf_metrics` asked for it."""
 
 
-@dataclass(slots=True, frozen=True)
-class Response:
+class Response(Struct, frozen=True):
     """What came of a request: a result, or the error that ended it."""
 
     request_id: int

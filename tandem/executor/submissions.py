@@ -114,7 +114,7 @@ def _submission(
         embedding_bias=_bias(request.embedding_bias, vocabulary),
         streaming=request.streaming,
         want_token_ids=True,
-        want_report=False,
+        want_report=bool(request.output_config.return_perf_metrics),
         want_external_scores=False,
         metadata={},
         withheld_reason=WITHHELD,

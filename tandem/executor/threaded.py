@@ -20,6 +20,7 @@ from tandem.executor.left_out import METHODS, refuse
 from tandem.executor.remote import RemoteBackend
 from tandem.executor.requests import Request
 from tandem.executor.responses import Response
+from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
 
 _STOP_SECONDS = 10.0
@@ -41,6 +42,8 @@ class Executor:
             max_queue_size=config.max_queue_size,
             max_open_sequences=config.max_open_sequences,
             max_unread_tokens=config.max_unread_tokens,
+            iter_stats_max_iterations=config.iter_stats_max_iterations,
+            request_stats_max_iterations=config.request_stats_max_iterations,
         )
         self._backend = RemoteBackend(router, config, core, lock)
         self._calls = Calls(config, core, lock, self._backend.turn_soon_from_elsewhere)
@@ -100,6 +103,18 @@ class Executor:
         touched.
         """
         self._calls.cancel(request_id)
+
+    def get_latest_iteration_stats(self) -> list[IterationStats]:
+        """What the executor was at in each iteration since the last call, the oldest first, as far
+        as `iter_stats_max_iterations` of them are kept.
+        """
+        return self._calls.iteration_stats()
+
+    def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
+        """The requests of each iteration since the last call, the oldest first, as far as
+        `request_stats_max_iterations` of them are kept.
+        """
+        return self._calls.request_stats()
 
     def can_enqueue_requests(self) -> bool:
         """Whether it has not been shut down."""

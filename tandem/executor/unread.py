@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from tandem.errors import TandemError
 from tandem.executor.requests import Request
 from tandem.executor.responses import FinishReason, Response, Result
+from tandem.executor.statistics import RequestPerfMetrics, TimingMetrics
+
+Measure = Callable[[int, RequestPerfMetrics], object]
+"""Writes down what is known of a sequence, by its index."""
 
 
 class Completion(NamedTuple):
@@ -18,15 +24,15 @@ class Completion(NamedTuple):
     reason: FinishReason
     stop_reason: str = ""
     withheld: bool = False
+    perf_metrics: RequestPerfMetrics | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Piece:
+class _Piece(Struct, eq=False):
     """What came of one sequence, and makes a response for each token, or one in all."""
 
     sequence: int
-    token_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    token_ids: list[int]
+    log_probs: list[float]
     completion: Completion | None = None
     final: bool = False
     """It ends the request."""
@@ -38,11 +44,13 @@ class Unread:
     Tokens of a request that does not stream are held back until their sequence has ended.
     """
 
-    def __init__(self, request_id: int, request: Request, sequences: int) -> None:
+    def __init__(
+        self, request_id: int, request: Request, sequences: int, enqueued_at: float
+    ) -> None:
         self._id = request_id
         self._request = request
         self._pieces: deque[_Piece] = deque()
-        self._held = {number: _Piece(number) for number in range(sequences)}
+        self._held = {number: _Piece(number, [], []) for number in range(sequences)}
         """What sequences that have not ended have beside `_pieces`."""
         self._so_far: list[list[int]] = [[] for _ in range(sequences)]
         """What was read of each, where each response is to hold all of it."""
@@ -50,6 +58,14 @@ class Unread:
         """Those of what was read of each: every response holds them all, as upstream's do."""
         self._cumulative = [0.0] * sequences
         self._error: TandemError | None = None
+        self.enqueued_at = enqueued_at
+        """By the clock of `time.monotonic`."""
+        self.measure: Measure | None = None
+        """None: it has not left the queue, or nobody can say more of it."""
+        self.perf_metrics: RequestPerfMetrics | None = None
+        """Those of the sequence that ended last, where the program wants them."""
+        self.ended = False
+        """Nothing more can come of it."""
         self.ready = 0
         """Responses that can be read."""
         self.arrived = 0
@@ -57,21 +73,21 @@ class Unread:
         self.unread_tokens = 0
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing more can come of it."""
-        return self._error is not None or not self._held
+    def prompt_tokens(self) -> int:
+        return len(self._request.input_token_ids)
 
-    def tokens(self, sequence: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
-        """They came of a sequence that has not ended."""
-        piece = self._held[sequence]
-        self.arrived += len(token_ids)
-        self.unread_tokens += len(token_ids)
-        piece.token_ids += token_ids
-        piece.log_probs += log_probs
-        if self._request.streaming and token_ids:
-            self.ready += len(token_ids)
-            self._pieces.append(piece)
-            self._held[sequence] = _Piece(sequence)
+    def tokens(self, sequence: int, token_ids: list[int], log_probs: list[float]) -> None:
+        """They came of a sequence that has not ended. The lists are kept."""
+        held = self._held[sequence]
+        count = len(token_ids)
+        self.arrived += count
+        self.unread_tokens += count
+        if not self._request.streaming:
+            held.token_ids += token_ids
+            held.log_probs += log_probs
+        elif count:
+            self.ready += count
+            self._pieces.append(_Piece(sequence, token_ids, log_probs))
 
     def finish(self, sequence: int, completion: Completion) -> None:
         """A sequence has ended. The last of its unread responses says so, or one of its own."""
@@ -81,9 +97,14 @@ class Unread:
             piece = held
             self._pieces.append(piece)
             self.ready += 1
+        if self._request.output_config.return_perf_metrics:
+            self.perf_metrics = self._measured(sequence)
+            completion = completion._replace(perf_metrics=self.perf_metrics)
         piece.completion = completion
         if not self._held:
             self._make_final(piece)
+            self.ended = True
+            self.measure = None
 
     def finish_all(self, completion: Completion) -> None:
         """End every sequence that has not ended."""
@@ -95,12 +116,19 @@ class Unread:
         for piece in self._held.values():
             self.unread_tokens -= len(piece.token_ids)
         self._held.clear()
+        self.ended = True
+        self.measure = None
         self._error = error
         self.ready += 1
 
     def read(self) -> list[Response]:
         """All responses that are ready; they are not given again."""
-        responses = [response for piece in self._pieces for response in self._responses(piece)]
+        responses: list[Response] = []
+        for piece in self._pieces:
+            if self._request.streaming and len(piece.token_ids) > 1:
+                responses += self._each(piece)
+            else:
+                responses.append(self._response(piece, piece.token_ids, piece.log_probs))
         self._pieces.clear()
         if self._error is not None:
             error = self._error
@@ -109,6 +137,13 @@ class Unread:
         self.ready = 0
         self.unread_tokens = sum(len(piece.token_ids) for piece in self._held.values())
         return responses
+
+    def _measured(self, sequence: int) -> RequestPerfMetrics:
+        arrived = timedelta(seconds=self.enqueued_at)
+        metrics = RequestPerfMetrics(timing_metrics=TimingMetrics(arrival_time=arrived))
+        if self.measure is not None:
+            self.measure(sequence, metrics)
+        return metrics
 
     def _last_of(self, sequence: int) -> _Piece | None:
         return next((each for each in reversed(self._pieces) if each.sequence == sequence), None)
@@ -120,35 +155,33 @@ class Unread:
             self._pieces.append(piece)
         piece.final = True
 
-    def _responses(self, piece: _Piece) -> Iterator[Response]:
+    def _each(self, piece: _Piece) -> Iterator[Response]:
+        """A response for each of its tokens."""
         count = len(piece.token_ids)
-        if not self._request.streaming or count <= 1:
-            yield self._response(piece, piece.token_ids, piece.log_probs, last=True)
-            return
         for place in range(count):
             part = slice(place, place + 1)
             last = place == count - 1
             yield self._response(piece, piece.token_ids[part], piece.log_probs[part], last=last)
 
     def _response(
-        self, piece: _Piece, token_ids: list[int], log_probs: list[float], *, last: bool
+        self, piece: _Piece, token_ids: list[int], log_probs: list[float], *, last: bool = True
     ) -> Response:
         sequence, request = piece.sequence, self._request
-        completion = piece.completion if last else None
-        wants = request.output_config.return_log_probs
-        self._log_probs[sequence] += log_probs
-        self._cumulative[sequence] += sum(log_probs)
         result = Result(
             is_final=last and piece.final,
             output_token_ids=[self._shown(sequence, token_ids)],
-            log_probs=[list(self._log_probs[sequence])] if wants else None,
-            cum_log_probs=[self._cumulative[sequence]] if wants else None,
             sequence_index=sequence,
-            is_sequence_final=completion is not None,
         )
-        if completion is not None:
+        if request.output_config.return_log_probs:
+            self._log_probs[sequence] += log_probs
+            self._cumulative[sequence] += sum(log_probs)
+            result.log_probs = [list(self._log_probs[sequence])]
+            result.cum_log_probs = [self._cumulative[sequence]]
+        if last and (completion := piece.completion) is not None:
+            result.is_sequence_final = True
             result.finish_reasons = [completion.reason]
             result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
+            result.request_perf_metrics = completion.perf_metrics
         return Response(self._id, result, request.client_id)
 
     def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:

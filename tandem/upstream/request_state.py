@@ -178,6 +178,10 @@ class RequestState:
         )
         return max(means, default=0.0)
 
+    def last_at(self, choice: int) -> float:
+        """When its last token came, in seconds of the demultiplexer's clock; 0: none has."""
+        return self._last_at[choice]
+
     # --- the demultiplexer's side; `row` and `settle` run once a token ---
 
     def row(

@@ -1,4 +1,6 @@
-"""Every executable chooses gRPC's poller before it imports gRPC, and a choice of yours stays."""
+"""Every executable, and the executor, chooses gRPC's poller before it imports gRPC, and a choice of
+yours stays.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,20 @@ def importing(name, *rest):
         print(os.environ.get("GRPC_EXPERIMENTS", "unset"))
     return plain(name, *rest)
 builtins.__import__ = importing
-import {module}.__main__
+import {module}
 """
 
 
-@pytest.mark.parametrize("module", ["frontend", "router", "prefill_worker", "decode_worker"])
+MODULES = [
+    "frontend.__main__",
+    "router.__main__",
+    "prefill_worker.__main__",
+    "decode_worker.__main__",
+    "tandem.executor",
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("yours", ["", "-event_engine_dns"])
 def test_the_poller_is_chosen_before_grpc_is_imported(module: str, yours: str) -> None:
     environment = {k: v for k, v in config.environment().items() if k != "GRPC_EXPERIMENTS"}
