@@ -163,6 +163,21 @@ def test_the_outputs_of_a_request_end_each_by_itself(tokenizer: Tokenizer) -> No
     assert (said.token_ids(101), said.token_ids(102)) == ([20, 21], [20, 20, 21])
 
 
+def test_a_further_run_of_a_blocked_output_begins_anew_with_the_same_words(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer)
+    fields = {"stop_words": words_of([20, 21])}
+    bench.step(delta(bench.start(1, task=IDS, **fields), [20], Ending.LENGTH))
+    again = {"regeneration": {"count": 1, "spent_tokens": 1}}
+    request = bench.start(2, task=IDS | again, **fields)
+    bench.step(delta(request, [21]), delta(request, [20]), delta(request, [21]))
+    said = bench.settle()
+    assert said.token_ids(102) == [21, 20, 21]
+    assert list(said.finishes(102)[0].stop_tokens) == [20, 21]
+    assert said.finishes(102)[0].completion_tokens == 1 + 3
+
+
 # --- with hooks and stop strings ------------------------------------------------------------------
 
 
