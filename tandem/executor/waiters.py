@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 
@@ -21,13 +21,14 @@ class Waiters:
     """All who wait for one request are woken together; of those who wait for any, one at a time."""
 
     def __init__(self) -> None:
-        self._any: deque[Waiter] = deque()
+        self._any: OrderedDict[Waiter, None] = OrderedDict()
+        """In the order in which they came; thousands may come and go."""
         self._of: dict[int, list[Waiter]] = {}
 
     def add(self, waiter: Waiter) -> None:
         """It is to be woken; it has looked, and there was nothing."""
         if waiter.request_id is None:
-            self._any.append(waiter)
+            self._any[waiter] = None
         else:
             self._of.setdefault(waiter.request_id, []).append(waiter)
 
@@ -36,7 +37,7 @@ class Waiters:
         for waiter in self._of.pop(request_id, ()):
             waiter.wake()
         if self._any:
-            self._any.popleft().wake()
+            self._wake_one()
 
     def forget(self, waiter: Waiter, *, unread: bool) -> None:
         """It waits no longer. `unread`: there is something left for whoever waits for any."""
@@ -47,9 +48,9 @@ class Waiters:
                 if not waiting:
                     del self._of[waiter.request_id]
         elif waiter in self._any:
-            self._any.remove(waiter)
+            del self._any[waiter]
         elif unread and self._any:
-            self._any.popleft().wake()
+            self._wake_one()
 
     def wake_all(self) -> None:
         """Nothing will come any longer."""
@@ -58,3 +59,7 @@ class Waiters:
         self._of.clear()
         for waiter in waiting:
             waiter.wake()
+
+    def _wake_one(self) -> None:
+        waiter, _ = self._any.popitem(last=False)
+        waiter.wake()

@@ -44,6 +44,8 @@ LARGEST = Request(
 )
 """Takes every place and all credit, so it starts only once nothing else holds any."""
 PATIENCE = (0.01, 0.1, 1.0)
+TASKS_PATIENCE = (0.1, 1.0, 10.0)
+"""Thousands of tasks share one loop with the executor."""
 
 
 def run_threads(stack: Stack, *, count: int, seconds: float, kills: int, seed: int) -> list[Book]:
@@ -138,9 +140,9 @@ async def _task_by_id(book: Book, seed: int, over: threading.Event) -> None:
     while not over.is_set():
         request_id, until = book.enqueue(), time.monotonic() + HANG_SECONDS
         while book.is_open(request_id) and time.monotonic() < until:
-            if rng.random() < 0.1:
+            if rng.random() < 0.05:
                 book.cancel(request_id)
-            patience = rng.choice(PATIENCE)
+            patience = rng.choice(TASKS_PATIENCE)
             async with _cancelled_after(patience if rng.random() < 0.5 else None):
                 book.take(await book.executor.await_responses(request_id, patience))
         await asyncio.sleep(0)
@@ -154,9 +156,9 @@ async def _task_by_any(book: Book, count: int, seed: int, over: threading.Event)
             until = min(until, time.monotonic() + HANG_SECONDS)
         elif book.open < count:
             book.enqueue()
-        if rng.random() < 0.1:
+        if rng.random() < 0.05:
             book.cancel(book.some_id())
-        patience = rng.choice(PATIENCE)
+        patience = rng.choice(TASKS_PATIENCE)
         async with _cancelled_after(patience if rng.random() < 0.5 else None):
             book.take(await book.executor.await_responses(timeout=patience))
         await asyncio.sleep(0)

@@ -227,3 +227,24 @@ def test_a_ranking_does_not_keep_what_was_taken_out() -> None:
         ranking.discard(id)
     assert ranking.first() == (0, -1.0)
     assert len(ranking._heap) < 200
+
+
+def test_one_of_thousands_who_wait_leaves_without_a_look_at_the_others() -> None:
+    looks = 0
+
+    class Counted(Waiter):
+        __hash__ = Waiter.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return self is other
+
+    executor = core()
+    executor.enqueue([asked()], 0.0)
+    waiters = [Counted(None, lambda: None) for _ in range(1000)]
+    for waiter in waiters:
+        executor.wait(waiter)
+    for waiter in reversed(waiters):
+        executor.forget(waiter)
+    assert looks == 0

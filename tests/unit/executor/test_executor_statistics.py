@@ -319,6 +319,15 @@ def test_what_a_request_was_measured_by_is_let_go_at_its_end() -> None:
     assert [each() for each in gone] == [None, None]
 
 
+def test_a_request_that_nobody_watches_is_held_by_no_statistics() -> None:
+    executor = watched(requests=0)
+    (request_id,) = executor.enqueue([asked()], 0.0)
+    unread = weakref.ref(executor._entries[request_id].unread)
+    executor.cancel(request_id)
+    executor.read(request_id)
+    assert unread() is None, "nor before the next iteration"
+
+
 def test_nothing_is_kept_after_shutdown() -> None:
     executor = watched()
     executor.record(1.0, came=True)
