@@ -85,6 +85,13 @@ def load(
     return model(**loaded.values)
 
 
+def of_mapping(model: type[T], content: Mapping[str, Any]) -> T:
+    """Settings that a program gives as a settings file writes them; what is not there is the
+    default. Raises ConfigError.
+    """
+    return model(**_merge(model, {}, {}, content).values)
+
+
 def flag_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -191,7 +198,7 @@ def _merge(
 ) -> LoadedSettings:
     fields = {field.name: field for field in dataclasses.fields(model)}
     if unknown := sorted(map(str, content.keys() - fields.keys())):
-        raise ConfigError(f"unknown settings in the file: {', '.join(unknown)}")
+        raise ConfigError(f"unknown settings: {', '.join(unknown)}")
     hints = typing.get_type_hints(model)
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}

@@ -37,7 +37,6 @@ GAPS: dict[str, str] = {
     "S0-016": "Tool calls are refused: there is no parser yet.",
     "S0-026": "No token-rebuilt output model (harmony) can be served yet, so none can be refused.",
     "S0-033": "There is no reasoning or tool parser yet.",
-    "S2-071": "Named callbacks are held; no executor takes live functions yet.",
     "S2-082": "No executor hands out a phase yet: context-only requests are refused.",
 }
 

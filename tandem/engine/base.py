@@ -28,6 +28,7 @@ from msgspec import Struct
 from tandem.errors import TandemError
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
+from tandem.logits.tap import LogitsTap
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.tls import PeerTls
 
@@ -76,6 +77,8 @@ class EngineRequest:
     """Cached prefixes are those of requests that have the same one."""
     tenant: str = ""
     """The client's key, by name; empty: none was asked."""
+    output_index: int = 0
+    """Which of its request's sequences it is."""
 
 
 class Ending(enum.Enum):
@@ -166,6 +169,8 @@ class EngineSettings:
     """What gRPC of the engine's own, between the phases, is secured with."""
     form_cache_bytes: int = 512 * 2**20
     """Most that an engine with grammars of its own may keep of them."""
+    tap: LogitsTap | None = None
+    """Where an engine in the program's own process leaves logits. Only sim does."""
 
 
 class Engine(Protocol):

@@ -4,7 +4,7 @@
 
 from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
 from tandem.executor.asynchronous import AsyncExecutor
-from tandem.executor.config import BatchingType, ExecutorConfig
+from tandem.executor.config import BatchingType, ExecutorConfig, LogitsPostProcessorConfig
 from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError
 from tandem.executor.left_out import NAMES, refuse
 from tandem.executor.requests import (
@@ -45,6 +45,7 @@ __all__ = [
     "IterationStats",
     "KvCacheMetrics",
     "KvCacheStats",
+    "LogitsPostProcessorConfig",
     "NoResultError",
     "OutputConfig",
     "Request",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from math import inf
 from types import TracebackType
 from typing import NoReturn, overload
 
+from tandem.errors import TandemError
 from tandem.executor.calls import Calls, seconds_of
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore
 from tandem.executor.left_out import METHODS, refuse
+from tandem.executor.live import Live
 from tandem.executor.remote import RemoteBackend
 from tandem.executor.requests import Request
 from tandem.executor.responses import Response
+from tandem.executor.serving import serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
 
@@ -26,8 +30,12 @@ class AsyncExecutor:
     as executor`. Only what waits is awaited.
     """
 
-    def __init__(self, router: str, executor_config: ExecutorConfig | None = None) -> None:
-        """Raises ConfigError where the certificate's files cannot be used."""
+    def __init__(
+        self, where: str | os.PathLike[str], executor_config: ExecutorConfig | None = None
+    ) -> None:
+        """Raises ConfigError where `where` is neither a router nor a model's folder, or the
+        configuration cannot be used.
+        """
         config = executor_config or ExecutorConfig()
         core = ExecutorCore(
             max_queue_size=config.max_queue_size,
@@ -35,9 +43,19 @@ class AsyncExecutor:
             max_unread_tokens=config.max_unread_tokens,
             iter_stats_max_iterations=config.iter_stats_max_iterations,
             request_stats_max_iterations=config.request_stats_max_iterations,
+            max_logits_rows=config.max_logits_rows,
         )
-        self._backend = RemoteBackend(router, config, core, nullcontext())
-        self._calls = Calls(config, core, nullcontext(), self._backend.turn_soon)
+        live = Live(config.logits_post_processor_config)
+        self._core = core
+        self._serving = serving(where, config, live, self._stop_soon)
+        self._backend = RemoteBackend(config, core, nullcontext(), live)
+        self._calls = Calls(
+            config,
+            core,
+            nullcontext(),
+            self._backend.turn_soon,
+            refused=self._serving.refused,
+        )
 
     def enqueue_request(self, request: Request) -> int:
         """The same as Executor.enqueue_request does."""
@@ -98,11 +116,18 @@ class AsyncExecutor:
         self._calls.shut_down()
         self._running.cancel()
         await asyncio.wait([self._running])
+        await asyncio.to_thread(self._serving.close)
 
     async def __aenter__(self) -> AsyncExecutor:
+        """Waits for engines of its own. Raises StartError."""
         started = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._running = loop.create_task(self._backend.run(started.set))
+        self._loop = asyncio.get_running_loop()
+        try:
+            router = await asyncio.to_thread(self._serving.start)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(self._serving.close))
+            raise
+        self._running = self._loop.create_task(self._backend.run(router, started.set))
         await started.wait()
         return self
 
@@ -119,6 +144,11 @@ class AsyncExecutor:
         if name in METHODS:
             refuse(f"AsyncExecutor.{name}", METHODS[name])
         raise AttributeError(f"an AsyncExecutor has no {name!r}")
+
+    def _stop_soon(self, error: TandemError) -> None:
+        """The engines are gone; it is said in their thread."""
+        with suppress(RuntimeError):  # so is the loop
+            self._loop.call_soon_threadsafe(self._core.stop, error)
 
     async def _await(self, request_id: int | None, until: float) -> list[Response]:
         woken = asyncio.Event()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from math import inf
 
@@ -25,7 +27,9 @@ def seconds_of(timeout: timedelta | float | None) -> float:
 
 
 class Calls:
-    """The core under its lock, as a program's calls use it."""
+    """The core under its lock, as a program's calls use it. After a fork the child has no thread
+    that serves them, so there they raise as after a shutdown.
+    """
 
     def __init__(
         self,
@@ -33,12 +37,18 @@ class Calls:
         core: ExecutorCore,
         lock: AbstractContextManager[object],
         nudge: Callable[[], object],
+        *,
+        refused: Mapping[str, str],
     ) -> None:
-        """`nudge` tells the backend that there may be something to do."""
+        """`nudge` tells the backend that there may be something to do. `refused`: arguments of
+        requests that this executor refuses, and why.
+        """
         self._config = config
         self._core = core
         self._lock = lock
         self._nudge = nudge
+        self._refused = refused
+        _all.add(self)
 
     @property
     def closed(self) -> bool:
@@ -50,7 +60,9 @@ class Calls:
 
     def enqueue(self, requests: Sequence[Request]) -> list[int]:
         """Returns ids, in order. Raises ShutDownError and FullError."""
-        asked = [submissions.asked(request, self._config) for request in requests]
+        asked = [
+            submissions.asked(request, self._config, refused=self._refused) for request in requests
+        ]
         with self._lock:
             request_ids = self._core.enqueue(asked, time.monotonic())
         self._nudge()
@@ -103,9 +115,23 @@ class Calls:
             self._core.check_open()
             return self._core.recorder.take_requests()
 
+    def leave(self) -> None:
+        """This process is a fork of the program's."""
+        self._lock = nullcontext()  # a thread of the other process may have held it
+        self._core.leave()
+
     def shut_down(self) -> bool:
         """Returns whether it was open until now."""
         with self._lock:
             was_open = not self._core.closed
             self._core.shut_down()
         return was_open
+
+
+def _leave_all() -> None:
+    for calls in list(_all):
+        calls.leave()
+
+
+_all: weakref.WeakSet[Calls] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_leave_all)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tandem.errors import ConfigError
 from tandem.executor.left_out import refuse, refuses_left_out
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.wire import tls
 
-_AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens")
+_AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens", "max_logits_rows")
 _NOT_NEGATIVE = ("iter_stats_max_iterations", "request_stats_max_iterations")
 _TIMES = ("request_timeout_seconds", "router_wait_seconds")
 MOST_SECONDS = 2**31
@@ -24,10 +26,26 @@ class BatchingType(enum.Enum):
     INFLIGHT = 1
 
 
+@dataclass(slots=True, frozen=True)
+class LogitsPostProcessorConfig:
+    """Functions that edit logits, for engines in the program's own process. Their form is that of
+    tandem.logits.callbacks.
+    """
+
+    processor_map: Mapping[str, Callable[..., Any]] | None = None
+    """By the name by which requests ask for them."""
+    processor_batched: Callable[..., Any] | None = None
+    """One for all requests of a step that ask for `Request.BATCHED_POST_PROCESSOR_NAME`."""
+    replicate: bool = True
+    """Taken and never needed: one process computes."""
+
+
 @refuses_left_out
 @dataclass(slots=True, frozen=True)
 class ExecutorConfig:
-    """The first five are TensorRT-LLM's; the rest are Tandem's own."""
+    """The first five are TensorRT-LLM's, and `logits_post_processor_config`; the rest are Tandem's
+    own. Those from `disaggregated` on are for the engines of a model's folder.
+    """
 
     max_beam_width: int = 1
     batching_type: BatchingType = BatchingType.INFLIGHT
@@ -45,6 +63,9 @@ class ExecutorConfig:
     max_unread_tokens: int = 1_000_000
     """Tokens of responses that nobody has awaited yet, all that open requests may still bring
     counted in. A request that could bring more waits until others have been read."""
+    max_logits_rows: int = 2048
+    """Rows of logits, one for each position, of requests that asked for them and were not read to
+    their end. A row takes four bytes for each token of the vocabulary."""
     request_timeout_seconds: float = 600.0
     """The time of a request without `allotted_time_ms`."""
     router_wait_seconds: float = 10.0
@@ -60,6 +81,17 @@ class ExecutorConfig:
     logs name them."""
     weight: int = 1
     """How much the tenant gets beside others."""
+    disaggregated: bool = field(default=False, kw_only=True)
+    """An engine for each phase, and a hand-over between them; False: one for both."""
+    engine: Literal["sim", "sglang"] = field(default="sglang", kw_only=True)
+    engine_options: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """Options of the engine itself, as workers have them."""
+    worker_settings: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """What else the workers of both phases are set to, as their settings file writes it: hooks,
+    classifiers, logits_processors and more."""
+    logits_post_processor_config: LogitsPostProcessorConfig | None = field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve, and UnsupportedError for one that is

@@ -35,6 +35,8 @@ class Asked(NamedTuple):
     """The most that may come of it, of all sequences together."""
     seconds: float = 0.0
     """Until it times out."""
+    logits_rows: int = 0
+    """The most rows of logits that it may bring."""
 
 
 class Start(NamedTuple):
@@ -68,12 +70,15 @@ class ExecutorCore:
         max_queue_size: int,
         max_open_sequences: int,
         max_unread_tokens: int,
+        max_logits_rows: int = 0,
         iter_stats_max_iterations: int = 0,
         request_stats_max_iterations: int = 0,
     ) -> None:
         self._max_queue = max_queue_size
         self._max_sequences = self._places = max_open_sequences
         self._max_unread = self._credit = max_unread_tokens
+        self._max_rows = self._rows = max_logits_rows
+        """Of requests that were started, until all of them has been read."""
         self._entries: dict[int, _Entry] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()
@@ -155,6 +160,13 @@ class ExecutorCore:
         self._deadlines.clear()
         self._waiters.wake_all()
 
+    def leave(self) -> None:
+        """This process is a fork of the program's: nothing here can be used, and whoever waits is
+        in the other one.
+        """
+        self.closed = True
+        self._waiters = Waiters()
+
     # --- the backend's side ----------------------------------------------------------------------
 
     @property
@@ -172,9 +184,12 @@ class ExecutorCore:
             asked = entry.asked
             if asked.sequences > self._places or asked.tokens > self._credit:
                 break
+            if asked.logits_rows > self._rows:
+                break
             self._queue.discard(first[0])
             self._places -= asked.sequences
             self._credit -= asked.tokens
+            self._rows -= asked.logits_rows
             entry.started, entry.credit = True, asked.tokens
             self.recorder.started(first[0], entry.unread)
             found.append(Start(first[0], asked.request, entry.deadline))
@@ -274,6 +289,7 @@ class ExecutorCore:
         for name, needed, most in (
             ("max_open_sequences", asked.sequences, self._max_sequences),
             ("max_unread_tokens", asked.tokens, self._max_unread),
+            ("max_logits_rows", asked.logits_rows, self._max_rows),
         ):
             if needed > most:
                 return TooLargeError(f"The request needs {needed} of {name}, which is {most}")
@@ -323,6 +339,8 @@ class ExecutorCore:
         self._settle(entry)
         if entry.unread.ended:
             del self._entries[request_id]
+            if entry.started:
+                self._rows += entry.asked.logits_rows
         return responses
 
     def _unknown(self, request_id: int) -> Response:

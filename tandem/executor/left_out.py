@@ -21,7 +21,6 @@ _WORKERS = "the workers' own settings say it"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
 _KV_EVENTS = "a router's stream says nothing of KV caches; workers have /metrics"
 _PHASES = "the router runs both phases of each request, and hands none of them out"
-_LIVE = "a function cannot leave its process: register it with the workers, and name it"
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "Request": {
@@ -36,7 +35,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "lookahead_config": _DRAFTS,
         "eagle_config": _DRAFTS,
         "kv_cache_retention_config": "workers evict what was used least recently",
-        "logits_post_processor": _LIVE,
         "encoder_input_token_ids": _ENCODER,
         "encoder_input_features": _ENCODER,
         "encoder_output_length": _ENCODER,
@@ -59,8 +57,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "beam_width_array": _BEAMS,
     },
     "OutputConfig": {
-        "return_context_logits": _RESULTS,
-        "return_generation_logits": _RESULTS,
         "return_encoder_output": _ENCODER,
         "additional_model_outputs": _RESULTS,
     },
@@ -73,7 +69,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "max_num_tokens": _WORKERS,
         "parallel_config": _WORKERS,
         "peft_cache_config": _ADAPTERS,
-        "logits_post_processor_config": _LIVE,
         "decoding_config": _DRAFTS,
         "use_gpu_direct_storage": _WORKERS,
         "gpu_weights_percent": _WORKERS,
@@ -85,7 +80,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "guided_decoding_config": "every worker compiles forms of answers",
         "additional_model_outputs": _RESULTS,
         "cache_transceiver_config": _WORKERS,
-        "gather_generation_logits": _RESULTS,
+        "gather_generation_logits": "each request asks for its own",
         "fail_fast_on_attention_window_too_large": _WORKERS,
         "prompt_table_offloading": _INPUTS,
         "enable_trt_overlap": _WORKERS,
@@ -107,7 +102,6 @@ NAMES: Mapping[str, str] = {
     "GuidedDecodingConfig": "every worker compiles forms of answers",
     "KvCacheConfig": _WORKERS,
     "KvCacheRetentionConfig": "workers evict what was used least recently",
-    "LogitsPostProcessorConfig": _LIVE,
     "LookaheadDecodingConfig": _DRAFTS,
     "LoraConfig": _ADAPTERS,
     "ModelType": "models are decoders alone, and the workers' folder says which",

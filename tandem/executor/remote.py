@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -19,8 +20,10 @@ from tandem.errors import DeadlineError, InternalError, TandemError
 from tandem.executor import submissions, timing
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore, Start
+from tandem.executor.live import Live
 from tandem.executor.responses import FinishReason
 from tandem.executor.unread import Completion
+from tandem.logits.tap import Tapped
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
@@ -36,22 +39,23 @@ _FAILED = "The executor failed; see its log"
 
 
 class RemoteBackend:
-    """The way to the router at `address`, for as long as `run` runs."""
+    """The way to a router, for as long as `run` runs."""
 
     def __init__(
         self,
-        address: str,
         config: ExecutorConfig,
         core: ExecutorCore,
         lock: AbstractContextManager[object],
+        live: Live,
     ) -> None:
         """Raises ConfigError where the certificate's files cannot be used."""
         self._config = config
         self._core = core
         self._lock = lock
+        self._live = live
         self._metrics = UpstreamMetrics(CollectorRegistry())
         self._budget = ByteBudget(_UNBOUNDED)
-        self._link = RouterLink(address, self._metrics, self._budget, tls=PeerTls.of(config))
+        self._tls = PeerTls.of(config)
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._brought: list[_Served] = []
         """Requests for which something came since the last turn."""
@@ -59,13 +63,15 @@ class RemoteBackend:
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, on_started: Callable[[], object]) -> None:
-        """Hold the stream, and send and receive, until cancelled. From `on_started` on `turn_soon`
-        may be called; it may itself be called twice. Should this fail, the core takes nothing more.
+    async def run(self, address: str, on_started: Callable[[], object]) -> None:
+        """Hold the stream to a router, and send and receive, until cancelled. From `on_started` on
+        `turn_soon` may be called; it may itself be called twice. Should this fail, the core takes
+        nothing more.
         """
         self._loop = asyncio.get_running_loop()
         complaints = Complaints(log)
         config = self._config
+        link = RouterLink(address, self._metrics, self._budget, tls=self._tls)
         try:
             self._demultiplexer = Demultiplexer(
                 self._metrics,
@@ -81,7 +87,7 @@ class RemoteBackend:
             async with asyncio.TaskGroup() as self._tasks:
                 on_started()
                 try:
-                    await self._link.run(self._demultiplexer)
+                    await link.run(self._demultiplexer)
                 finally:
                     self._stopped = True  # before the requests are cancelled
         except Exception:
@@ -173,8 +179,11 @@ class RemoteBackend:
         submission = submissions.submission(
             start.request_id, start.request, model, self._config, seconds=left
         )
-        with self._demultiplexer.submit(submission, _PROGRAM) as state:
-            served = _Served(start, state, self._bring)
+        with (
+            self._live.held(start.request_id, submission.trace_id, start.request) as tapped,
+            self._demultiplexer.submit(submission, _PROGRAM) as state,
+        ):
+            served = _Served(start, state, self._bring, tapped)
             state.pump = served.pump
             if submission.want_report:
                 with self._lock:
@@ -192,9 +201,15 @@ class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
 
     def __init__(
-        self, start: Start, state: RequestState, bring: Callable[[_Served], object]
+        self,
+        start: Start,
+        state: RequestState,
+        bring: Callable[[_Served], object],
+        tapped: Tapped | None,
     ) -> None:
         self.state = state
+        self._tapped = tapped
+        self._counts: Counter[int] = Counter()
         self._id = start.request_id
         self._end_id = start.request.end_id
         self._bring = bring
@@ -217,8 +232,14 @@ class _Served:
                 for entry in logprobs:
                     values += entry.logprob
                 core.tokens(self._id, choice, list(token_ids), values)
+                if self._tapped is not None:
+                    self._counts[choice] += len(token_ids)
         for finish in ended:
-            core.finish(self._id, finish.choice, self._completion(finish))
+            completion = self._completion(finish)
+            if self._tapped is not None:
+                logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
+                completion = completion._replace(logits=logits)
+            core.finish(self._id, finish.choice, completion)
 
     def _completion(self, finish: Finish) -> Completion:
         if finish.reason == submissions.WITHHELD:

@@ -7,10 +7,10 @@ Values are judged once a request is enqueued, and come back as an error in its r
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tandem.executor.left_out import refuses_left_out
 
@@ -54,6 +54,10 @@ class OutputConfig:
     """What results hold beside the generated tokens."""
 
     return_log_probs: bool = False
+    return_context_logits: bool = False
+    """The row of each token of the prompt, of an engine in the program's own process."""
+    return_generation_logits: bool = False
+    """The row of each token that was generated, likewise."""
     exclude_input_from_output: bool = False
     """False: a result that is not streamed begins with the prompt."""
     return_perf_metrics: bool = False
@@ -106,6 +110,8 @@ class Request:
     """Added to the logits, one number for each token of the vocabulary; an array serves too."""
     logits_post_processor_name: str | None = field(default=None, kw_only=True)
     """A callback that the workers know by this name."""
+    logits_post_processor: Callable[..., Any] | None = field(default=None, kw_only=True)
+    """A callback of this request alone, for an engine in the program's own process."""
     client_id: int | None = field(default=None, kw_only=True)
     """The program's own: responses and callbacks are given it."""
     return_all_generated_tokens: bool = field(default=False, kw_only=True)

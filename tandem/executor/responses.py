@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -37,6 +38,11 @@ class Result(Struct, kw_only=True):
     """Those of all tokens that the sequence has so far, in a list of one beam."""
     cum_log_probs: list[float] | None = None
     """The sum of all of the sequence so far."""
+    context_logits: Any = None
+    """(prompt tokens, vocabulary) float32, in a sequence's last response, where they were asked for
+    and it ended by itself."""
+    generation_logits: Any = None
+    """(1, generated tokens, vocabulary) float32, likewise."""
     sequence_index: int = 0
     is_sequence_final: bool = False
     """It is the sequence's last response."""
@@ -46,6 +52,15 @@ class Result(Struct, kw_only=True):
     """That hook's reason or the classifier's name, with `withheld`."""
     request_perf_metrics: RequestPerfMetrics | None = None
     """With a sequence's last response, where `return_perf_metrics` asked for it."""
+
+    def __eq__(self, other: object) -> bool:
+        """All but the logits: arrays are compared number by number."""
+        if not isinstance(other, Result):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+
+
+_COMPARED = tuple(name for name in Result.__struct_fields__ if not name.endswith("_logits"))
 
 
 class Response(Struct, frozen=True):

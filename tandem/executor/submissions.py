@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +18,7 @@ from tandem.endings import WithheldReason
 from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
 from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.core import Asked
+from tandem.executor.live import ELSEWHERE, OF_REQUEST
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request, RequestType
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
@@ -31,9 +32,11 @@ WITHHELD: WithheldReason = "content_filter"
 """What a Submission calls the end of a withheld output, and nothing else."""
 
 
-def asked(request: Request, config: ExecutorConfig) -> Asked:
+def asked(
+    request: Request, config: ExecutorConfig, *, refused: Mapping[str, str] = ELSEWHERE
+) -> Asked:
     """What the core is to know of a request. Whatever can be wrong with it without a look at the
-    model is its `fault`.
+    model is its `fault`. `refused`: arguments that this executor refuses, and why.
     """
     try:
         request = _snapshot(request)
@@ -42,11 +45,13 @@ def asked(request: Request, config: ExecutorConfig) -> Asked:
         max_tokens = _count("max_tokens", request.max_tokens)
         seconds = _seconds(request.allotted_time_ms, config.request_timeout_seconds)
         _check(request)
+        _check_offered(request, refused)
     except RequestError as error:
         return Asked(request, error)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         return Asked(request, InvalidRequestError(f"a field is of a wrong kind: {error}"))
-    return Asked(request, None, sequences, sequences * max_tokens, seconds)
+    rows = _logits_rows(request, sequences * max_tokens)
+    return Asked(request, None, sequences, sequences * max_tokens, seconds, rows)
 
 
 def submission(
@@ -142,7 +147,25 @@ def _check(request: Request) -> None:
         for word in getattr(request, name) or ():
             if not len(word):
                 raise InvalidRequestError(f"one of {name} has no tokens", param=name)
+    if request.logits_post_processor is not None:
+        if not callable(request.logits_post_processor):
+            raise InvalidRequestError("it must be a function", param=OF_REQUEST)
+        if request.logits_post_processor_name is not None:
+            raise InvalidRequestError("give a function or a name, not both", param=OF_REQUEST)
     _form(request.guided_decoding_params)
+
+
+def _check_offered(request: Request, refused: Mapping[str, str]) -> None:
+    """Raises UnsupportedError, naming the argument."""
+    for name, reason in refused.items():
+        if getattr(request, name, None) or getattr(request.output_config, name, None):
+            raise UnsupportedError(f"{name}: {reason}", param=name)
+
+
+def _logits_rows(request: Request, most_tokens: int) -> int:
+    output = request.output_config
+    context = len(request.input_token_ids) if output.return_context_logits else 0
+    return context + (most_tokens if output.return_generation_logits else 0)
 
 
 def _count(name: str, value: object) -> int:
@@ -231,11 +254,14 @@ def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEn
     if config.min_tokens and request.end_id is not None:
         args = {"count": config.min_tokens, "eos_token_ids": [request.end_id]}
         yield LogitsProcessorEntry("min_new_tokens", args)
-    if request.logits_post_processor_name is not None:
+    name = request.logits_post_processor_name
+    if request.logits_post_processor is not None:
+        name = OF_REQUEST
+    if name is not None:
         caller: dict[str, int] = {"request_id": request_id}
         if request.client_id is not None:
             caller["client_id"] = request.client_id
-        yield LogitsProcessorEntry(request.logits_post_processor_name, caller)
+        yield LogitsProcessorEntry(name, caller)
 
 
 def _form(params: GuidedDecodingParams | None) -> LogitsProcessorEntry | None:

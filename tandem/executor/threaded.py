@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,28 +15,37 @@ from typing import NoReturn, overload
 
 import uvloop
 
+from tandem.errors import TandemError
 from tandem.executor.calls import Calls, seconds_of
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore
 from tandem.executor.left_out import METHODS, refuse
+from tandem.executor.live import Live
 from tandem.executor.remote import RemoteBackend
 from tandem.executor.requests import Request
 from tandem.executor.responses import Response
+from tandem.executor.serving import Elsewhere, serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
+from tandem.wire.grpc import settled
 
 _STOP_SECONDS = 10.0
 """Longest wait for the thread at shutdown."""
 
 
 class Executor:
-    """Runs requests at the router of a Tandem stack, "host:port". Any thread may call it; a thread
-    of its own talks to the router. As a context manager it is shut down at the end.
+    """Runs requests at the router of a Tandem stack, "host:port", or on engines of its own, with
+    the model of a folder. Any thread may call it; a thread of its own talks to the router. As a
+    context manager it is shut down at the end.
     """
 
-    def __init__(self, router: str, executor_config: ExecutorConfig | None = None) -> None:
-        """Does not wait for the router: requests do. Raises ConfigError where the certificate's
-        files cannot be used.
+    def __init__(
+        self, where: str | os.PathLike[str], executor_config: ExecutorConfig | None = None
+    ) -> None:
+        """Does not wait for a router elsewhere: requests do. Waits for engines of its own.
+
+        Raises ConfigError where `where` is neither, or the configuration cannot be used, and
+        StartError where the engines do not start.
         """
         config = executor_config or ExecutorConfig()
         lock = threading.Lock()
@@ -42,11 +53,28 @@ class Executor:
             max_queue_size=config.max_queue_size,
             max_open_sequences=config.max_open_sequences,
             max_unread_tokens=config.max_unread_tokens,
+            max_logits_rows=config.max_logits_rows,
             iter_stats_max_iterations=config.iter_stats_max_iterations,
             request_stats_max_iterations=config.request_stats_max_iterations,
         )
-        self._backend = RemoteBackend(router, config, core, lock)
-        self._calls = Calls(config, core, lock, self._backend.turn_soon_from_elsewhere)
+        live = Live(config.logits_post_processor_config)
+
+        def stop(error: TandemError) -> None:
+            with lock:
+                core.stop(error)
+
+        self._serving = serving(where, config, live, stop)
+        self._backend = RemoteBackend(config, core, lock, live)
+        self._calls = Calls(
+            config,
+            core,
+            lock,
+            self._backend.turn_soon_from_elsewhere,
+            refused=self._serving.refused,
+        )
+        self._router = self._serving.start()
+        if not isinstance(self._serving, Elsewhere):
+            atexit.register(self.shutdown)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tandem-executor", daemon=True)
         self._thread.start()
@@ -124,11 +152,13 @@ class Executor:
         """Cancel what is open, wake whoever waits, and stop. Later calls raise ShutDownError, but
         this one.
         """
+        atexit.unregister(self.shutdown)
         if self._calls.shut_down():
             with suppress(RuntimeError):  # the thread has failed, and its loop is closed
                 self._loop.call_soon_threadsafe(self._running.cancel)
         if threading.current_thread() is not self._thread:
             self._thread.join(_STOP_SECONDS)
+        self._serving.close()
 
     def __enter__(self) -> Executor:
         return self
@@ -169,5 +199,6 @@ class Executor:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._running = self._loop.create_task(self._backend.run(self._started.set))
+        self._running = self._loop.create_task(self._backend.run(self._router, self._started.set))
         await asyncio.wait([self._running])
+        await settled()

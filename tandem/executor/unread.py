@@ -13,6 +13,7 @@ from tandem.errors import TandemError
 from tandem.executor.requests import Request
 from tandem.executor.responses import FinishReason, Response, Result
 from tandem.executor.statistics import RequestPerfMetrics, TimingMetrics
+from tandem.logits.tap import Logits
 
 Measure = Callable[[int, RequestPerfMetrics], object]
 """Writes down what is known of a sequence, by its index."""
@@ -25,6 +26,7 @@ class Completion(NamedTuple):
     stop_reason: str = ""
     withheld: bool = False
     perf_metrics: RequestPerfMetrics | None = None
+    logits: Logits = Logits()
 
 
 class _Piece(Struct, eq=False):
@@ -182,6 +184,7 @@ class Unread:
             result.finish_reasons = [completion.reason]
             result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
             result.request_perf_metrics = completion.perf_metrics
+            result.context_logits, result.generation_logits = completion.logits
         return Response(self._id, result, request.client_id)
 
     def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:

@@ -7,14 +7,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import perf_counter, thread_time
 from traceback import clear_frames
 from types import TracebackType
 from typing import Any
 
-from tandem.usercode.deadline import WATCH, OverdueError
+from tandem.usercode.deadline import WATCH, OverdueError, Watch
 
 _MAX_NAME_CHARS = 100
+_UNWATCHED = Watch()
+"""Of calls in other threads: there, nothing can interrupt them, and what is written down of them
+must not have the main thread interrupted."""
 _bare_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__[
     "__traceback__"
@@ -70,14 +74,17 @@ class Caller:
     `by_cpu_time` by the CPU time that it used, because a machine that stood still meanwhile is not
     the fault of the call. CPU time is asked for once and not with each call, because that is a
     system call: a call is given as much of it as there cannot have been before it.
+
+    It calls in the thread in which it was made.
     """
 
-    __slots__ = ("_cpu", "_made", "seconds", "took")
+    __slots__ = ("_cpu", "_made", "_watch", "seconds", "took")
 
     def __init__(self, seconds: float, *, by_cpu_time: bool = False) -> None:
         self.seconds = seconds
         self.took = 0.0
         """Seconds that the last call took."""
+        self._watch = WATCH if current_thread() is main_thread() else _UNWATCHED
         self._made = perf_counter()
         self._cpu = thread_time() if by_cpu_time else None
 
@@ -86,16 +93,17 @@ class Caller:
         all else here, and hooks are called for each token.)
         """
         began = perf_counter()
+        watch = self._watch
         # CPython looks for signals where a function begins, a loop turns or a C function returns:
         # all within the try, and nowhere between an exception's arrival and the first assignment.
         try:
-            WATCH.due = due = began + self.seconds
-            if due < WATCH.next_look:
-                WATCH.look_at(due)
+            watch.due = due = began + self.seconds
+            if due < watch.next_look:
+                watch.look_at(due)
             answer = function(argument)
-            WATCH.due = 0.0
+            watch.due = 0.0
         except BaseException as error:  # noqa: BLE001 - not even sys.exit() ends a worker
-            WATCH.due = 0.0
+            watch.due = 0.0
             self.took = perf_counter() - began
             return Failed(error)
         self.took = took = perf_counter() - began

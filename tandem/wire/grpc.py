@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import grpc.aio
@@ -24,6 +25,7 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
+_SETTLE_SECONDS = 0.05
 _SERVER_OPTIONS = [
     *(option for option in _OPTIONS if option[0] != _RECEIVED),
     (_RECEIVED, MAX_REQUEST_MESSAGE_BYTES),
@@ -38,6 +40,14 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
 ]
+
+
+async def settled() -> None:
+    """Call it before an event loop is closed while others of the process go on. gRPC says what
+    became of a cancelled call a moment later, and what it cannot say to a closed loop is an error
+    in the log of another.
+    """
+    await asyncio.sleep(_SETTLE_SECONDS)
 
 
 def open_channel(

@@ -136,6 +136,7 @@ class Intake:
             cache_salt=task.cache_salt,
             tenant=task.tenant,
             embedding_bias=task.embedding_bias if task.HasField("embedding_bias") else None,
+            output_index=command.output_index,
         )
         shared = command.kept_task and not command.task
         own = 0 if shared else len(command.task) + read.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
@@ -13,9 +14,10 @@ from tandem.admin import Admin, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
-from tandem.engine.base import EngineDescription, Role
+from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role
 from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
+from tandem.logits.registry import Registry
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -47,6 +49,8 @@ TICK_SECONDS = 1.0
 """How often load is reported and deadlines are looked at."""
 FLUSH_SECONDS = 2.0
 """For last frames to leave."""
+MakeEngine = Callable[[factory.EngineName, Role, EngineSettings], Engine]
+"""As `factory.create`."""
 
 
 def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
@@ -67,6 +71,7 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
             worker = Worker(phase, config, load, tracer)
             try:
                 if await worker.start(stop):
+                    process.own_signals(stop)  # engines put in handlers of their own
                     await worker.serve(stop)
             finally:
                 await worker.close()
@@ -82,16 +87,28 @@ class Worker:
     """One worker. `start`, `serve` and `close` are its life."""
 
     def __init__(
-        self, phase: Phase, config: WorkerConfig, load: LoadPhase, tracer: Tracer | None = None
+        self,
+        phase: Phase,
+        config: WorkerConfig,
+        load: LoadPhase,
+        tracer: Tracer | None = None,
+        *,
+        registry: Registry | None = None,
+        create: MakeEngine | None = None,
+        with_admin: bool = True,
     ) -> None:
         """Loads all user code and the model's tokenizer. Raises StartError. `tracer`: where the
-        spans of traced requests go.
+        spans of traced requests go. `registry`, `create`: logits processors, and what makes the
+        engine, where they are not simply what the settings say. `with_admin`: it has a port for
+        metrics and probes.
         """
         self._phase: Phase = phase
         self._config = config
         self._tls = PeerTls.of(config)
         self._tracer = tracer
-        self._registry = startup.load_registry(config)
+        self._create = create
+        self._with_admin = with_admin
+        self._registry = registry or startup.load_registry(config)
         self._hooks = WorkerHooks.load(phase, config)
         self._tokenizer = Tokenizer.load(config.model_path)
         self._parts = load(config, self._tokenizer)
@@ -117,7 +134,6 @@ class Worker:
                 lambda request_id, judgement: self._shell.on_judgement(request_id, judgement)
             )
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
-        process.own_signals(stop)  # engines put in handlers of their own
         if engine is None:
             return False
         self._description = describe(
@@ -171,7 +187,7 @@ class Worker:
         settings = startup.engine_settings(self._phase, self._config, self._registry, self._tls)
         self._workshop = startup.make_workshop(self._config, settings)
         return FormedEngine(
-            factory.create(self._config.engine, Role(self._phase), settings),
+            (self._create or factory.create)(self._config.engine, Role(self._phase), settings),
             self._registry,
             self._workshop,
             lambda step: self._shell.tell(events.Stepped(step)),
@@ -220,6 +236,10 @@ class Worker:
         except (OSError, RuntimeError, ValueError) as error:
             raise StartError(f"cannot listen on {address}: {error}") from error
         self._listening = True
+        if self._with_admin:
+            await self._serve_admin()
+
+    async def _serve_admin(self) -> None:
         admin = Admin(
             self._metrics(),
             ready=lambda: self._readiness.ready,

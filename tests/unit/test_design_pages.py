@@ -19,7 +19,7 @@ OURS = ("architecture.md", "request-lifecycle.md", "router.md")
 SGLANG = ROOT / "tandem" / "engine" / "sglang"
 
 _FILE = re.compile(
-    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|monitoring|tests|benchmarks|scripts"
+    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|local_executor|monitoring|tests|benchmarks|scripts"
     r"|examples|proto|docker|deploy|helm|plugins|model|requirements|docs)/[\w./*-]*)`"
 )
 _CLASS = re.compile(r"`_?([A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
@@ -71,7 +71,10 @@ def _without_blocks(page: Path) -> str:
 
 @cache
 def _code() -> str:
-    folders = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "proto", "tests")
+    folders = (
+        "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
+        "proto", "tests",
+    )  # fmt: skip
     return "\n".join(
         path.read_text(encoding="utf-8")
         for folder in folders

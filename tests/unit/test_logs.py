@@ -12,7 +12,7 @@ import pytest
 
 from tandem import logs
 
-ROOMS = ("tandem", "frontend", "router", "prefill_worker", "decode_worker")
+ROOMS = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor")
 
 
 @pytest.fixture

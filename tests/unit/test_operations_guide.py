@@ -174,7 +174,7 @@ def test_every_code_and_setting_that_is_named_exists(page: Path) -> None:
 
 @cache
 def sources() -> str:
-    folders = ("frontend", "router", "tandem", "prefill_worker", "decode_worker")
+    folders = ("frontend", "router", "tandem", "prefill_worker", "decode_worker", "local_executor")
     texts = [
         path.read_text(encoding="utf-8") for each in folders for path in (ROOT / each).rglob("*.py")
     ]

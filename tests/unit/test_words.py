@@ -13,7 +13,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "monitoring")
+PRODUCT = (
+    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
+    "monitoring",
+)  # fmt: skip
 COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker"),
     ("frontend", "tandem/upstream"),

@@ -16,12 +16,12 @@ from tandem.engine.base import (
     Role,
     Step,
 )
+from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim import validation
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import Language
-from tandem.engine.sim.mailbox import Mailbox
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions, parse
 from tandem.engine.sim.runners import Troubles
@@ -84,6 +84,7 @@ class SimEngine:
             eos=started.eos,
             registry=self._settings.registry,
             model=started.steered,
+            tap=self._settings.tap,
         )
         sequence.faults = self._troubles.chosen(self._next_index())
         started.scheduler.add(sequence)

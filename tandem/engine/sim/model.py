@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
+import numpy as np
+
 from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
@@ -35,6 +37,7 @@ class SimModel:
             tokens = sequence.request.token_ids
             sequence.checksum = self.pool.fill(sequence.pages[: sequence.prompt_pages], tokens)
             self._begin(sequence)
+            self._tap_context(sequence)
             token, logprobs = self._first(sequence)
             sequence.first_token, sequence.first_logprobs = token, logprobs
             sequence.state = advance(sequence.state, token)
@@ -129,6 +132,17 @@ class SimModel:
             sequence.natural_end = natural_length(sequence.state, shortest, longest) - 1
         else:
             sequence.natural_end = NEVER
+
+    def _tap_context(self, sequence: Sequence) -> None:
+        """Leave the row of each token of the prompt, as if the prompt ended with it."""
+        sampler = sequence.sampler
+        if sampler is None or sampler.tapped is None or not sampler.tapped.wants_context:
+            return
+        rows = []
+        for place in range(len(sequence.request.token_ids)):
+            state = begin(self.pool.slot(sequence.pages, place), None)
+            rows.append(self._language.row(state, self._language.word(state)))
+        sampler.tapped.context = np.stack(rows)
 
     def _first(self, sequence: Sequence) -> Chosen:
         """Sample a sequence's first token. Raises ProcessorError."""

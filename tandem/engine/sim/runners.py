@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from tandem.engine.base import Delta
+from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
-from tandem.engine.sim.mailbox import Mailbox
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import ProcessorError

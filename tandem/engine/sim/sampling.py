@@ -17,6 +17,7 @@ from tandem.logits.processor import EVERYTHING
 from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.state import RequestLogits
+from tandem.logits.tap import Tapped
 from tandem.v1 import common_pb2
 
 _LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -33,13 +34,23 @@ class RowSampler:
     """
 
     def __init__(
-        self, request: EngineRequest, language: Language, registry: Registry, model: Model
+        self,
+        request: EngineRequest,
+        language: Language,
+        registry: Registry,
+        model: Model,
+        tapped: Tapped | None = None,
     ) -> None:
-        """Raises RequestError for a processor that is unknown or does not fit."""
+        """`tapped`: who wants the model's logits.
+
+        Raises RequestError for a processor that is unknown or does not fit.
+        """
         sampling = request.sampling
         self._language = language
         self._sampling = sampling
         self._prompt = request.token_ids
+        self._output_index = request.output_index
+        self.tapped = tapped
         self._generated: list[int] = []
         self._counts: Counter[int] = Counter()
         self._bias = dict(sampling.logit_bias)
@@ -71,6 +82,8 @@ class RowSampler:
     def row(self, state: int, favoured: int) -> Any:
         """The next token's logits as the processors are to see them, (vocabulary,) float32."""
         row = self._language.row(state, favoured)
+        if self.tapped is not None and self.tapped.wants_generation:
+            self.tapped.row(self._output_index, len(self._generated), row)
         self._penalise(row)
         for token, bias in self._bias.items():
             row[token] += bias

@@ -10,10 +10,10 @@ from collections import deque
 from typing import Any
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Role
+from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim.faults import Fault
 from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.mailbox import Mailbox
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles

@@ -11,6 +11,7 @@ from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits import embedding_bias
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
+from tandem.logits.tap import LogitsTap
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import worker_pb2
 
@@ -25,6 +26,7 @@ def checked(
     eos: frozenset[int],
     registry: Registry,
     model: Model,
+    tap: LogitsTap | None = None,
 ) -> Sequence:
     """Raises RequestError, naming the field."""
     _check_tokens(request, limits)
@@ -48,6 +50,8 @@ def checked(
             f"{pool.total_tokens} tokens",
             param="max_tokens",
         )
+    tapped = None if tap is None else tap.of(request.trace_id)
+    steered = tapped is not None or RowSampler.needed(request)
     stops = frozenset(sampling.stop_token_ids)
     return Sequence(
         id=request.request_id,
@@ -56,9 +60,7 @@ def checked(
         total_pages=total_pages,
         limit=limit,
         stops=stops if sampling.ignore_eos else stops | eos,
-        sampler=(
-            RowSampler(request, language, registry, model) if RowSampler.needed(request) else None
-        ),
+        sampler=(RowSampler(request, language, registry, model, tapped) if steered else None),
         faults=frozenset(),
     )
 

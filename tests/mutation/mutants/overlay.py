@@ -15,7 +15,9 @@ from pathlib import Path
 
 from mutants.table import ROOT, Mutant
 
-COPIED = ("frontend", "router", "prefill_worker", "decode_worker", "tandem", "tests")
+COPIED = (
+    "frontend", "router", "prefill_worker", "decode_worker", "local_executor", "tandem", "tests",
+)  # fmt: skip
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30
 """Bytes that a mutant may ask for: one that never stops is to end itself, not the machine."""

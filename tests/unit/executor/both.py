@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 from tandem.executor import AsyncExecutor, Executor, ExecutorConfig, Request, Response
@@ -46,13 +47,13 @@ class InThreads:
 
 
 @asynccontextmanager
-async def running(kind: str, router: str, config: ExecutorConfig) -> AsyncIterator[Either]:
+async def running(kind: str, where: str | Path, config: ExecutorConfig) -> AsyncIterator[Either]:
     """An executor of a kind, "threads" or "asyncio"."""
     if kind == "asyncio":
-        async with AsyncExecutor(router, config) as executor:
+        async with AsyncExecutor(where, config) as executor:
             yield executor
         return
-    executor_of_threads = await asyncio.to_thread(Executor, router, config)
+    executor_of_threads = await asyncio.to_thread(Executor, where, config)
     try:
         yield InThreads(executor_of_threads)
     finally:

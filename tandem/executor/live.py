@@ -1,0 +1,87 @@
+"""What a program has of engines in its own process alone: its functions edit logits there, and it
+is given logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tandem.executor.config import LogitsPostProcessorConfig
+from tandem.executor.requests import Request
+from tandem.logits.callbacks import Callback, Single, batched_callback, callback
+from tandem.logits.registry import Registry
+from tandem.logits.tap import LogitsTap, Tapped
+
+OF_REQUEST = "logits_post_processor"
+"""The processor that calls the function of the request itself."""
+_LEAVES_NOT = "a function cannot leave its process: register it with the workers, and name it"
+_STAY = "logits do not leave the engine's process"
+_HOOKED = "it would show what hooks and classifiers withhold"
+ELSEWHERE = {
+    "logits_post_processor_config": _LEAVES_NOT,
+    OF_REQUEST: _LEAVES_NOT,
+    "return_context_logits": _STAY,
+    "return_generation_logits": _STAY,
+}
+"""What is refused of engines in another process, and why, by the name of the argument."""
+HOOKED = dict.fromkeys(("return_context_logits", "return_generation_logits"), _HOOKED)
+"""What is refused where an operator's hooks judge output."""
+
+
+class Live:
+    """That of one executor. Functions are by name for all of its requests, or a request's own."""
+
+    def __init__(self, given: LogitsPostProcessorConfig | None) -> None:
+        self.tap = LogitsTap()
+        self._functions: dict[int, Single] = {}
+        given = given or LogitsPostProcessorConfig()
+        classes: dict[str, type[Callback]] = {OF_REQUEST: callback(self._call)}
+        for name, function in (given.processor_map or {}).items():
+            classes[name] = callback(function)
+        if given.processor_batched is not None:
+            classes[Request.BATCHED_POST_PROCESSOR_NAME] = batched_callback(given.processor_batched)
+        self._classes = classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._classes)
+
+    def register(self, registry: Registry) -> None:
+        """Let requests of a worker in this process name them. Raises LoadError where a name cannot
+        be, or is taken.
+        """
+        for name, processor in self._classes.items():
+            registry.register(name, processor)
+
+    @contextmanager
+    def held(self, request_id: int, trace_id: str, request: Request) -> Iterator[Tapped | None]:
+        """Within the block the request's function is called, and its logits are kept in what is
+        yielded; None: it asks for none.
+        """
+        function, output = request.logits_post_processor, request.output_config
+        context, generation = output.return_context_logits, output.return_generation_logits
+        with ExitStack() as held:
+            if function is not None:
+                self._functions[request_id] = function
+                held.callback(self._functions.pop, request_id)
+            tapped = None
+            if context or generation:
+                tapped = Tapped(context=context, generation=generation)
+                held.enter_context(self.tap.opened(trace_id, tapped))
+            yield tapped
+
+    def _call(
+        self,
+        request_id: int,
+        logits: Any,
+        token_ids: list[list[int]],
+        stream: int | None,
+        client_id: int | None,
+    ) -> Any:
+        """A request that was given up may still be in a step: it is not touched."""
+        function = self._functions.get(request_id)
+        if function is None:
+            return None
+        return function(request_id, logits, token_ids, stream, client_id)

@@ -1,0 +1,61 @@
+"""Where an engine in the program's own process leaves the logits that the program asks for: those
+of the model, before penalties, processors and sampling have edited them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Logits(NamedTuple):
+    """Of one sequence, float32; None: not asked for."""
+
+    context: Any = None
+    """(prompt tokens, vocabulary): the row of each token of the prompt."""
+    generation: Any = None
+    """(1, generated tokens, vocabulary), for a list of one beam."""
+
+
+class Tapped:
+    """What is kept of one request, while it runs."""
+
+    def __init__(self, *, context: bool, generation: bool) -> None:
+        self.wants_context = context
+        self.wants_generation = generation
+        self.context: Any = None
+        self._rows: dict[tuple[int, int], Any] = {}
+
+    def row(self, output_index: int, position: int, row: Any) -> None:
+        """The row from which a sequence's token at this position comes. It is not kept itself."""
+        self._rows[output_index, position] = row.copy()
+
+    def logits(self, output_index: int, count: int) -> Logits:
+        """Those of a sequence that has so many tokens. What is not whole is not given."""
+        rows = [self._rows.pop((output_index, position), None) for position in range(count)]
+        if not rows or any(row is None for row in rows):
+            return Logits(self.context)
+        import numpy as np  # only where an engine in this process has made rows of it
+
+        return Logits(self.context, np.stack(rows)[None])
+
+
+class LogitsTap:
+    """The requests of one program whose logits are kept, by their trace ids."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Tapped] = {}
+
+    @contextmanager
+    def opened(self, trace_id: str, tapped: Tapped) -> Iterator[None]:
+        """Within the block an engine finds it."""
+        self._open[trace_id] = tapped
+        try:
+            yield
+        finally:
+            del self._open[trace_id]
+
+    def of(self, trace_id: str) -> Tapped | None:
+        """None: nobody asked for the logits of this request."""
+        return self._open.get(trace_id)
