@@ -22,7 +22,7 @@ from tandem.errors import StartError
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Serve one order. Returns the exit status."""
     child_process.ignore_signals()
     orphans.die_with(os.getppid())
     stream = socket.socket(fileno=int(sys.argv[1]))

@@ -39,11 +39,11 @@ _CLOSE_SECONDS = 30.0
 _OF_OTHER_PROCESSES = frozenset({"sglang"})
 """Engines that are given processes of their own: see local_executor/process.py."""
 _MOST_PATH_BYTES = 107
-"""Of a Unix socket."""
+"""The longest name of a Unix socket."""
 
 
 class LocalStack:
-    """Implements tandem.executor.serving.Serving."""
+    """What an executor runs a model on; implements tandem.executor.serving.Serving."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ class TwoFacedEngine:
 
     @property
     def whole(self) -> Engine:
-        """The engine itself."""
+        """The engine itself, of both phases."""
         assert self._whole is not None, "a face is made first"
         return self._whole
 

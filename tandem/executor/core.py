@@ -78,7 +78,8 @@ class ExecutorCore:
         self._max_sequences = self._places = max_open_sequences
         self._max_unread = self._credit = max_unread_tokens
         self._max_rows = self._rows = max_logits_rows
-        """Of requests that were started, until all of them has been read."""
+        """Rows of logits that may still be promised. Those of a request come back once all of it
+        has been read."""
         self._entries: dict[int, _Entry] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()

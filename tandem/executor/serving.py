@@ -52,7 +52,7 @@ class Elsewhere:
         return self._address
 
     def close(self) -> None:
-        """It is not ours."""
+        """Nothing: others run it."""
 
 
 def serving(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Logits(NamedTuple):
-    """Of one sequence, float32; None: not asked for."""
+    """The logits of one sequence, float32; None: not asked for."""
 
     context: Any = None
     """(prompt tokens, vocabulary): the row of each token of the prompt."""

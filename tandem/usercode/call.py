@@ -17,7 +17,7 @@ from tandem.usercode.deadline import WATCH, OverdueError, Watch
 
 _MAX_NAME_CHARS = 100
 _UNWATCHED = Watch()
-"""Of calls in other threads: there, nothing can interrupt them, and what is written down of them
+"""The watch of other threads' calls: nothing can interrupt them, and what is written down of them
 must not have the main thread interrupted."""
 _bare_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__[

@@ -44,12 +44,17 @@ VOCABULARY = 2048
 PROCESSORS = ["banned_sequences", "no_repeat_ngram", "min_new_tokens"]
 
 
+CALLBACKS = {
+    "favour": "executor_callbacks:favour",
+    "count": "executor_callbacks:count",
+    Request.BATCHED_POST_PROCESSOR_NAME: "executor_callbacks:favour_all",
+}
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[SimStack]:
-    names = {name: f"executor_callbacks:{name}" for name in ("favour", "count")}
-    names[Request.BATCHED_POST_PROCESSOR_NAME] = "executor_callbacks:favour_all"
-    workers = {"logits_processors": names}
-    allowed = [*names, *PROCESSORS, "nobody_knows_it"]
+    workers = {"logits_processors": CALLBACKS}
+    allowed = [*CALLBACKS, *PROCESSORS, "nobody_knows_it"]
     with sim_stack(
         settings={
             "prefill_worker": workers,
@@ -66,9 +71,40 @@ def router(stack: SimStack) -> str:
 
 
 @pytest.fixture(scope="module")
-def executor(router: str) -> Iterator[Executor]:
+def remote(router: str) -> Iterator[Executor]:
+    """An executor at a router of processes."""
     with Executor(router, ExecutorConfig(router_wait_seconds=SECONDS)) as running:
         yield running
+
+
+def _local(model_path: Path, *, disaggregated: bool) -> Iterator[Executor]:
+    config = ExecutorConfig(
+        disaggregated=disaggregated,
+        engine="sim",
+        engine_options={"step_ms": 0},
+        worker_settings={"logits_processors": CALLBACKS},
+    )
+    with Executor(model_path, config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def aggregated(model_path: Path) -> Iterator[Executor]:
+    """An executor with one engine of its own."""
+    yield from _local(model_path, disaggregated=False)
+
+
+@pytest.fixture(scope="module")
+def pair(model_path: Path) -> Iterator[Executor]:
+    """An executor with an engine of its own for each phase."""
+    yield from _local(model_path, disaggregated=True)
+
+
+@pytest.fixture(scope="module", params=["remote", "aggregated", "pair"])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    """The same tests over all backends."""
+    running: Executor = request.getfixturevalue(request.param)
+    return running
 
 
 def request(**changes: Any) -> Request:
@@ -170,7 +206,8 @@ def test_a_request_that_comes_later_joins_one_that_runs(executor: Executor) -> N
 
 
 @pytest.mark.promise("S2-064", "S2-065")
-def test_a_cancelled_request_gives_its_kv_back(executor: Executor, stack: SimStack) -> None:
+def test_a_cancelled_request_gives_its_kv_back(remote: Executor, stack: SimStack) -> None:
+    executor = remote
     request_id = executor.enqueue_request(request(max_tokens=4000, streaming=True))
     assert executor.await_responses(request_id, SECONDS)
     assert kv_used(stack) > 0
@@ -406,14 +443,19 @@ def test_the_example_streams_an_answer(router: str, model_path: Path) -> None:
 PAGE = (ROOT / "docs" / "executor" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_programs_of_the_page_run(router: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with_threads, with_asyncio = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+def test_the_programs_of_the_page_run(
+    router: str, model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_threads, with_asyncio, local = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(compile(with_threads.replace("127.0.0.1:7000", router), "README", "exec"), {})
-    assert capsys.readouterr().out.startswith("[101, 102, 103, ")
+    remote = capsys.readouterr().out
+    assert remote.startswith("[101, 102, 103, ")
     names: dict[str, Any] = {}
     exec(compile(with_asyncio, "README", "exec"), names)
     (response,) = asyncio.run(names["ask"](router))
     assert response.result.is_final
+    exec(compile(local.replace("model/tandem-tiny", str(model_path)), "README", "exec"), {})
+    assert capsys.readouterr().out == remote
 
 
 @pytest.mark.slow
