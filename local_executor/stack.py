@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -24,6 +25,7 @@ from local_executor import process, settings, workers
 from local_executor.process import Order
 from router import server
 from router.discovery.static import StaticDiscovery
+from router.server import RunningRouter
 from tandem.errors import EngineError, InternalError, StartError, TandemError
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.live import ELSEWHERE, HOOKED, Live
@@ -34,6 +36,8 @@ from tandem.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
+_DRAIN_SECONDS = 5.0
+"""The time for what was cancelled to reach the engines."""
 _CLOSE_SECONDS = 30.0
 """Longest wait for the thread; all that it waits for has a bound of its own."""
 _OF_OTHER_PROCESSES = frozenset({"sglang"})
@@ -106,18 +110,26 @@ class LocalStack:
         serving = self._loop.create_task(self._serve())
         stopped = self._loop.create_task(self._stop.wait())
         await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, stopped):
-            task.cancel()
+        stopped.cancel()
+        if not self._started.done():
+            serving.cancel()
         await asyncio.wait({serving, stopped})
         await settled()
 
     async def _serve(self) -> None:
-        """Until cancelled, or until an engine dies."""
+        """Until it is to stop, or until an engine dies; a start may be cancelled."""
         try:
             with _private_folder() as folder:
-                async with self._serving(folder) as died:
+                async with self._serving(folder) as (died, router):
                     self._started.set_result(settings.address(folder, "router"))
-                    self._on_death(await died)
+                    stopped = self._loop.create_task(self._stop.wait())
+                    ends: set[asyncio.Future[Any]] = {died, stopped}
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                    stopped.cancel()
+                    if died.done():
+                        self._on_death(died.result())
+                    else:
+                        await router.drain(_DRAIN_SECONDS)
         except Exception as error:
             if self._started.done():
                 log.exception("an executor's engines have failed")
@@ -129,7 +141,9 @@ class LocalStack:
                 self._started.set_exception(StartError("shut down while it started"))
 
     @asynccontextmanager
-    async def _serving(self, folder: Path) -> AsyncIterator[asyncio.Future[EngineError]]:
+    async def _serving(
+        self, folder: Path
+    ) -> AsyncIterator[tuple[asyncio.Future[EngineError], RunningRouter]]:
         executor_config = self._config
         configs = {
             phase: settings.worker(phase, self._model_path, executor_config, folder)
@@ -143,9 +157,9 @@ class LocalStack:
         )
         async with (
             self._workers(configs) as died,
-            server.running(router_config, discovery=discovery),
+            server.running(router_config, discovery=discovery) as router,
         ):
-            yield died
+            yield died, router
 
     @asynccontextmanager
     async def _workers(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from stacks import Served
 
 from tandem.executor import (
     Executor,
+    ExecutorConfig,
     FinishReason,
     GuidedDecodingParams,
     GuideType,
@@ -17,16 +20,61 @@ from tandem.executor import (
     Request,
     Response,
     SamplingConfig,
+    ShutDownError,
 )
 
 SECONDS = 60.0
 PROMPT = [101, 102, 103, 104]
 
 
+ENGINES = ["sim", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.slow])]
+
+
 @pytest.fixture
 def executor(served: Served) -> Iterator[Executor]:
     with Executor(served.stack.components["router"].address) as running:
         yield running
+
+
+@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
+@pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
+    engine: Any, disaggregated: bool, model_path: Path, request: pytest.FixtureRequest
+) -> None:
+    served: Served = request.getfixturevalue(engine)
+    children = set(psutil.Process().children(recursive=True))
+    config = ExecutorConfig(engine=engine, disaggregated=disaggregated)
+    with Executor(model_path, config) as own:
+        with Executor(served.stack.components["router"].address) as remote:
+            expected = responses_of(remote)[0].result.output_token_ids
+        assert responses_of(own)[0].result.output_token_ids == expected
+        streamed = [each.result.output_token_ids[0] for each in responses_of(own, streaming=True)]
+        assert streamed == [[token] for token in expected[0]]
+        test_a_running_request_is_cancelled(own)
+        if engine == "sglang":
+            (refused,) = responses_of(own, logits_post_processor=print)
+            assert "logits_post_processor" in refused.error_msg
+    assert set(psutil.Process().children(recursive=True)) == children
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_an_sglang_engine_of_its_own_that_dies_fails_what_it_had(model_path: Path) -> None:
+    children = set(psutil.Process().children(recursive=True))
+    with Executor(model_path, ExecutorConfig(engine="sglang")) as own:
+        request_id = own.enqueue_request(Request(PROMPT, max_tokens=2000, streaming=True))
+        assert own.await_responses(request_id, SECONDS)
+        made = set(psutil.Process().children(recursive=True)) - children
+        (scheduler,) = [each for each in made if "scheduler" in each.name()]
+        scheduler.kill()
+        found = own.await_responses(request_id, SECONDS)
+        while not found[-1].has_error():
+            found = own.await_responses(request_id, SECONDS)
+        assert found[-1].error_code == "engine_error"
+        with pytest.raises(ShutDownError, match="failed"):
+            own.enqueue_request(Request(PROMPT, max_tokens=2))
+    assert set(psutil.Process().children(recursive=True)) == children
 
 
 def responses_of(executor: Executor, **fields: Any) -> list[Response]:

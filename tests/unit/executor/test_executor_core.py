@@ -248,3 +248,20 @@ def test_one_of_thousands_who_wait_leaves_without_a_look_at_the_others() -> None
     for waiter in reversed(waiters):
         executor.forget(waiter)
     assert looks == 0
+
+
+def test_rows_of_logits_are_bounded_until_all_of_a_request_was_read() -> None:
+    executor = core(max_logits_rows=6)
+    wanting = asked()._replace(logits_rows=4)
+    executor.enqueue([wanting, wanting, asked()._replace(logits_rows=7)], 0.0)
+    assert [start.request_id for start in executor.starts()] == [1]
+    executor.tokens(1, 0, [5], [])
+    executor.finish(1, 0, LENGTH)
+    assert executor.starts() == [], "nobody has read the rows"
+    executor.read(1)
+    assert [start.request_id for start in executor.starts()] == [2]
+    assert "max_logits_rows" in executor.read(3)[0].error_msg
+    executor.cancel(2)
+    executor.read(2)
+    executor.enqueue([wanting], 0.0)
+    assert len(executor.starts()) == 1
