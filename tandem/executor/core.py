@@ -59,6 +59,8 @@ class _Entry:
     """Nothing has come of it."""
     credit: int = 0
     """What it holds of `max_unread_tokens`: unread tokens, and those that may still come."""
+    logits_rows: int = 0
+    """What it holds of `max_logits_rows`, until all of it was read."""
 
 
 class ExecutorCore:
@@ -190,6 +192,7 @@ class ExecutorCore:
             self._queue.discard(first[0])
             self._places -= asked.sequences
             self._credit -= asked.tokens
+            entry.logits_rows = asked.logits_rows
             self._rows -= asked.logits_rows
             entry.started, entry.credit = True, asked.tokens
             self.recorder.started(first[0], entry.unread)
@@ -339,9 +342,8 @@ class ExecutorCore:
         self._ready.pop(request_id, None)
         self._settle(entry)
         if entry.unread.ended:
+            self._rows += entry.logits_rows
             del self._entries[request_id]
-            if entry.started:
-                self._rows += entry.asked.logits_rows
         return responses
 
     def _unknown(self, request_id: int) -> Response:
