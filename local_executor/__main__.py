@@ -1,6 +1,7 @@
 """`python -m local_executor FD`: workers for an executor in another process, which is its parent.
 
-It is given an order over the socket FD, serves it, and ends when the socket does.
+It is given an order over the socket FD, serves it, and ends when the socket does. So it ends with
+its parent too, however that ends, and has the time to end the processes of its engine.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
 
 import asyncio
-import os
 import pickle
+import signal
 import socket
 import sys
 
@@ -17,14 +18,16 @@ import uvloop
 
 from local_executor import process, workers
 from local_executor.process import Order
-from tandem import child_process, logs, orphans
+from tandem import child_process, logs
 from tandem.errors import StartError
+
+_CLOSE_SECONDS = 30
+"""By then the kernel ends this process, whatever it hangs in."""
 
 
 def main() -> int:
     """Serve one order. Returns the exit status."""
     child_process.ignore_signals()
-    orphans.die_with(os.getppid())
     stream = socket.socket(fileno=int(sys.argv[1]))
     order = child_process.receive(stream)
     if order is not None:
@@ -41,6 +44,7 @@ async def _serve(stream: socket.socket, order: Order) -> None:
     serving = loop.create_task(_serve_order(order, writer))
     left = loop.create_task(reader.read())
     await asyncio.wait({serving, left}, return_when=asyncio.FIRST_COMPLETED)
+    signal.alarm(_CLOSE_SECONDS)
     for task in (serving, left):
         task.cancel()
     await asyncio.wait({serving, left})

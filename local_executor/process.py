@@ -24,7 +24,7 @@ from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
 from tandem.worker.config import WorkerConfig
 
-_CLOSE_SECONDS = 20.0
+_CLOSE_SECONDS = 25.0
 """For the process to free what it has; then it is killed."""
 READY, DIED, FAILED = "ready", "died", "failed"
 """What the process says: once that it serves, or why it cannot, and then why it does no longer."""
@@ -77,7 +77,9 @@ class WorkersProcess:
         """Let it free what it has, and end it. Bounded."""
         if self._process is None:
             return
-        self._writer.transport.abort()  # that is how it is told
+        with suppress(OSError):
+            self._writer.write_eof()  # that is how it is told; a fork may hold the socket open
+        self._writer.close()
         try:
             await asyncio.to_thread(self._process.wait, _CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -85,7 +87,7 @@ class WorkersProcess:
             await asyncio.to_thread(self._process.wait)
 
     async def _said(self) -> Sequence[str]:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it has ended, in the middle of a word
             if said := await self._reader.readline():
                 word, message = json.loads(said)
                 return word, message
@@ -121,9 +123,7 @@ async def _follow(process: WorkersProcess, died: asyncio.Future[EngineError]) ->
 
 
 def _spawn(stream: int) -> subprocess.Popen[bytes]:
-    """In this thread, because the kernel ends it with the thread that has started it. It is given
-    the program's import path, by which it finds the operator's code.
-    """
+    """It is given the program's import path, by which it finds the operator's code."""
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
         [sys.executable, "-m", __package__, str(stream)],

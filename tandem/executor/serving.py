@@ -52,7 +52,7 @@ class Elsewhere:
         return self._address
 
     def close(self) -> None:
-        """Nothing: others run it."""
+        """Others run it, so nothing is stopped."""
 
 
 def serving(

@@ -39,6 +39,7 @@ def executor(served: Served) -> Iterator[Executor]:
 @pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
 @pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.timeout(900)
 def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
     engine: Any, disaggregated: bool, model_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -60,6 +61,7 @@ def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_sglang_engine_of_its_own_that_dies_fails_what_it_had(model_path: Path) -> None:
     children = set(psutil.Process().children(recursive=True))
     with Executor(model_path, ExecutorConfig(engine="sglang")) as own:

@@ -177,14 +177,18 @@ async def test_what_the_engine_refuses_fails_both_legs(faces: Faces) -> None:
 
 @SLOW
 async def test_a_room_is_not_joined_twice(faces: Faces) -> None:
-    faces.prefill.submit(leg(1, 7))
+    long = common_pb2.SamplingParams(max_tokens=3000)
+    faces.prefill.submit(leg(1, 7, sampling=long))
     with pytest.raises(InvalidRequestError):
         faces.prefill.submit(leg(2, 7))
-    faces.decode.submit(leg(1, 7))
+    faces.decode.submit(leg(1, 7, sampling=long))
     with pytest.raises(InvalidRequestError):
         faces.decode.submit(leg(2, 7))
+    await faces.ended("prefill", 1)
     with pytest.raises(InvalidRequestError):
-        faces.prefill.submit(leg(3, 0))
+        faces.prefill.submit(leg(3, 7))
+    with pytest.raises(InvalidRequestError):
+        faces.prefill.submit(leg(4, 0))
 
 
 @SLOW
