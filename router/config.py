@@ -94,6 +94,11 @@ class RouterConfig:
     allow_external_scores: bool = setting(
         False, "Let requests ask for external scores: true where a frontend's setting is."
     )
+    voucher_key_file: str = setting(
+        "",
+        "File with the key by which this deployment's routers sign what a context-only request"
+        " leaves, 32 bytes or more, the same for all of them. Empty: such requests are refused.",
+    )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     default_timeout_seconds: float = setting(600.0, "Deadline of a Generate call that names none.")
     max_timeout_seconds: float = setting(

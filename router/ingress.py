@@ -7,7 +7,9 @@ from typing import TypeAlias
 
 from router import translate
 from router.core import events
+from router.core.values import Voucher
 from router.permissions import Permissions
+from router.vouchers import Vouchers, of_submit
 from tandem import ids
 from tandem.errors import InvalidRequestError, RequestError
 from tandem.v1 import router_pb2
@@ -31,18 +33,21 @@ def read_submit(
     message: router_pb2.Submit,
     *,
     permissions: Permissions,
+    vouchers: Vouchers | None = None,
     max_timeout_seconds: float,
     tracing: bool,
 ) -> events.Submit:
     """A request as the core takes it: with the error that it is to be refused with, where it is at
-    fault. What is at fault itself is left out.
+    fault. What is at fault itself is left out. `vouchers`: None where no phase runs alone.
     """
     fault: RequestError | None = None
+    voucher: Voucher | None = None
     try:
         check_names(message.trace_id, message.model)
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
         permissions.check(message.task)
+        voucher = of_submit(vouchers, message)
     except RequestError as error:
         fault = error
         message.trace_id = message.trace_id if ids.TRACE_ID.fullmatch(message.trace_id) else ""
@@ -52,6 +57,7 @@ def read_submit(
         message,
         max_timeout_seconds=max_timeout_seconds,
         tracing=tracing,
+        voucher=voucher,
         fault=fault,
     )
 

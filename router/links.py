@@ -88,6 +88,9 @@ class Sink(Protocol):
 
     def add_end(self, action: actions.EndSequence) -> None: ...
 
+    def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
+        """A context-only sequence has ended, and this is what it left."""
+
     def set_fleet(self, fleet: router_pb2.Fleet) -> None: ...
 
     def set_draining(self) -> None:
@@ -153,10 +156,10 @@ class FrontendLink:
         self.outbox.notify()
 
     def add_end(self, action: actions.EndSequence) -> None:
-        end = translate.sequence_end(action)
-        if self.failure is None:
-            self._ends.append(end)
-            self._grow(_end_bytes(end))
+        self._add_end(translate.sequence_end(action))
+
+    def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
+        self._add_end(router_pb2.SequenceEnd(sequence=action.sequence, voucher=signed))
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         self._fleet = fleet
@@ -182,6 +185,11 @@ class FrontendLink:
         self._payloads, self._ends, self._backlog = [], [], 0
         self._runs, self._lost = [], set()
         self._held.close()
+
+    def _add_end(self, end: router_pb2.SequenceEnd) -> None:
+        if self.failure is None:
+            self._ends.append(end)
+            self._grow(_end_bytes(end))
 
     def _grow(self, size: int) -> None:
         self._backlog += size
@@ -255,7 +263,7 @@ def _join(payloads: list[tuple[int, bytes]], message: router_pb2.RouterMessage) 
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:
-    return _ITEM_BYTES + len(end.error.message) + len(end.stop_reason)
+    return _ITEM_BYTES + len(end.error.message) + len(end.stop_reason) + len(end.voucher)
 
 
 class WorkerLink:

@@ -19,6 +19,7 @@ from router.core.machine import Core
 from router.core.values import Phase, Profile
 from router.inspection import Inspection
 from router.links import BEAT_SECONDS, Sink, WorkerLink
+from router.vouchers import Vouchers
 from tandem import ids
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -45,11 +46,14 @@ class Relay:
         core: Core,
         *,
         tracer: Tracer | None = None,
+        vouchers: Vouchers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
         self.tracer = tracer
         """Where the spans of traced sequences go; None: the router makes none."""
+        self.vouchers = vouchers
+        """Signs what context-only requests leave; None: they are refused."""
         self.fleet = router_pb2.Fleet()
         self.fleet_changed = asyncio.Event()
         self.idle = asyncio.Event()
@@ -67,6 +71,7 @@ class Relay:
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
             actions.EndSequence: self._end_sequence,
+            actions.GiveVoucher: self._give_voucher,
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.WorkerDied: suspects.log_death,
@@ -230,6 +235,17 @@ class Relay:
             sink.add_end(action)
         except Exception:
             log.exception("an end cannot be said as it is")
+            error = InternalError("the router could not say how this sequence ended")
+            sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
+
+    def _give_voucher(self, action: actions.GiveVoucher) -> None:
+        sink = self._frontends[action.frontend]
+        try:
+            assert self.vouchers is not None
+            left = max(0.0, action.expires_at - self._clock())
+            sink.add_voucher(action, self.vouchers.signed(action.voucher, lease_seconds=left))
+        except Exception:
+            log.exception("a voucher cannot be given")
             error = InternalError("the router could not say how this sequence ended")
             sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
 

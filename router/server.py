@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
-from router import metrics
+from router import metrics, vouchers
 from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
@@ -96,7 +96,9 @@ async def running(
     with_admin: bool = False,
 ) -> AsyncIterator[RunningRouter]:
     """A router that serves within the block. Raises StartError where an address is taken."""
-    relay = Relay(build_core(config), tracer=tracer)
+    relay = Relay(
+        build_core(config), tracer=tracer, vouchers=vouchers.load(config.voucher_key_file)
+    )
     peer_tls = PeerTls.of(config)
     workers = Workers(
         discovery or make_discovery(config),

@@ -79,6 +79,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             number,
             item,
             permissions=self._permissions,
+            vouchers=self._relay.vouchers,
             max_timeout_seconds=self._config.max_timeout_seconds,
             tracing=self._relay.tracer is not None,
         )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 from google.protobuf.message import DecodeError
 
 from router.core import actions, events
-from router.core.values import Fingerprint, Phase, Profile, ServedModel
+from router.core.values import Fingerprint, Phase, Profile, ServedModel, Voucher
 from tandem import ids
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, RequestError, WorkerError, from_proto
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
+MOST_FIRST_TOKENS = 1
+"""A context-only leg brings no more: prefill makes one, and a hook may hold it back."""
+DIGEST_BYTES = 32
 MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
 MAX_DESCRIPTION_BYTES = 256 * 1024
@@ -45,6 +49,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         propagate_terminate=description.propagate_terminate,
         logits_processors=frozenset(description.logits_processors),
         keeps_tasks=description.keeps_tasks,
+        parks=description.parks,
         draining=description.load.draining,
     )
 
@@ -63,10 +68,11 @@ def submit(
     *,
     max_timeout_seconds: float,
     tracing: bool,
+    voucher: Voucher | None = None,
     fault: RequestError | None = None,
 ) -> events.Submit:
-    """`tracing`: this router makes spans of the requests that its frontends trace. `fault`: why it
-    is to be refused.
+    """`tracing`: this router makes spans of the requests that its frontends trace. `voucher`: what
+    it brings, checked. `fault`: why it is to be refused.
     """
     return events.Submit(
         frontend=frontend,
@@ -84,6 +90,8 @@ def submit(
         first_span=ids.new_span_id() if tracing and message.parent_span else 0,
         tenant=message.tenant[:MAX_NAME],
         weight=min(max(1, message.weight), MAX_WEIGHT),
+        context_only=message.context_only,
+        voucher=voucher,
         fault=fault,
     )
 
@@ -104,7 +112,26 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
             return events.LegVerdict(worker, message.leg, verdict.terminate, reason)
         case "closed":
             return _closed(worker, message)
+        case "parked":
+            return _parked(worker, message)
     return None
+
+
+def _parked(worker: str, message: worker_pb2.LegEvent) -> events.Event | None:
+    """What cannot be is left out: its leg closes without."""
+    parked = message.parked
+    token_ids, logprobs = tuple(parked.token_ids), tuple(parked.logprobs)
+    fits = len(token_ids) <= MOST_FIRST_TOKENS and len(logprobs) in (0, len(token_ids))
+    if not (fits and all(map(isfinite, logprobs)) and len(parked.task_digest) == DIGEST_BYTES):
+        return None
+    return events.LegParked(
+        worker=worker,
+        leg=message.leg,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        task_digest=parked.task_digest,
+        lease_seconds=parked.lease_ms / 1000,
+    )
 
 
 def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
@@ -151,6 +178,8 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         kv_peer=action.kv_peer,
         timeout_ms=action.timeout_ms,
         hold_output=action.hold_output,
+        context_only=action.context_only,
+        task_digest=action.task_digest,
         parent_span=action.parent_span,
     )
 

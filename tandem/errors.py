@@ -9,9 +9,11 @@
     │   ├── AuthenticationError     no key, or a wrong one
     │   ├── NotAllowedError         the key is not allowed what is asked for
     │   ├── RateLimitError          the key's limits are reached
-    │   └── TooLargeError           the body exceeds its limit
+    │   ├── TooLargeError           the body exceeds its limit
+    │   └── VoucherError            a voucher is stale, foreign, altered or used
     ├── RefusedError            not admitted, through no fault of the request; nothing ran
     │   ├── QueueFullError          the router's queue is at its bound
+    │   ├── ParkingFullError        the prefill worker may keep no more KV
     │   ├── NoPairError             no matching prefill and decode worker is ready
     │   ├── DrainingError           the component is shutting down
     │   └── RouterLostError         the frontend has no router, or has lost it
@@ -156,6 +158,14 @@ class TooLargeError(RequestError):
     http_status = 413
 
 
+class VoucherError(RequestError):
+    """The KV that a generation-only request names is not there for it: see the message."""
+
+    code = "voucher_refused"
+    http_status = 409
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class RefusedError(TandemError):
     code = "unavailable"
     http_status = 503
@@ -167,6 +177,14 @@ class QueueFullError(RefusedError):
     """The router's queue is at its bound: try again later."""
 
     code = "queue_full"
+    http_status = 429
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class ParkingFullError(RefusedError):
+    """The prefill worker keeps as much KV for later requests as it may: try again later."""
+
+    code = "parking_full"
     http_status = 429
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
 

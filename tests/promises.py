@@ -37,7 +37,6 @@ GAPS: dict[str, str] = {
     "S0-016": "Tool calls are refused: there is no parser yet.",
     "S0-026": "No token-rebuilt output model (harmony) can be served yet, so none can be refused.",
     "S0-033": "There is no reasoning or tool parser yet.",
-    "S2-082": "No executor hands out a phase yet: context-only requests are refused.",
 }
 
 PROMISES: tuple[Promise, ...] = (
@@ -948,6 +947,12 @@ PROMISES: tuple[Promise, ...] = (
         "S6-186",
         "Given a message of any content, then a router's or a worker's event loop parses a bounded "
         "part of it at once, and acts on it in bounded slices.",
+        ours=True,
+    ),
+    Promise(
+        "S6-190",
+        "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
+        "given KV that nobody fetches, then its lease ends and its bounds hold.",
         ours=True,
     ),
     Promise(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from router.core.events import Submit
-from router.core.values import ServedModel, SpanEvent
+from router.core.values import ServedModel, SpanEvent, Voucher
 from tandem.errors import TandemError
 
 
@@ -26,6 +26,9 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     request: int = 0
     """The number of its request, where other legs run the same task; 0: none does."""
     hold_output: bool
+    context_only: bool = False
+    task_digest: bytes = b""
+    """What task the KV was parked for that a decode leg goes on from; empty: it was not."""
     parent_span: int = 0
     """The parent of the leg's span; 0: not traced."""
 
@@ -52,6 +55,16 @@ class EndSequence(msgspec.Struct, frozen=True):
     error: TandemError | None
     """None: a hook ended it, with stop_reason."""
     stop_reason: str = ""
+
+
+class GiveVoucher(msgspec.Struct, frozen=True):
+    """Tell the frontend that a context-only sequence ended in good order, and what it left."""
+
+    frontend: int
+    sequence: int
+    voucher: Voucher
+    expires_at: float
+    """By the core's clock."""
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -127,6 +140,7 @@ Action = (
     | ReleaseLeg
     | CancelLeg
     | EndSequence
+    | GiveVoucher
     | RequestEnded
     | SequenceTraced
     | WorkerDied

@@ -4,9 +4,11 @@ back.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from router.core.values import Phase, Profile
+from router.core.values import Phase, Profile, Voucher
 from tandem.endings import Outcome
 from tandem.errors import TandemError
 
@@ -18,6 +20,15 @@ class FrontendUp(msgspec.Struct, frozen=True):
 
 class FrontendDown(msgspec.Struct, frozen=True):
     frontend: int
+
+
+class Line(NamedTuple):
+    """Sequences that wait for the same slots, and take turns. Lines come in the order in which they
+    are served.
+    """
+
+    model: str
+    decode_alone: bool
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +54,22 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the client's key; empty: none was asked."""
     weight: int = 1
     """How much the tenant gets beside others; at least 1."""
+    context_only: bool = False
+    """Prefill alone runs, and parks its KV."""
+    voucher: Voucher | None = None
+    """The parked KV that decode alone goes on from."""
     fault: TandemError | None = None
     """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
+
+    @property
+    def half(self) -> bool:
+        """Whether one phase of it runs alone."""
+        return self.context_only or self.voucher is not None
+
+    @property
+    def line(self) -> Line:
+        """Where it waits for its turn."""
+        return Line(self.model, self.voucher is not None)
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -100,6 +125,18 @@ class LegVerdict(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class LegParked(msgspec.Struct, frozen=True, kw_only=True):
+    """A context-only leg is about to close, and its KV is parked."""
+
+    worker: str
+    leg: int
+    token_ids: tuple[int, ...]
+    """The first, as hooks let it go."""
+    logprobs: tuple[float, ...] = ()
+    task_digest: bytes
+    lease_seconds: float
+
+
 class LegClosed(msgspec.Struct, frozen=True):
     worker: str
     leg: int
@@ -146,6 +183,7 @@ Event = (
     | WorkerLoad
     | LegStarted
     | LegVerdict
+    | LegParked
     | LegClosed
     | LegFailed
     | Tick

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.values import Fingerprint, Phase, Profile, ServedModel
 from router.policies import Policy
 
 PolicyFactory = Callable[[], Policy]
+_KEY = attrgetter("key")
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +161,7 @@ class Fleet:
         if not prefills:
             return None
         if len(decodes_of) > 1:
-            prefills.sort(key=lambda each: each.key)
+            prefills.sort(key=_KEY)
         avoided = None if other_than is None else other_than.prefill
         prefill = self.models[name].policy.choose(_preferred(prefills, avoided))
         group, decodes = decodes_of[prefill.key]
@@ -167,6 +169,42 @@ class Fleet:
             decodes = [each for each in decodes if each is not other_than.decode]
         avoided = None if other_than is None else other_than.decode
         return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
+
+    def parkers(self, name: str) -> list[Worker]:
+        """Prefill workers of a model that may run a context-only request. Where decode judges
+        output, one without a hook may not: it would show what nobody has judged.
+        """
+        return [
+            worker
+            for group in self.models[name].groups.values()
+            for worker in group.prefill
+            if worker.profile.parks
+            and group.decode
+            and (worker.profile.has_hook or not any(each.profile.has_hook for each in group.decode))
+        ]
+
+    def pick_parker(self, name: str) -> Worker | None:
+        """One of them with a free slot, by the policy; None where there is none."""
+        free = sorted((each for each in self.parkers(name) if each.free), key=_KEY)
+        return self.models[name].policy.choose(_preferred(free, None)) if free else None
+
+    def keeper(self, kv_peer: str) -> Worker | None:
+        """The connected prefill worker that hands over there, draining or not."""
+        for worker in self.workers.values():
+            if worker.phase is Phase.PREFILL and worker.profile.kv_endpoint == kv_peer:
+                return worker
+        return None
+
+    def decoders(self, kv_peer: str) -> list[Worker]:
+        """Decode workers that take work and can read the KV of that prefill worker."""
+        group = self._group_of(kv_peer)
+        return [] if group is None else group.decode
+
+    def pick_decoder(self, kv_peer: str) -> Worker | None:
+        """One of them with a free slot, by the policy; None where there is none."""
+        group = self._group_of(kv_peer)
+        free = [] if group is None else [each for each in group.decode if each.free]
+        return group.policy.choose(_preferred(free, None)) if group and free else None
 
     def mismatches(self, worker: Worker) -> Iterable[tuple[Worker, str]]:
         """Workers of the other phase that serve its model and differ from it, with the field."""
@@ -182,9 +220,7 @@ class Fleet:
         """Whether some pair has the worker: it takes work, and a matching one does."""
         if worker.draining or worker.defect():
             return False
-        fingerprint = worker.profile.fingerprint
-        model = self.models.get(fingerprint.model)
-        group = None if model is None else model.groups.get(fingerprint)
+        group = self._known_group(worker.profile.fingerprint)
         if group is None:
             return False
         return bool(group.decode if worker.phase is Phase.PREFILL else group.prefill)
@@ -210,6 +246,14 @@ class Fleet:
             theirs = getattr(other.profile.fingerprint, name)
             return f"{name} is {mine!r}, but {theirs!r} on {other.phase} worker {other.key}"
         return ""
+
+    def _group_of(self, kv_peer: str) -> Group | None:
+        keeper = self.keeper(kv_peer)
+        return None if keeper is None else self._known_group(keeper.profile.fingerprint)
+
+    def _known_group(self, fingerprint: Fingerprint) -> Group | None:
+        model = self.models.get(fingerprint.model)
+        return None if model is None else model.groups.get(fingerprint)
 
     def _group(self, fingerprint: Fingerprint) -> Group:
         model = self.models.get(fingerprint.model)

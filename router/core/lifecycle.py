@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from router.core.actions import Action, CancelLeg, EndSequence, ReleaseLeg, RequestEnded, StartLeg
-from router.core.events import LegClosed
+from router.core.actions import (
+    Action,
+    CancelLeg,
+    EndSequence,
+    GiveVoucher,
+    ReleaseLeg,
+    RequestEnded,
+    StartLeg,
+)
+from router.core.events import LegClosed, LegParked
 from router.core.fleet import Pair, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.suspicion import MOST_DEATHS, suspect
-from router.core.values import Phase, SpanEvent
+from router.core.values import Phase, SpanEvent, Voucher
 from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
@@ -55,22 +63,27 @@ class Lifecycle:
 
     def start(self, sequence: Sequence, pair: Pair) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
-        request = sequence.request
-        self._state.waiting.begin(sequence)
-        sequence.begun_at = self.now
-        sequence.stage = Stage.PREFILLING
+        self._begin(sequence, self._fresh_room())
         sequence.pair = pair
-        sequence.room = self._fresh_room()
-        sequence.judged = False
-        self._state.rooms.add(sequence.room)
-        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
         names = pair.prefill.profile.name, pair.decode.profile.name
         sequence.note(SpanEvent(self.now, "pair_chosen", *names))
-        hold = pair.prefill.profile.has_hook or request.submit.want_report
+        hold = pair.prefill.profile.has_hook or sequence.request.submit.want_report
         sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
         sequence.decode = self._open(
             sequence, pair.decode, kv_peer=pair.prefill.profile.kv_endpoint, held=hold
         )
+
+    def start_prefill(self, sequence: Sequence, worker: Worker) -> None:
+        """All of a context-only sequence, from the queue."""
+        self._begin(sequence, self._fresh_room())
+        sequence.note(SpanEvent(self.now, "pair_chosen", worker.profile.name))
+        sequence.prefill = self._open(sequence, worker, kv_peer="", held=False)
+
+    def start_decode(self, sequence: Sequence, worker: Worker, voucher: Voucher) -> None:
+        """All of a sequence whose KV is parked, from the queue. Prefill's hooks have judged it."""
+        self._begin(sequence, voucher.room)
+        sequence.note(SpanEvent(self.now, "pair_chosen", decode=worker.profile.name))
+        sequence.decode = self._open(sequence, worker, kv_peer=voucher.kv_peer, held=False)
 
     def started(self, leg: Leg) -> None:
         """Output follows, unless it is held. It may have been shown by the time that an attempt is
@@ -83,9 +96,10 @@ class Lifecycle:
             self.end(sequence, error=sequence.failure)
 
     def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
-        """Prefill's verdict: it ends the request where that worker propagates it (S0-035), and lets
-        decode's output go otherwise. Decode's terminate ends the request, whatever has become of
-        the sequence meanwhile: the worker shows nothing more of any output (S0-029).
+        """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or
+        nothing follows prefill, and lets decode's output go otherwise. Decode's terminate ends the
+        request, whatever has become of the sequence meanwhile: the worker shows nothing more of any
+        output (S0-029).
         """
         sequence = leg.sequence
         running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
@@ -97,10 +111,28 @@ class Lifecycle:
         if sequence.judged or not running:
             return
         sequence.judged = True
-        if terminate and leg.worker.profile.propagate_terminate:
+        whole = sequence.request.submit.context_only or leg.worker.profile.propagate_terminate
+        if terminate and whole:
             self.end_request(sequence.request, stop_reason=reason)
         else:
             self._release(sequence)
+
+    def parked(self, leg: Leg, event: LegParked) -> None:
+        """What a context-only sequence is to leave, once its leg has closed."""
+        sequence, submit = leg.sequence, leg.sequence.request.submit
+        if sequence.prefill is not leg or not submit.context_only:
+            return
+        kv_peer = leg.worker.profile.kv_endpoint
+        voucher = Voucher(
+            room=sequence.room,
+            kv_peer=kv_peer,
+            model=submit.model,
+            task_digest=event.task_digest,
+            first_token_ids=event.token_ids,
+            first_logprobs=event.logprobs,
+        )
+        expires_at = self.now + event.lease_seconds
+        sequence.left = GiveVoucher(submit.frontend, sequence.number, voucher, expires_at)
 
     def close(self, leg: Leg, closed: LegClosed) -> None:
         """The leg's one terminal event, or the loss of its worker."""
@@ -166,7 +198,9 @@ class Lifecycle:
     def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         decode = sequence.decode
         held = decode is not None and decode.held
-        if closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
+        if sequence.request.submit.context_only and closed.outcome is Outcome.FINISHED:
+            self._context_closed(sequence, leg)
+        elif closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
             if held and leg.worker.profile.has_hook:
                 error = HookError("the prefill worker gave no verdict of its hook")
                 self._fail(sequence, error, retryable=False)
@@ -177,8 +211,25 @@ class Lifecycle:
         else:
             self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
 
+    def _context_closed(self, sequence: Sequence, leg: Leg) -> None:
+        """All that there was to run has run."""
+        submit = sequence.request.submit
+        if leg.worker.profile.has_hook and not sequence.judged:
+            unjudged = HookError("the prefill worker gave no verdict of its hook")
+            self._fail(sequence, unjudged, retryable=False)
+        elif sequence.left is None:
+            error = WorkerError("the prefill worker does not say what it parked")
+            self._fail(sequence, error, retryable=False)
+        else:
+            if submit.frontend in self._state.frontends:
+                self.actions.append(sequence.left)
+            self._ended(sequence, Outcome.FINISHED.value)
+
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
-        if closed.outcome is Outcome.REGENERATE:
+        if closed.outcome is Outcome.REGENERATE and sequence.request.submit.voucher is not None:
+            error: TandemError = WorkerError("a second half cannot be run again")
+            self._fail(sequence, error, retryable=False)
+        elif closed.outcome is Outcome.REGENERATE:
             self._regenerate(sequence, closed.overlay)
         elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
             self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
@@ -193,7 +244,7 @@ class Lifecycle:
     ) -> None:
         """Another attempt where nothing was shown and another pair exists; else the error. A worker
         that was full, shut down or never got the leg has not tried: that costs no attempt and shuts
-        no pair out.
+        no pair out. A phase that runs alone is not tried again elsewhere: whoever asked for it can.
         """
         request = sequence.request
         model = request.submit.model
@@ -209,6 +260,7 @@ class Lifecycle:
             self._run_again(sequence, error.code)
         elif (
             repeatable
+            and not request.submit.half
             and sequence.retries < self._state.bounds.max_retries
             and self._state.fleet.has_pair(model, other_than=sequence.pair)
         ):
@@ -293,6 +345,16 @@ class Lifecycle:
             )
         )
 
+    def _begin(self, sequence: Sequence, room: int) -> None:
+        """It leaves the queue, and its legs are started."""
+        self._state.waiting.begin(sequence)
+        sequence.begun_at = self.now
+        sequence.stage = Stage.PREFILLING
+        sequence.room = room
+        sequence.judged, sequence.left = False, None
+        self._state.rooms.add(room)
+        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
         submit = sequence.request.submit
         self._last_leg += 1
@@ -302,6 +364,7 @@ class Lifecycle:
         sequence.request.legs += 1
         if sequence.request.number:
             sequence.request.workers.add(worker.key)
+        voucher = submit.voucher
         left_ms = int((sequence.request.deadline - self.now) * 1000)
         self.actions.append(
             StartLeg(
@@ -317,6 +380,8 @@ class Lifecycle:
                 overlay=sequence.overlay,
                 request=sequence.request.number,
                 hold_output=held,
+                context_only=submit.context_only,
+                task_digest=b"" if voucher is None else voucher.task_digest,
                 parent_span=sequence.span,
             )
         )
@@ -355,6 +420,7 @@ class Lifecycle:
         else:
             sequence.decode = None
         if sequence.prefill is None and sequence.decode is None:
+            assert sequence.begun_at is not None
             self._state.rooms.discard(sequence.room)
             sequence.room = 0
             self._state.waiting.settle(sequence, self.now - sequence.begun_at)

@@ -11,7 +11,7 @@ from typing import Any
 
 from router.core import actions, admission, events, snapshot
 from router.core.actions import Action
-from router.core.events import Event
+from router.core.events import Event, Line
 from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
@@ -68,6 +68,7 @@ class Core:
             events.WorkerLoad: self._worker_load,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
+            events.LegParked: self._leg_parked,
             events.LegClosed: self._leg_closed,
             events.LegFailed: self._leg_failed,
             events.Tick: self._tick,
@@ -244,6 +245,10 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
 
+    def _leg_parked(self, event: events.LegParked) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._lifecycle.parked(leg, event)
+
     def _leg_closed(self, event: events.LegClosed) -> None:
         if leg := self._leg_of(event.worker, event.leg):
             condemned: list[Request] = []
@@ -267,11 +272,11 @@ class Core:
 
     def _tick(self, _: events.Tick) -> None:
         wait = self.state.bounds.pair_wait_seconds
-        for name in self.state.waiting.models():
-            since = self.state.fleet.models[name].pairless_since
+        for line in self.state.waiting.lines():
+            since = self.state.fleet.models[line.model].pairless_since
             if since is not None and self._lifecycle.now - since >= wait:
                 error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
-                for sequence in self.state.waiting.of(name):
+                for sequence in self.state.waiting.of(line):
                     self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:
@@ -287,24 +292,58 @@ class Core:
             self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:
-        """Start the heads of the queue as long as there are pairs for them. A retry that only the
-        pair it avoids has a place for lets the others pass, and keeps its turn.
-        """
+        """Start the heads of all lines as long as there are slots for them."""
         self._lifecycle.may_start = False
+        for line in self.state.waiting.lines():
+            if line.decode_alone:
+                self._start_decodes(line)
+            else:
+                self._start_pairs(line)
+
+    def _start_pairs(self, line: Line) -> None:
+        """A retry that only the pair it avoids has a place for lets the others pass, and keeps its
+        turn.
+        """
         fleet, waiting = self.state.fleet, self.state.waiting
-        for name in waiting.models():
-            only_free: Pair | None = None
-            while sequence := waiting.head(name, passing=only_free):
-                avoided = sequence.avoided
-                if pair := fleet.pick(name, other_than=avoided):
-                    self._lifecycle.start(sequence, pair)
-                elif avoided and not fleet.has_pair(name, other_than=avoided):
-                    # No other pair is left.
-                    self._lifecycle.end(sequence, error=sequence.failure)
-                elif fleet.free_pairs(name):
-                    only_free = avoided
-                else:
+        name = line.model
+        only_free: Pair | None = None
+        while sequence := waiting.head(line, passing=only_free):
+            avoided = sequence.avoided
+            if sequence.request.submit.context_only:
+                if not self._start_prefill(sequence, name):
                     break
+            elif pair := fleet.pick(name, other_than=avoided):
+                self._lifecycle.start(sequence, pair)
+            elif avoided and not fleet.has_pair(name, other_than=avoided):
+                # No other pair is left.
+                self._lifecycle.end(sequence, error=sequence.failure)
+            elif fleet.free_pairs(name):
+                only_free = avoided
+            else:
+                break
+
+    def _start_prefill(self, sequence: Sequence, name: str) -> bool:
+        """Whether a context-only sequence has left the queue."""
+        if worker := self.state.fleet.pick_parker(name):
+            self._lifecycle.start_prefill(sequence, worker)
+        elif error := admission.parking_error(self.state, name):
+            self._lifecycle.end(sequence, error=error)
+        else:
+            return False
+        return True
+
+    def _start_decodes(self, line: Line) -> None:
+        """Those that go on from parked KV."""
+        while sequence := self.state.waiting.head(line):
+            submit = sequence.request.submit
+            voucher = submit.voucher
+            assert voucher is not None
+            if error := admission.voucher_error(self.state, submit.model, voucher):
+                self._lifecycle.end(sequence, error=error)
+            elif worker := self.state.fleet.pick_decoder(voucher.kv_peer):
+                self._lifecycle.start_decode(sequence, worker, voucher)
+            else:
+                break
 
     # --- shutting down ---------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@
                    |                      ^
                    +-> retrying -> queued |       (and to ended from everywhere)
 
-A leg is open until its worker has closed it or is lost; an ended sequence lives on only as long as
-one of its legs does.
+A context-only sequence is prefilling until it ends, with its prefill leg alone. One that has a
+voucher runs a decode leg alone. A leg is open until its worker has closed it or is lost; an ended
+sequence lives on only as long as one of its legs does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from router.core.actions import SequenceTraced
+from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
 from router.core.values import Phase, SpanEvent
@@ -27,7 +28,7 @@ MAX_SPAN_EVENTS = 64
 class Stage(enum.Enum):
     QUEUED = "queued"
     PREFILLING = "prefilling"
-    """Both legs are started; the KV has not reached decode."""
+    """Its legs are started; the KV has not reached decode."""
     DECODING = "decoding"
     """Decode has said LegStarted: output may have been shown, so nothing is retried."""
     RETRYING = "retrying"
@@ -58,7 +59,7 @@ class Request:
     @property
     def started(self) -> bool:
         """Whether some of it has run, or runs: hooks may have seen it."""
-        return any(each.pair is not None or each.regenerations for each in self.sequences)
+        return any(each.begun_at is not None for each in self.sequences)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +70,13 @@ class Sequence:
     rank: tuple[int, int]
     """Its place among its key's, the lowest first: by priority, then by arrival. Unique."""
     queued_at: float
-    begun_at: float = 0.0
+    begun_at: float | None = None
     """When its legs of this or the last attempt were started."""
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None
     room: int = 0
-    """0: none."""
+    """0: none. Where it has a voucher, that of the parked KV."""
     judged: bool = False
     """Prefill's verdict of this attempt is known."""
     retries: int = 0
@@ -87,6 +88,8 @@ class Sequence:
     regenerations: int = 0
     overlay: bytes = b""
     """Laid over the task since the last regeneration."""
+    left: GiveVoucher | None = None
+    """What a context-only one leaves, once its leg has closed in good order."""
     span_events: list[SpanEvent] | None = None
     """What its span will tell; None: it is not traced."""
 

@@ -64,7 +64,22 @@ class Profile:
     logits_processors: frozenset[str] = frozenset()
     keeps_tasks: bool = False
     """A task that several legs run need be said to it only once."""
+    parks: bool = False
+    """Prefill: it can keep KV for a request to come."""
     draining: bool = False
+
+
+class Voucher(NamedTuple):
+    """Parked KV, as a context-only request leaves it and a generation-only request names it: see
+    tandem.v1.Voucher.
+    """
+
+    room: int
+    kv_peer: str
+    model: str
+    task_digest: bytes
+    first_token_ids: tuple[int, ...] = ()
+    first_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

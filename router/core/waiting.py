@@ -14,18 +14,20 @@ import bisect
 from collections.abc import Iterator
 from operator import attrgetter
 
+from router.core.events import Line
 from router.core.fleet import Pair
 from router.core.sequences import Sequence
 
 RUNNING_SECONDS = 1.0
 """What a sequence counts as long as it is not known how long it holds its slots."""
 MAX_DEBTS = 1_000
-"""Keys of a model that want nothing now and are still remembered to have been given more."""
+"""Keys of a line that want nothing now and are still remembered to have been given more."""
 _RANK = attrgetter("rank")
+_DECODE_ALONE = attrgetter("decode_alone")
 
 
 class Account:
-    """What one key waits for, and was given, of one model."""
+    """What one key waits for, and was given, in one line."""
 
     __slots__ = ("given", "line", "running", "weight")
 
@@ -47,7 +49,7 @@ class Account:
 
 
 class Queue:
-    """All that waits for one model."""
+    """All that waits in one line."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
@@ -122,11 +124,11 @@ class Queue:
 
 
 class Waiting:
-    """Holds at most what its owner lets in: `len` is the number of sequences over all models."""
+    """Holds at most what its owner lets in: `len` is the number of sequences over all lines."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, Queue] = {}
-        """One for each model that something has waited for; only served ones let requests in."""
+        self._queues: dict[Line, Queue] = {}
+        """One for each line that something has waited in; only served models let requests in."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -137,14 +139,17 @@ class Waiting:
             for account in queue.waiting.values():
                 yield from account.line
 
-    def models(self) -> list[str]:
-        """The models that something waits for."""
-        return [model for model, queue in self._queues.items() if queue.waiting]
+    def lines(self) -> list[Line]:
+        """Those that something waits in. What needs decode alone goes first: it has had its turn
+        for prefill, and its KV takes room until decode fetches it.
+        """
+        found = [line for line, queue in self._queues.items() if queue.waiting]
+        return sorted(found, key=_DECODE_ALONE, reverse=True)
 
-    def queue(self, model: str) -> Queue:
-        queue = self._queues.get(model)
+    def queue(self, line: Line) -> Queue:
+        queue = self._queues.get(line)
         if queue is None:
-            queue = self._queues[model] = Queue()
+            queue = self._queues[line] = Queue()
         return queue
 
     def count_of(self, tenant: str) -> int:
@@ -154,28 +159,28 @@ class Waiting:
 
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
-        self.queue(sequence.request.submit.model).add(sequence)
+        self.queue(sequence.request.submit.line).add(sequence)
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
         """It is not to run any more."""
-        self.queue(sequence.request.submit.model).remove(sequence)
+        self.queue(sequence.request.submit.line).remove(sequence)
         self._count -= 1
 
     def begin(self, sequence: Sequence) -> None:
         """It is started: its key pays for it."""
-        self.queue(sequence.request.submit.model).begin(sequence)
+        self.queue(sequence.request.submit.line).begin(sequence)
         self._count -= 1
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
-        self.queue(sequence.request.submit.model).settle(sequence, seconds)
+        self.queue(sequence.request.submit.line).settle(sequence, seconds)
 
-    def head(self, model: str, *, passing: Pair | None = None) -> Sequence | None:
+    def head(self, line: Line, *, passing: Pair | None = None) -> Sequence | None:
         """Who is next, but for the sequences that avoid the pair `passing`."""
-        return self.queue(model).head(passing)
+        return self.queue(line).head(passing)
 
-    def of(self, model: str) -> list[Sequence]:
-        """All that wait for a model, each key's in order."""
-        accounts = self.queue(model).waiting.values()
+    def of(self, line: Line) -> list[Sequence]:
+        """All that wait in a line, each key's in order."""
+        accounts = self.queue(line).waiting.values()
         return [each for account in accounts for each in account.line]

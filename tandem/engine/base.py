@@ -6,6 +6,9 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
   nothing for the request: its KV is free, or was handed over and acknowledged. No request is open
   for ever: an engine bounds every wait of its own.
 - PREFILL gives one Delta: the first token with its end, after the hand-over has settled.
+- PREFILL with `park_seconds` gives the same Delta as soon as the first token is there. The KV stays
+  for so long under the request's room, in no request: whoever offers pages for the room first takes
+  it, and `cancel` frees it.
 - DECODE repeats prefill's first token as its own first, so its stream alone is the whole output.
   Its first Delta carries `kv`.
 - AGGREGATED runs both phases in one process, for reference and comparison.
@@ -79,6 +82,10 @@ class EngineRequest:
     """The client's key, by name; empty: none was asked."""
     output_index: int = 0
     """Which of its request's sequences it is."""
+    park_seconds: float = 0.0
+    """PREFILL: how long the KV waits for decode when the request has ended; 0: until then alone."""
+    parked: bool = False
+    """DECODE: prefill has parked the KV; where it has not, VoucherError ends the request."""
 
 
 class Ending(enum.Enum):
@@ -136,6 +143,8 @@ class EngineDescription:
     limits: worker_pb2.Limits
     kv_endpoint: str = ""
     """PREFILL: where a DECODE engine begins a hand-over, "host:port"."""
+    parks: bool = False
+    """PREFILL: `park_seconds` may be used."""
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -149,6 +158,18 @@ class EngineFigures:
     """Sequences whose logits processors hold state."""
     open_handovers: int | None = None
     """Hand-overs that have begun and are not settled; None: the engine cannot say."""
+    parked: int = 0
+    """Prompts whose KV is parked."""
+    parked_bytes: int = 0
+    """What that KV takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkingLimits:
+    """How much KV may be parked, that which is yet to be computed included."""
+
+    prompts: int = 64
+    bytes: int = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +192,7 @@ class EngineSettings:
     """Most that an engine with grammars of its own may keep of them."""
     tap: LogitsTap | None = None
     """Where an engine in the program's own process leaves logits. Only sim does."""
+    parking: ParkingLimits = ParkingLimits()
 
 
 class Engine(Protocol):
@@ -183,12 +205,15 @@ class Engine(Protocol):
     def submit(self, request: EngineRequest) -> None:
         """Queue a request without waiting.
 
-        Raises RequestError where it can never run; then no Delta follows.
+        Raises RequestError where it can never run, and ParkingFullError where its KV may not be
+        parked now; then no Delta follows.
         """
         ...
 
     def cancel(self, request_id: int) -> None:
-        """End a request soon, with CANCELLED if nothing else ends it first. Unknown: no effect."""
+        """End a request soon, with CANCELLED if nothing else ends it first, and free its KV where
+        that is parked. Unknown: no effect.
+        """
         ...
 
     def steps(self) -> AsyncIterator[Step]:

@@ -8,6 +8,7 @@ from tandem.executor.config import BatchingType, ExecutorConfig, LogitsPostProce
 from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError
 from tandem.executor.left_out import NAMES, refuse
 from tandem.executor.requests import (
+    ContextPhaseParams,
     GuidedDecodingParams,
     GuideType,
     OutputConfig,
@@ -33,6 +34,7 @@ from tandem.executor.threaded import Executor
 __all__ = [
     "AsyncExecutor",
     "BatchingType",
+    "ContextPhaseParams",
     "DisServingRequestStats",
     "Executor",
     "ExecutorConfig",

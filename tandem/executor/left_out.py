@@ -20,7 +20,6 @@ _ENCODER = "models are decoders alone"
 _WORKERS = "the workers' own settings say it"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
 _KV_EVENTS = "a router's stream says nothing of KV caches; workers have /metrics"
-_PHASES = "the router runs both phases of each request, and hands none of them out"
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "Request": {
@@ -40,10 +39,10 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "encoder_output_length": _ENCODER,
         "cross_attention_mask": _ENCODER,
         "skip_cross_attn_blocks": _ENCODER,
-        "context_phase_params": _PHASES,
         "num_return_sequences": "say it in SamplingConfig",
         "language_adapter_uid": _ADAPTERS,
     },
+    "ContextPhaseParams": {"draft_tokens": _DRAFTS},
     "SamplingConfig": {
         "random_seed": "it is the older name of seed",
         "min_length": "it is the older name of min_tokens",
@@ -89,7 +88,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 """Arguments, by class. None and False ask for nothing, so they pass."""
 
 NAMES: Mapping[str, str] = {
-    "ContextPhaseParams": _PHASES,
     "CommunicationMode": _WORKERS,
     "CommunicationType": _WORKERS,
     "DebugConfig": _WORKERS,

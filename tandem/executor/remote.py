@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
-from tandem.errors import DeadlineError, InternalError, TandemError
-from tandem.executor import submissions, timing
+from tandem.errors import DeadlineError, InternalError, TandemError, VoucherError, WorkerError
+from tandem.executor import halves, submissions, timing
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore, Start
 from tandem.executor.live import Live
@@ -235,11 +235,24 @@ class _Served:
                 if self._tapped is not None:
                     self._counts[choice] += len(token_ids)
         for finish in ended:
+            if finish.voucher:
+                self._leave(core, finish)
+                continue
             completion = self._completion(finish)
             if self._tapped is not None:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
                 completion = completion._replace(logits=logits)
             core.finish(self._id, finish.choice, completion)
+
+    def _leave(self, core: ExecutorCore, finish: Finish) -> None:
+        """A context-only request has ended in good order."""
+        try:
+            params, log_probs = halves.left(self._id, finish.voucher)
+        except VoucherError:
+            core.fail(self._id, WorkerError("The router did not say what can be read"))
+            return
+        core.tokens(self._id, finish.choice, list(params.first_gen_tokens), log_probs)
+        core.finish(self._id, finish.choice, Completion(FinishReason.LENGTH, params=params))
 
     def _completion(self, finish: Finish) -> Completion:
         if finish.reason == submissions.WITHHELD:

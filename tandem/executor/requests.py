@@ -16,11 +16,26 @@ from tandem.executor.left_out import refuses_left_out
 
 
 class RequestType(enum.Enum):
-    """Which phases a request is to go through. The router runs both of them for each."""
+    """Which phases a request is to go through: docs/executor/context-only.md."""
 
     REQUEST_TYPE_CONTEXT_AND_GENERATION = 0
     REQUEST_TYPE_CONTEXT_ONLY = 1
+    """Prefill alone. Its result has ContextPhaseParams."""
     REQUEST_TYPE_GENERATION_ONLY = 2
+    """Decode alone, from the ContextPhaseParams of a context-only request."""
+
+
+@refuses_left_out
+@dataclass(slots=True)
+class ContextPhaseParams:
+    """What a context-only request leaves, for one generation-only request to go on from."""
+
+    first_gen_tokens: list[int]
+    """What it was shown of the first token: nothing, where a hook held that back."""
+    req_id: int
+    """Its id at its executor, which callbacks are given in both phases."""
+    opaque_state: bytes | None = None
+    """Where the KV cache is, signed by the router. It serves once, and expires."""
 
 
 @refuses_left_out
@@ -119,6 +134,8 @@ class Request:
     priority: float = field(default=0.5, kw_only=True)
     """0 to 1; of requests that wait, the one with the highest starts first."""
     type: RequestType = field(default=RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION, kw_only=True)
+    context_phase_params: ContextPhaseParams | None = field(default=None, kw_only=True)
+    """Only a generation-only request has it, and needs it."""
     guided_decoding_params: GuidedDecodingParams | None = field(default=None, kw_only=True)
     allotted_time_ms: timedelta | int | None = field(default=None, kw_only=True)
     """From `enqueue_request` on; an int is of milliseconds. Then the request ends as TIMED_OUT."""

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tandem.executor.errors import NoResultError
+from tandem.executor.requests import ContextPhaseParams
 from tandem.executor.statistics import RequestPerfMetrics
 
 
@@ -52,6 +53,8 @@ class Result(Struct, kw_only=True):
     """That hook's reason or the classifier's name, with `withheld`."""
     request_perf_metrics: RequestPerfMetrics | None = None
     """With a sequence's last response, where `return_perf_metrics` asked for it."""
+    context_phase_params: ContextPhaseParams | None = None
+    """What a context-only request leaves."""
 
     def __eq__(self, other: object) -> bool:
         """All but the logits: arrays are compared number by number."""

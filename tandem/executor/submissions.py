@@ -15,11 +15,12 @@ from typing import Any
 
 from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
-from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
+from tandem.errors import InvalidRequestError, NoPairError, RequestError, UnsupportedError
+from tandem.executor import halves
 from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.core import Asked
 from tandem.executor.live import ELSEWHERE, OF_REQUEST
-from tandem.executor.requests import GuidedDecodingParams, GuideType, Request, RequestType
+from tandem.executor.requests import GuidedDecodingParams, GuideType, Request
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt, Submission
@@ -44,6 +45,8 @@ def asked(
         sequences = _count("num_return_sequences", 1 if n is None else n)
         max_tokens = _count("max_tokens", request.max_tokens)
         seconds = _seconds(request.allotted_time_ms, config.request_timeout_seconds)
+        if halves.is_context_only(request):
+            max_tokens = 1  # all that comes of it
         _check(request)
         _check_offered(request, refused)
     except RequestError as error:
@@ -64,7 +67,7 @@ def submission(
 ) -> Submission:
     """What goes to a router that serves such a model. `seconds` are left of its time.
 
-    Raises RequestError, naming the field.
+    Raises RequestError, naming the field, and NoPairError.
     """
     try:
         return _submission(request_id, request, served, config, seconds)
@@ -101,6 +104,8 @@ def _submission(
     seconds: float,
 ) -> Submission:
     vocabulary = served.limits.vocabulary
+    if not vocabulary:  # its workers have gone, and with them what is known of it
+        raise NoPairError("no prefill and decode worker for the model are ready")
     prompt = request.input_token_ids
     token_limits.check_token_ids(prompt, vocabulary, param="input_token_ids")
     params = _sampling(request, vocabulary)
@@ -128,6 +133,8 @@ def _submission(
         tenant=config.tenant,
         weight=config.weight,
         cache_salt="" if salt is None else str(salt),
+        context_only=halves.is_context_only(request),
+        voucher=halves.voucher_of(request),
     )
 
 
@@ -135,8 +142,7 @@ def _check(request: Request) -> None:
     """Raises RequestError for what no model can take."""
     if not request.input_token_ids:
         raise InvalidRequestError("the prompt has no tokens", param="input_token_ids")
-    if request.type is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
-        raise UnsupportedError("a router runs both phases of each request", param="type")
+    halves.check(request)
     if request.sampling_config.beam_width != 1:
         raise UnsupportedError("beams are not searched: beam_width is 1", param="beam_width")
     if not 0 <= request.priority <= 1:
@@ -254,11 +260,13 @@ def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEn
     if config.min_tokens and request.end_id is not None:
         args = {"count": config.min_tokens, "eos_token_ids": [request.end_id]}
         yield LogitsProcessorEntry("min_new_tokens", args)
-    name = request.logits_post_processor_name
+    name, own_id = request.logits_post_processor_name, request_id
     if request.logits_post_processor is not None:
         name = OF_REQUEST
+    elif request.context_phase_params is not None:
+        own_id = request.context_phase_params.req_id  # both phases of one sequence have one id
     if name is not None:
-        caller: dict[str, int] = {"request_id": request_id}
+        caller: dict[str, int] = {"request_id": own_id}
         if request.client_id is not None:
             caller["client_id"] = request.client_id
         yield LogitsProcessorEntry(name, caller)

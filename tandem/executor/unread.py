@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from tandem.errors import TandemError
-from tandem.executor.requests import Request
+from tandem.executor.requests import ContextPhaseParams, Request
 from tandem.executor.responses import FinishReason, Response, Result
 from tandem.executor.statistics import RequestPerfMetrics, TimingMetrics
 from tandem.logits.tap import Logits
@@ -27,6 +27,8 @@ class Completion(NamedTuple):
     withheld: bool = False
     perf_metrics: RequestPerfMetrics | None = None
     logits: Logits = Logits()
+    params: ContextPhaseParams | None = None
+    """What a context-only request leaves."""
 
 
 class _Piece(Struct, eq=False):
@@ -185,6 +187,7 @@ class Unread:
             result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
             result.request_perf_metrics = completion.perf_metrics
             result.context_logits, result.generation_logits = completion.logits
+            result.context_phase_params = completion.params
         return Response(self._id, result, request.client_id)
 
     def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:

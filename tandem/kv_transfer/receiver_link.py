@@ -33,6 +33,8 @@ class Expected:
     pages: Sequence[int]
     lease_seconds: float
     settle: Callable[[kv_pb2.KvLanded | TandemError], None] | None
+    parked: bool = False
+    """Prefill has the KV by now, or never will."""
     given_up: TandemError | None = None
 
     def end(self, result: kv_pb2.KvLanded | TandemError) -> None:
@@ -182,6 +184,7 @@ class ReceiverLink:
                 room=expected.room,
                 pages=expected.pages,
                 lease_ms=max(1, int(expected.lease_seconds * 1000)),
+                parked=expected.parked,
             )
             for expected in unsent.values()
         ]

@@ -1,7 +1,8 @@
 """Prefill's end of the hand-over: it writes a room's pages into the memory that decode offered.
 
 A room's export (prefill is ready) and its offer (decode is ready) come in any order; the write
-starts with the second. Each offer gets exactly one answer, each export exactly one `settle`.
+starts with the second. Each offer gets exactly one answer, each export exactly one `settle`. An
+offer for parked KV comes second, or too late.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tandem.errors import KvTransferError, TandemError
+from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import Leases, Remembered
 from tandem.kv_transfer.nixl import Memory, Write
@@ -129,6 +130,9 @@ class Sender:
         ended = self._ended.pop(room)
         if ended is not None:
             link.fail(room, ended)
+        elif offer.parked and room not in self._exports:
+            gone = "its KV is not kept any more: it was used, or its time is over"
+            link.fail(room, VoucherError(gone, phase=_PHASE))
         elif room in self._offers or room in self._moving:
             link.fail(room, KvTransferError("the room is offered twice", phase=_PHASE))
         else:
@@ -146,7 +150,8 @@ class Sender:
         reason = KvTransferError("decode gave the room up", phase=_PHASE)
         moving = self._moving.get(room)
         if moving is not None:
-            moving.given_up = moving.given_up or reason
+            if moving.link is link:  # else another's: this one's offer came too late
+                moving.given_up = moving.given_up or reason
             return
         export = self._exports.pop(room, None)
         if export is not None:

@@ -229,6 +229,10 @@ class Demultiplexer:
     def _sequence_end(
         self, stream: RouterStream, state: RequestState, end: router_pb2.SequenceEnd
     ) -> None:
+        if end.voucher:
+            self._output.end(end.sequence)
+            state.leave(end.sequence, end.voucher)
+            return
         if not end.HasField("error"):
             self._output.end(end.sequence)
             state.withhold(end.sequence, end.stop_reason)

@@ -63,6 +63,8 @@ class Finish(NamedTuple):
     """A JSON object, where it was asked for."""
     stop_tokens: tuple[int, ...] = ()
     """The stop word that was met, or the stop token that was asked for."""
+    voucher: bytes = b""
+    """What a context-only request leaves."""
 
 
 class RequestState:
@@ -252,6 +254,12 @@ class RequestState:
         choice, reason = sequence - self.base, self.submission.withheld_reason
         self._tokens[choice] = 0
         self._end(Finish(choice, reason, stop_reason or None))
+
+    def leave(self, sequence: int, voucher: bytes) -> None:
+        """A context-only request has what it asked for. Raises ValueError for another request."""
+        if not self.submission.context_only:
+            raise ValueError("a voucher of a request that asked for none")
+        self._end(Finish(sequence - self.base, "length", None, voucher=voucher))
 
     def _end(self, ending: Finish) -> None:
         """A choice has all it will have."""

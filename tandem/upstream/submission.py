@@ -70,6 +70,10 @@ class Submission:
     """How much that key gets beside others."""
     cache_salt: str = ""
     """Prefix caches are shared with requests that have the same one."""
+    context_only: bool = False
+    """Prefill alone is to run."""
+    voucher: bytes = b""
+    """What an earlier context-only one left, for decode alone to go on from."""
 
     @property
     def choices(self) -> int:
@@ -156,4 +160,6 @@ class Submission:
             parent_span=parent_span,
             tenant=self.tenant,
             weight=self.weight,
+            context_only=self.context_only,
+            voucher=self.voucher,
         )

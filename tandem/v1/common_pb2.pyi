@@ -825,3 +825,76 @@ class TokenColumns(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenColumns: _TypeAlias = TokenColumns  # noqa: Y015
+
+@_typing.final
+class Voucher(_message.Message):
+    """A prompt whose KV cache a prefill worker keeps parked, and what a later request must be that goes on from it. The router
+    that ran the first half signs it; programs carry it and need not read it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROOM_FIELD_NUMBER: _builtins.int
+    KV_PEER_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FIRST_LOGPROBS_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_MS_FIELD_NUMBER: _builtins.int
+    room: _builtins.int
+    """by which prefill knows the KV; never 0"""
+    kv_peer: _builtins.str
+    """the prefill worker's kv_endpoint"""
+    model: _builtins.str
+    task_digest: _builtins.bytes
+    """LegParked.task_digest"""
+    expires_unix_ms: _builtins.int
+    """by the clock of the router that signed it"""
+    @_builtins.property
+    def first_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """LegParked.token_ids"""
+
+    @_builtins.property
+    def first_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        room: _builtins.int = ...,
+        kv_peer: _builtins.str = ...,
+        model: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
+        first_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        first_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        expires_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_unix_ms", b"expires_unix_ms", "first_logprobs", b"first_logprobs", "first_token_ids", b"first_token_ids", "kv_peer", b"kv_peer", "model", b"model", "room", b"room", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Voucher: _TypeAlias = Voucher  # noqa: Y015
+
+@_typing.final
+class SignedVoucher(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VOUCHER_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    voucher: _builtins.bytes
+    """a serialised Voucher"""
+    signature: _builtins.bytes
+    """HMAC-SHA-256 with the deployment's key"""
+    def __init__(
+        self,
+        *,
+        voucher: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature", "voucher", b"voucher"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedVoucher: _TypeAlias = SignedVoucher  # noqa: Y015

@@ -148,9 +148,12 @@ class KvOffer(_message.Message):
     ROOM_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
     room: _builtins.int
     lease_ms: _builtins.int
     """prefill may write into them for so long after it read this"""
+    parked: _builtins.bool
+    """prefill has the room's KV by now, or fails the offer at once"""
     @_builtins.property
     def pages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """page numbers in decode's memory, in the prompt's order"""
@@ -161,10 +164,11 @@ class KvOffer(_message.Message):
         room: _builtins.int = ...,
         pages: _abc.Iterable[_builtins.int] | None = ...,
         lease_ms: _builtins.int = ...,
+        parked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "pages", b"pages", "room", b"room"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "pages", b"pages", "parked", b"parked", "room", b"room"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

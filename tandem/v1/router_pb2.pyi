@@ -93,6 +93,8 @@ class Submit(_message.Message):
     PARENT_SPAN_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
+    VOUCHER_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -115,6 +117,10 @@ class Submit(_message.Message):
     """the name of the client's key, at most 64 characters; empty: no key was asked"""
     weight: _builtins.int
     """of the tenant beside others, 1 .. 1000; 0 means 1"""
+    context_only: _builtins.bool
+    """run prefill alone, keep its KV, and end with a voucher; n must be 1"""
+    voucher: _builtins.bytes
+    """a serialised SignedVoucher: go on from its KV, on a decode worker alone; n must be 1"""
     def __init__(
         self,
         *,
@@ -131,10 +137,12 @@ class Submit(_message.Message):
         parent_span: _builtins.int = ...,
         tenant: _builtins.str = ...,
         weight: _builtins.int = ...,
+        context_only: _builtins.bool = ...,
+        voucher: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -221,12 +229,15 @@ class SequenceEnd(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
+    VOUCHER_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     stop_reason: _builtins.str
     """the hook's reason"""
+    voucher: _builtins.bytes
+    """a serialised SignedVoucher: the end of a context-only sequence, in good order"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """absent: ended by a hook's terminate in prefill or in a sibling sequence"""
+        """absent: ended by a hook's terminate in prefill or in a sibling sequence, or with a voucher"""
 
     def __init__(
         self,
@@ -234,10 +245,11 @@ class SequenceEnd(_message.Message):
         sequence: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
         stop_reason: _builtins.str = ...,
+        voucher: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "sequence", b"sequence", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "sequence", b"sequence", "stop_reason", b"stop_reason", "voucher", b"voucher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

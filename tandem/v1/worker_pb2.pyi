@@ -54,6 +54,7 @@ class WorkerDescription(_message.Message):
     PROPAGATE_TERMINATE_FIELD_NUMBER: _builtins.int
     LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     KEEPS_TASKS_FIELD_NUMBER: _builtins.int
+    PARKS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -62,11 +63,13 @@ class WorkerDescription(_message.Message):
     kv_endpoint: _builtins.str
     """prefill: where a decode worker's engine begins a hand-over ("host:port")"""
     has_hook: _builtins.bool
-    """prefill: decode's first flush waits for this worker's verdict"""
+    """prefill: decode's first flush waits for this worker's verdict. decode: output is judged"""
     propagate_terminate: _builtins.bool
     """prefill: a terminate by its hook ends the whole request (S0-035)"""
     keeps_tasks: _builtins.bool
     """WorkerCommand.keep may be used"""
+    parks: _builtins.bool
+    """prefill: StartLeg.context_only may be used"""
     @_builtins.property
     def fingerprint(self) -> _common_pb2.Fingerprint: ...
     @_builtins.property
@@ -91,10 +94,11 @@ class WorkerDescription(_message.Message):
         propagate_terminate: _builtins.bool = ...,
         logits_processors: _abc.Iterable[_builtins.str] | None = ...,
         keeps_tasks: _builtins.bool = ...,
+        parks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,6 +254,8 @@ class StartLeg(_message.Message):
     HOLD_OUTPUT_FIELD_NUMBER: _builtins.int
     PARENT_SPAN_FIELD_NUMBER: _builtins.int
     KEPT_TASK_FIELD_NUMBER: _builtins.int
+    CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -271,6 +277,10 @@ class StartLeg(_message.Message):
     """the router's span of the sequence (W3C trace context); 0: not traced"""
     kept_task: _builtins.int
     """a KeptTask.number; 0: `task` is the whole task"""
+    context_only: _builtins.bool
+    """prefill: keep the KV parked for whoever offers pages for the room, and close with LegParked"""
+    task_digest: _builtins.bytes
+    """decode: the KV is parked, for a task of this digest; empty: prefill runs beside this leg"""
     def __init__(
         self,
         *,
@@ -285,10 +295,12 @@ class StartLeg(_message.Message):
         hold_output: _builtins.bool = ...,
         parent_span: _builtins.int = ...,
         kept_task: _builtins.int = ...,
+        context_only: _builtins.bool = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,6 +396,7 @@ class LegEvent(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     @_builtins.property
     def started(self) -> Global___LegStarted: ...
@@ -391,6 +404,8 @@ class LegEvent(_message.Message):
     def verdict(self) -> Global___LegVerdict: ...
     @_builtins.property
     def closed(self) -> Global___LegClosed: ...
+    @_builtins.property
+    def parked(self) -> Global___LegParked: ...
     def __init__(
         self,
         *,
@@ -398,12 +413,13 @@ class LegEvent(_message.Message):
         started: Global___LegStarted | None = ...,
         verdict: Global___LegVerdict | None = ...,
         closed: Global___LegClosed | None = ...,
+        parked: Global___LegParked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "leg", b"leg", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "leg", b"leg", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "verdict", "closed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "verdict", "closed", "parked"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -458,6 +474,44 @@ class LegVerdict(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LegVerdict: _TypeAlias = LegVerdict  # noqa: Y015
+
+@_typing.final
+class LegParked(_message.Message):
+    """Prefill, of a context-only leg, before its end: hooks let the first token go, and the KV is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    """32 bytes: SHA-256 of what the task of the second half must have in common with this one"""
+    lease_ms: _builtins.int
+    """for so long the KV is kept"""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """as hooks let them go"""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of token_ids, where the task wants log-probabilities"""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        task_digest: _builtins.bytes = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "logprobs", b"logprobs", "task_digest", b"task_digest", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LegParked: _TypeAlias = LegParked  # noqa: Y015
 
 @_typing.final
 class LegClosed(_message.Message):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tandem import tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
-from tandem.engine.base import Nodes
+from tandem.engine.base import Nodes, ParkingLimits
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
@@ -33,7 +33,10 @@ _POSITIVE = (
     "form_timeout_seconds",
     "form_memory_mb",
     "form_cache_mb",
+    "park_seconds",
 )
+_NOT_NEGATIVE = ("drain_seconds", "max_logits_processors", "max_parked", "max_parked_bytes")
+_MOST_PARK_SECONDS = 24 * 3600
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
@@ -163,9 +166,22 @@ class WorkerConfig:
     form_cache_mb: int = setting(
         512, "Memory for forms that were compiled, in use and kept for later requests, MiB."
     )
+    max_parked: int = setting(
+        64,
+        "Prefill: prompts whose KV may wait for a request to come, those that are computed for that"
+        " included; one more is refused with parking_full. 0: none. See"
+        " docs/executor/context-only.md.",
+    )
+    max_parked_bytes: int = setting(
+        4 * 2**30, "Prefill: what that KV may take together, of the memory that the engine has."
+    )
+    park_seconds: float = setting(
+        60.0, "Prefill: time for which that KV waits; then it is freed, and its request refused."
+    )
     drain_seconds: float = setting(
         300.0,
-        "After SIGTERM, time that open sequences have to finish; then they end with an error.",
+        "After SIGTERM, time that open sequences have to finish; then they end with an error."
+        " Parked KV is waited for as long, or until it is freed.",
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
@@ -187,12 +203,11 @@ class WorkerConfig:
             )
         if self.nodes > 1 and not _HOST_AND_PORT.fullmatch(self.leader):
             raise ConfigError(f"several nodes need leader, as host:port, not {self.leader!r}")
-        if self.drain_seconds < 0:
-            raise ConfigError(f"drain_seconds must not be negative, not {self.drain_seconds}")
-        if self.max_logits_processors < 0:
-            raise ConfigError(
-                f"max_logits_processors must not be negative, not {self.max_logits_processors}"
-            )
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.park_seconds > _MOST_PARK_SECONDS:
+            raise ConfigError(f"park_seconds must be at most {_MOST_PARK_SECONDS}")
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
         tls.check(self)
@@ -230,6 +245,10 @@ class WorkerConfig:
 
     def metrics_address(self, phase: Phase) -> str:
         return self.metrics_listen or f"127.0.0.1:{_PORTS[phase] + 1}"
+
+    def parking_limits(self) -> ParkingLimits:
+        """How much KV may wait for requests to come."""
+        return ParkingLimits(prompts=self.max_parked, bytes=self.max_parked_bytes)
 
     def engine_nodes(self) -> Nodes:
         return Nodes(count=self.nodes, rank=self.node_rank, leader=self.leader)

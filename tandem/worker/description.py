@@ -36,4 +36,5 @@ def describe(
         propagate_terminate=config.propagate_terminate and phase == "prefill",
         logits_processors=registry.offered(),
         keeps_tasks=True,
+        parks=engine.parks and config.max_parked > 0,
     )

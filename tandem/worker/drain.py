@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 
+from tandem.engine.base import EngineFigures
 from tandem.errors import EngineError, WorkerError
 from tandem.metrics import DrainMetrics
 from tandem.worker.core import events
 from tandem.worker.shell import Shell
 
 log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.1
+"""Between two looks at what is parked."""
 SETTLE_SECONDS = 10.0
 """For the engine to let go of what the end of the drain cut off; then the process ends anyway."""
 
 
 async def drain(
-    shell: Shell, engine: asyncio.Task[EngineError], *, seconds: float, measured: DrainMetrics
+    shell: Shell,
+    engine: asyncio.Task[EngineError],
+    *,
+    seconds: float,
+    figures: Callable[[], EngineFigures],
+    measured: DrainMetrics,
 ) -> None:
-    """Let open legs finish, fail those that take longer than `seconds`, and return at once where
-    the engine dies. The worker takes nothing new by now.
+    """Let open legs finish and parked KV be fetched, fail legs that take longer than `seconds`, and
+    return at once where the engine dies. The worker takes nothing new by now. `figures`: the
+    engine's.
     """
     measured.begin()
     log.info("draining", extra={"count": len(shell)})
+    ends_at = time.monotonic() + seconds
     await _idle_within(seconds, shell, engine)
+    # Engines say nothing of what they free.
+    while figures().parked and not engine.done() and time.monotonic() < ends_at:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_SECONDS)
     if len(shell) and not engine.done():
         measured.aborted = len(shell)
         log.warning("drain time ran out", extra={"count": measured.aborted})

@@ -12,7 +12,12 @@ from google.protobuf.message import DecodeError
 
 from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
-from tandem.errors import ContextLengthError, InvalidRequestError, UnknownModelError
+from tandem.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    UnknownModelError,
+    UnsupportedError,
+)
 from tandem.ids import TRACE_ID, counter
 from tandem.logits import embedding_bias
 from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
@@ -23,7 +28,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
-from tandem.worker import task_checks, task_sizes
+from tandem.worker import halves, task_checks, task_sizes
 from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
 
@@ -75,10 +80,13 @@ class Intake:
         reads_text: bool,
         forced: Sequence[LogitsProcessorEntry],
         spec_limits: SpecLimits = DEFAULT_LIMITS,
+        park_seconds: float = 0.0,
     ) -> None:
         """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
         `forced`: processors that every request gets, after its own.
-        `spec_limits`: of a request's own."""
+        `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
+        none.
+        """
         self._role = role
         self._model = model
         self._limits = limits
@@ -86,6 +94,7 @@ class Intake:
         self._reads_text = reads_text
         self._forced = tuple(forced)
         self._spec_limits = spec_limits
+        self._park_seconds = park_seconds
         self._specs = SpecReader(spec_limits)
         self._most_text = limits.context_length * tokenizer.longest_token
         self._next_request_id = counter()
@@ -137,6 +146,8 @@ class Intake:
             tenant=task.tenant,
             embedding_bias=task.embedding_bias if task.HasField("embedding_bias") else None,
             output_index=command.output_index,
+            park_seconds=self._park_seconds if command.context_only else 0.0,
+            parked=bool(command.task_digest),
         )
         shared = command.kept_task and not command.task
         own = 0 if shared else len(command.task) + read.size
@@ -146,8 +157,22 @@ class Intake:
             task=task,
             request=request,
             output=self._output(read),
+            parking=self._parking(command, task),
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
+
+    def _parking(
+        self, command: worker_pb2.StartLeg, task: common_pb2.Task
+    ) -> worker_pb2.LegParked | None:
+        """What the router is to be told of a context-only leg, but for the token. Raises
+        VoucherError for the second half of another request.
+        """
+        if command.task_digest:
+            halves.check(task, command.task_digest)
+        if not command.context_only:
+            return None
+        lease_ms = int(self._park_seconds * 1000)
+        return worker_pb2.LegParked(task_digest=halves.digest(task), lease_ms=lease_ms)
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):
@@ -165,6 +190,10 @@ class Intake:
             raise InvalidRequestError("a decode leg needs its prefill peer", param="kv_peer")
         if command.timeout_ms == 0:
             raise InvalidRequestError("a leg needs a deadline", param="timeout_ms")
+        if command.context_only and not self._park_seconds:
+            raise UnsupportedError("this worker parks no KV", param="type")
+        if command.task_digest and self._role is not Role.DECODE:
+            raise InvalidRequestError("only decode goes on from parked KV", param="task_digest")
 
     def _prompt(self, task: common_pb2.Task) -> array[int]:
         if bool(task.prompt_token_ids) == bool(task.prompt_text):

@@ -101,6 +101,12 @@ class WorkerCollector(Collector):
             "Sequences whose logits processors hold state.",
             figures.logits_states,
         )
+        yield self._gauge(
+            "tandem_worker_parked", "Prompts whose KV waits for a request to come.", figures.parked
+        )
+        yield self._gauge(
+            "tandem_worker_parked_bytes", "What the KV takes that waits so.", figures.parked_bytes
+        )
         yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 
     def _counters(self, figures: EngineFigures) -> Iterator[Metric]:

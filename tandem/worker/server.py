@@ -140,7 +140,7 @@ class Worker:
             self._phase,
             self._config,
             engine,
-            has_hook=self._hooks is not None,
+            has_hook=self._hooks is not None or self._parts.classifiers is not None,
             registry=self._registry,
         )
         self._make_service(engine)
@@ -213,6 +213,7 @@ class Worker:
                     self._config, self._registry, self._tokenizer, engine
                 ),
                 spec_limits=self._config.spec_limits(),
+                park_seconds=self._config.park_seconds if self._description.parks else 0.0,
             ),
             engine=self._engine,
             hooks=None if hooks is None else hooks.runs,
@@ -271,7 +272,13 @@ class Worker:
         await self._readiness.shut()
         self._shell.report_load()
         seconds = self._config.drain_seconds
-        await drain(self._shell, engine, seconds=seconds, measured=self._drained)
+        await drain(
+            self._shell,
+            engine,
+            seconds=seconds,
+            figures=self._engine.figures,
+            measured=self._drained,
+        )
 
     def _describe_now(self) -> worker_pb2.WorkerDescription:
         description = worker_pb2.WorkerDescription()

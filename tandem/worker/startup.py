@@ -58,6 +58,7 @@ def engine_settings(
         nodes=config.engine_nodes(),
         tls=tls,
         form_cache_bytes=config.form_cache_mb * 2**20,
+        parking=config.parking_limits(),
     )
 
 

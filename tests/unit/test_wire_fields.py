@@ -30,6 +30,7 @@ from router.permissions import Permissions
 from router.relay import Relay
 from router.server import build_core
 from router.servicer import RouterServicer
+from router.vouchers import Vouchers
 from router.workers import Workers
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
@@ -88,6 +89,16 @@ TASK = common_pb2.Task(
 FINGERPRINT = common_pb2.Fingerprint(model="m", engine="e")
 LIMITS = worker_pb2.Limits(max_sequences=8, context_length=100, vocabulary=100)
 LOAD = worker_pb2.Load(open_legs=1)
+VOUCHER = common_pb2.Voucher(
+    room=5,
+    kv_peer="k",
+    model="m",
+    task_digest=bytes(32),
+    first_token_ids=[1],
+    first_logprobs=[-1.0],
+    expires_unix_ms=2**60,
+)
+PARKED = worker_pb2.LegParked(token_ids=[1], logprobs=[-1.0], task_digest=bytes(32), lease_ms=9000)
 ERROR = common_pb2.Error(code="worker_error", message="m", phase=1, param="p")
 SUBMIT = router_pb2.Submit(
     first_sequence=1, n=1, trace_id=TRACE, model="m", timeout_ms=9000, task=b""
@@ -144,7 +155,8 @@ class Router:
 
     def __init__(self) -> None:
         self.config = RouterConfig(allow_reports=True, allow_external_scores=True)
-        self.relay = Relay(build_core(self.config))
+        self.vouchers = Vouchers(b"k" * 32)
+        self.relay = Relay(build_core(self.config), vouchers=self.vouchers)
         self.link = FrontendLink(1_000_000, ByteBudget())
         self.number = self.relay.frontend_up(self.link)
         self.workers = Workers(
@@ -227,6 +239,31 @@ async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message
     await router.bystander_goes_on()
 
 
+@cases(VOUCHER)
+async def test_a_voucher_s_fields_cost_its_own_request(router: Router, message: Any) -> None:
+    """Also where a router that was taken over has signed it."""
+    content = message.SerializeToString()
+    signature = router.vouchers._signature(content)
+    signed = common_pb2.SignedVoucher(voucher=content, signature=signature)
+    await use_voucher(router, signed.SerializeToString())
+
+
+@cases(common_pb2.SignedVoucher(voucher=b"v", signature=b"s"))
+async def test_what_is_no_voucher_costs_its_own_request(router: Router, message: Any) -> None:
+    await use_voucher(router, message.SerializeToString())
+
+
+async def use_voucher(router: Router, voucher: bytes) -> None:
+    submit = router_pb2.Submit(voucher=voucher)
+    submit.MergeFrom(SUBMIT)
+    servicer = RouterServicer(router.config, router.relay, router.workers)
+    link = FrontendLink(1_000_000, ByteBudget())
+    number = router.relay.frontend_up(link)
+    router.relay.handle(servicer._event(number, submit))
+    router.relay.frontend_down(number)
+    await router.bystander_goes_on()
+
+
 @cases(router_pb2.GenerateRequest(task=TASK, n=1, timeout_ms=9000))
 async def test_a_caller_s_fields_cost_its_own_call(router: Router, message: Any) -> None:
     answers = generate.Answers(1, 1_000, ByteBudget())
@@ -265,6 +302,7 @@ async def test_a_worker_s_description_costs_its_own_stream(
         {"started": worker_pb2.LegStarted(kv_bytes=1, kv_seconds=1)},
         {"verdict": worker_pb2.LegVerdict(terminate=True, reason="r")},
         {"closed": worker_pb2.LegClosed(outcome=4, reason="r", error=ERROR)},
+        {"parked": PARKED},
     ],
     ids=lambda event: next(iter(event)),
 )
@@ -318,7 +356,7 @@ FLEET = router_pb2.Fleet(
 )
 MESSAGE = router_pb2.RouterMessage(
     payload=b"",
-    ends=[router_pb2.SequenceEnd(sequence=1, error=ERROR, stop_reason="r")],
+    ends=[router_pb2.SequenceEnd(sequence=1, error=ERROR, stop_reason="r", voucher=b"v")],
     fleet=FLEET,
     part_worker=[1],
     part_bytes=[1],
@@ -585,6 +623,9 @@ def test_every_message_of_the_wire_is_tried() -> None:
             load=LOAD,
         ),
         worker_pb2.LegVerdict(reason="r"),
+        PARKED,
+        VOUCHER,
+        common_pb2.SignedVoucher(voucher=b"v"),
         worker_pb2.LegClosed(error=ERROR),
         MESSAGE,
         COLUMNS,

@@ -24,9 +24,10 @@ from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import Language
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions, parse
+from tandem.engine.sim.parking import Parking
 from tandem.engine.sim.runners import Troubles
 from tandem.engine.sim.scheduler import PHASES, Scheduler
-from tandem.errors import EngineError, InvalidRequestError
+from tandem.errors import EngineError, InvalidRequestError, VoucherError
 from tandem.kv_transfer.tasks import Tasks
 from tandem.logits import state
 from tandem.logits.model import Model
@@ -65,15 +66,18 @@ class SimEngine:
             fingerprint=self._fingerprint(),
             limits=started.limits,
             kv_endpoint=endpoint,
+            parks=self._role is Role.PREFILL,
             eos_token_ids=started.eos,
         )
 
     def submit(self, request: EngineRequest) -> None:
-        """Raises RequestError, and EngineError once closed."""
+        """Raises RequestError, ParkingFullError, and EngineError once closed."""
         if self._closed:
             raise EngineError("the engine is closed", phase=PHASES[self._role])
         started = self._running
         if started.scheduler.is_open(request.request_id, request.room):
+            if request.parked:
+                raise VoucherError("it is being used already", phase=PHASES[self._role])
             raise InvalidRequestError("the request or its room is open already", param="room")
         sequence = validation.checked(
             request,
@@ -113,6 +117,8 @@ class SimEngine:
             cpu_seconds=0.0 if started is None else started.model.cpu_seconds,
             logits_states=state.alive(),
             open_handovers=self.open_rooms,
+            parked=0 if started is None else len(started.parking),
+            parked_bytes=0 if started is None else started.parking.bytes,
         )
 
     async def close(self) -> None:
@@ -170,6 +176,8 @@ class SimEngine:
             context_length=limits.context_length,
         )
         model = SimModel(options, language, pool)
+        page_bytes = options.page_size * options.kv_bytes_per_token
+        parking = Parking(self._settings.parking, page_bytes=page_bytes)
         scheduler = Scheduler(
             self._role,
             options,
@@ -179,10 +187,11 @@ class SimEngine:
             handover=handover,
             troubles=self._troubles,
             mailbox=self._mailbox,
+            parking=parking,
         )
         steered = Model(**model_files.processor_facts(path))
         self._settings.registry.check_always(steered)
-        return _Started(limits, eos, language, pool, model, handover, scheduler, steered)
+        return _Started(limits, eos, language, pool, model, handover, scheduler, parking, steered)
 
     def _pages_are_back(self, pages: Sequence[int]) -> None:
         """No peer can write into them any more."""
@@ -221,5 +230,6 @@ class _Started:
     model: SimModel
     handover: Handover
     scheduler: Scheduler
+    parking: Parking
     steered: Model
     """As logits processors know it."""

@@ -98,7 +98,9 @@ class Handover:
             Export(
                 landed=landed_of(sequence),
                 pages=sequence.pages[: sequence.prompt_pages],
-                wait_seconds=self._options.handover_timeout_seconds,
+                wait_seconds=(
+                    sequence.request.park_seconds or self._options.handover_timeout_seconds
+                ),
                 settle=settle,
                 withheld=int(Fault.WITHHOLD in sequence.faults),
                 on_write=on_write,
@@ -122,6 +124,7 @@ class Handover:
                 pages=sequence.pages[: sequence.prompt_pages],
                 lease_seconds=self._options.handover_timeout_seconds,
                 settle=settle,
+                parked=request.parked,
             ),
         )
 

@@ -16,6 +16,7 @@ from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions
+from tandem.engine.sim.parking import Parking
 from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles
 from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
@@ -44,6 +45,7 @@ class Scheduler:
         handover: Handover,
         troubles: Troubles,
         mailbox: Mailbox,
+        parking: Parking,
     ) -> None:
         self._role = role
         self._phase = PHASES[role]
@@ -54,6 +56,7 @@ class Scheduler:
         self._handover = handover
         self._troubles = troubles
         self._mailbox = mailbox
+        self._parking = parking
         self._prefilling = PrefillRunner(
             model, troubles, computed=self._computed, failed=self._end_failed
         )
@@ -72,6 +75,9 @@ class Scheduler:
         return request_id in self._sequences or room in self._rooms
 
     def add(self, sequence: Sequence) -> None:
+        """Raises ParkingFullError where its KV may not be parked."""
+        if sequence.request.park_seconds:
+            self._parking.reserve(sequence)
         self._sequences[sequence.id] = sequence
         if sequence.request.room:
             self._rooms[sequence.request.room] = sequence
@@ -84,8 +90,11 @@ class Scheduler:
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)
+        reason = CancelledError("cancelled", phase=self._phase)
         if sequence is not None:
-            self._give_up(sequence, CancelledError("cancelled", phase=self._phase))
+            self._give_up(sequence, reason)
+        elif (room := self._parking.room(request_id)) is not None:
+            self._handover.sender.withdraw(room, reason)
 
     def admit(self) -> None:
         """First come, first served: who does not fit holds up those behind."""
@@ -121,10 +130,15 @@ class Scheduler:
             self._export(sequence)
 
     def _export(self, sequence: Sequence) -> None:
-        sequence.stage = SequenceStage.TRANSFER
+        settle = self._handed_over
+        if sequence.request.park_seconds:
+            self._park(sequence)
+            settle = self._taken
+        else:
+            sequence.stage = SequenceStage.TRANSFER
         self._handover.export(
             sequence,
-            settle=lambda result: self._handed_over(sequence, result),
+            settle=lambda result: settle(sequence, result),
             on_write=lambda: self._troubles.crash((sequence,), "transfer"),
         )
 
@@ -135,6 +149,18 @@ class Scheduler:
         token, logprobs = sequence.first_token, sequence.first_logprobs
         kv = self._measured(result)
         self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs, kv=kv)
+
+    def _park(self, sequence: Sequence) -> None:
+        """The request ends here, and its KV waits for another."""
+        self._parking.park(sequence)
+        self._leave(sequence)
+        token, logprobs = sequence.first_token, sequence.first_logprobs
+        self._mailbox.put([Delta(sequence.id, (token,), Ending.LENGTH, logprobs)])
+        self.admit()
+
+    def _taken(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+        """Parked KV was handed over, or is not to be."""
+        self._free(sequence)
 
     def _expect(self, sequence: Sequence) -> None:
         sequence.stage = SequenceStage.TRANSFER
@@ -218,7 +244,12 @@ class Scheduler:
             self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        """Free all that a sequence holds: queue place, pages, room and timers."""
+        """Free all that a sequence holds."""
+        self._leave(sequence)
+        self._free(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Free its queue place and its timers."""
         if sequence.stage is SequenceStage.QUEUED:
             self._queue.remove(sequence)
         else:
@@ -228,6 +259,10 @@ class Scheduler:
         sequence.stage = SequenceStage.ENDED
         sequence.stop_timers()
         del self._sequences[sequence.id]
+
+    def _free(self, sequence: Sequence) -> None:
+        """Free its pages and its room."""
+        self._parking.free(sequence)
         self._rooms.pop(sequence.request.room, None)
         pages, sequence.pages = sequence.pages, []
         self._pool.release(pages)

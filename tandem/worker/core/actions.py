@@ -31,8 +31,8 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class CancelEngine(msgspec.Struct, frozen=True):
-    """The engine is to let go of a request. It is asked once, and again after NotCancelled, which
-    is the answer where it cannot be asked.
+    """The engine is to let go of a request, or of KV that it parked for nobody. It is asked once,
+    and again after NotCancelled, which is the answer where it cannot be asked.
     """
 
     request_id: int

@@ -39,6 +39,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     task: common_pb2.Task
     request: EngineRequest
     output: Output
+    parking: worker_pb2.LegParked | None = None
+    """A context-only leg: what the router is to be told, but for the token."""
     own_bytes: int
     """What the leg keeps of its task by itself: nothing, where it shares one that is kept."""
 

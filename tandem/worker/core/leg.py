@@ -143,6 +143,11 @@ class Leg:
     """What a token costs that they hold."""
     straight: bool
     """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
+    parking: worker_pb2.LegParked | None = None
+    """A context-only leg: what the router is to be told before its end. Until then the KV that the
+    engine parks is of no use to anybody else."""
+    resumes: bool = False
+    """It goes on from parked KV, and its first token was shown in the first half."""
     stage: Stage = Stage.WAITING
     engine_holds: bool = True
     """The engine has not said yet that it let go of the request."""

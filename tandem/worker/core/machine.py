@@ -211,6 +211,8 @@ class Core:
             guard=guard,
             token_bytes=TOKEN_BYTES + ALTERNATIVE_BYTES * task.sampling.logprobs,
             straight=self._rules.shows and not judged and not event.output.cuts,
+            parking=event.parking,
+            resumes=bool(command.task_digest),
         )
         if command.hold_output:
             leg.hold()
@@ -294,7 +296,7 @@ class Core:
 
     def _engine_gone(self, event: events.EngineGone) -> None:
         for leg in list(self._open.values()):
-            leg.engine_holds = False
+            leg.engine_holds, leg.parking = False, None
             retryable = self._retryable(leg)
             self._end(leg, Closing(Outcome.FAILED, "", event.error, retryable, worker_died=True))
             self._close_if_let_go(leg)
@@ -436,7 +438,20 @@ class Core:
         if self._rules.shows and piece is not None and (piece.text or piece.token_ids):
             self._show(leg, piece.text, piece.token_ids, piece.extras)
         if last and leg.closing is not None:
+            if leg.parking is not None:
+                self._say_parked(leg, leg.parking, piece or _NOTHING)
             self._end(leg, leg.closing)
+
+    def _say_parked(self, leg: Leg, parking: worker_pb2.LegParked, piece: Piece) -> None:
+        """Hooks have ruled on the first token: where they did not end the request, whoever has the
+        router's word may have the KV.
+        """
+        end = leg.output.end
+        if end is not None and not end.terminated:
+            parking.token_ids.extend(piece.token_ids)
+            parking.logprobs.extend([logprob for logprob, _ in piece.extras or ()])
+            leg.say(worker_pb2.LegEvent(leg=leg.number, parked=parking))
+            leg.parking = None
 
     def _write_guarded(
         self, leg: Leg, guard: SequenceGuard, piece: Piece | None, last: bool
@@ -515,7 +530,7 @@ class Core:
         again = None
         if leg.closing is not None and leg.closing.outcome is Outcome.FINISHED:
             # Only where nothing was shown, which the settings see to, and no hook ended it.
-            again = self._rules.regeneration(leg, judgement)
+            again = None if leg.resumes else self._rules.regeneration(leg, judgement)
         if again is not None:
             again.spent_tokens = leg.spent_tokens + leg.output.completion_tokens
             overlay = common_pb2.Task(regeneration=again).SerializeToString()
@@ -554,6 +569,8 @@ class Core:
             leg.drop()
         if stage is not Stage.HELD and stage is not Stage.SILENCED:
             self._stop_judging(leg)
+        if leg.parking is not None and not leg.engine_holds:
+            self._actions.append(actions.CancelEngine(leg.request_id))
         leg.closing = closing
         if leg.held:
             self._move(leg, Stage.HELD)

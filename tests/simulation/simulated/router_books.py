@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from router.core.events import Submit
+from router.core.events import LegParked, Line, Submit
 from router.core.values import Phase, Profile
 from tandem.errors import TandemError
 
@@ -98,6 +98,8 @@ class SequenceBook:
     pair: PairBook | None = None
     avoided: PairBook | None = None
     failure: TandemError | None = None
+    parked: LegParked | None = None
+    """What its prefill leg has parked."""
     retries: int = 0
     regenerations: int = 0
     overlay: bytes = b""
@@ -164,6 +166,33 @@ class Books:
                             return first, second
         return None
 
+    def parkers(self, model: str) -> list[WorkerBook]:
+        """Prefill workers that may run a context-only request."""
+        return [
+            worker
+            for prefill, decode in self.groups(model)
+            for worker in prefill
+            if worker.profile.parks
+            and decode
+            and (worker.profile.has_hook or not any(each.profile.has_hook for each in decode))
+        ]
+
+    def keeper(self, kv_peer: str) -> WorkerBook | None:
+        found = (each for each in self.workers.values() if each.profile.kv_endpoint == kv_peer)
+        return next((each for each in found if each.profile.phase is Phase.PREFILL), None)
+
+    def decoders(self, kv_peer: str) -> list[WorkerBook]:
+        """Decode workers that can read the KV of a prefill worker."""
+        keeper = self.keeper(kv_peer)
+        return [
+            each
+            for each in self.workers.values()
+            if keeper is not None
+            and each.usable
+            and each.profile.phase is Phase.DECODE
+            and each.profile.fingerprint == keeper.profile.fingerprint
+        ]
+
     def elsewhere(self, worker: str, frontend: int, number: int) -> bool:
         """Whether a sequence is open, and decode's leg of it is not on that worker."""
         sequence = self.sequences.get((frontend, number))
@@ -177,11 +206,11 @@ class Books:
             for prefill, decode in self.groups(worker.profile.fingerprint.model)
         )
 
-    def waiting(self, model: str | None = None) -> list[SequenceBook]:
+    def waiting(self, line: Line | None = None) -> list[SequenceBook]:
         return [
             each
             for each in self.sequences.values()
-            if each.stage == "waiting" and model in (None, each.request.submit.model)
+            if each.stage == "waiting" and line in (None, each.request.submit.line)
         ]
 
     def note_fleet(self, now: float) -> None:

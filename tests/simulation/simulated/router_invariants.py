@@ -105,8 +105,9 @@ def _stage(sequence: Sequence) -> Iterator[str]:
         yield f"sequence {sequence.number} is queued and has legs"
     if stage is Stage.RETRYING and not legs:
         yield f"sequence {sequence.number} waits for legs that are closed"
-    if stage in (Stage.PREFILLING, Stage.DECODING) and sequence.decode is None:
-        yield f"sequence {sequence.number} runs without a decode leg"
+    alone = sequence.request.submit.context_only
+    if stage in (Stage.PREFILLING, Stage.DECODING) and (sequence.decode is None) is not alone:
+        yield f"sequence {sequence.number} runs without a decode leg, or with one too many"
 
 
 def _memory(state: State) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
-from router.core.values import Bounds, Phase
+from router.core.values import Bounds, Phase, Voucher
 from simulated.router_books import (
     Books,
     Key,
@@ -34,12 +34,15 @@ from tandem.errors import (
     DrainingError,
     HookError,
     InternalError,
+    InvalidRequestError,
     NoPairError,
     QueueFullError,
     RouterLostError,
     TandemError,
     TooLargeError,
     UnknownModelError,
+    UnsupportedError,
+    VoucherError,
     WorkerError,
     WorkerLostError,
 )
@@ -85,6 +88,8 @@ class RouterRules:
         """The worker that must be told of as a misfit, and of how many pairs."""
         self._worker_died: tuple[str, list[str]] | None = None
         """The worker that is to be said to have died, and of whose requests it may have."""
+        self._vouchers: dict[Key, Voucher] = {}
+        """What frontends must be given of sequences that have ended."""
         self._release: set[int] = set()
         self._overdue: set[int] = set()
         self._closed_requests: list[RequestBook] = []
@@ -102,6 +107,7 @@ class RouterRules:
             events.WorkerLoad: self._worker_load,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
+            events.LegParked: self._leg_parked,
             events.LegClosed: self._leg_closed,
             events.Tick: self._tick,
             events.Drain: self._drain,
@@ -109,6 +115,7 @@ class RouterRules:
         }
         self._judge: dict[type[Any], Callable[[Any], None]] = {
             actions.EndSequence: self._judge_end_sequence,
+            actions.GiveVoucher: self._judge_give_voucher,
             actions.StartLeg: self._judge_start_leg,
             actions.ReleaseLeg: self._judge_release_leg,
             actions.CancelLeg: self._judge_cancel_leg,
@@ -208,6 +215,10 @@ class RouterRules:
             return UnknownModelError.code if books.models else NoPairError.code
         if not books.pairs(submit.model):
             return NoPairError.code
+        if submit.half and submit.n != 1:
+            return InvalidRequestError.code
+        if submit.half and (code := self._half_refusal(submit)):
+            return code
         context = min(
             each.profile.context_length
             for group in books.groups(submit.model)
@@ -216,7 +227,7 @@ class RouterRules:
         )
         if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
             return ContextLengthError.code
-        starts = books.free_pairs(submit.model)
+        starts = self._starts_at_once(submit)
         waiting = [each.request.submit.tenant for each in books.waiting()]
         mine = waiting.count(submit.tenant) if submit.tenant else 0
         left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
@@ -225,6 +236,30 @@ class RouterRules:
         kept = {*books.requests.values(), *(leg.sequence.request for leg in books.legs.values())}
         tasks = sum(len(each.submit.task) for each in kept)
         return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
+
+    def _half_refusal(self, submit: events.Submit) -> str | None:
+        """Why a request of one phase cannot run, as the fleet is."""
+        books, voucher = self.books, submit.voucher
+        if voucher is None:
+            return None if books.parkers(submit.model) else UnsupportedError.code
+        rooms = {leg.room for leg in books.legs.values()}
+        known = voucher.model == submit.model and books.keeper(voucher.kv_peer) is not None
+        if not known or voucher.room in rooms:
+            return VoucherError.code
+        return None if books.decoders(voucher.kv_peer) else NoPairError.code
+
+    def _starts_at_once(self, submit: events.Submit) -> int:
+        waiting = self.books.waiting(submit.line)
+        if waiting and (submit.half or min(waiting, key=self.shares.turn).request.submit.half):
+            return 0
+        return self._free_slots(submit)
+
+    def _free_slots(self, submit: events.Submit) -> int:
+        if submit.voucher is not None:
+            return sum(each.free for each in self.books.decoders(submit.voucher.kv_peer))
+        if submit.context_only:
+            return sum(each.free for each in self.books.parkers(submit.model))
+        return self.books.free_pairs(submit.model)
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.books.requests.get((event.frontend, event.first_sequence))
@@ -333,6 +368,11 @@ class RouterRules:
         if leg := self._leg(event.worker, event.leg):
             self._verdict(leg, event.terminate, event.reason)
 
+    def _leg_parked(self, event: events.LegParked) -> None:
+        leg = self._leg(event.worker, event.leg)
+        if leg is not None and leg.phase is Phase.PREFILL:
+            leg.sequence.parked = event
+
     def _verdict(self, leg: LegBook, terminate: bool, reason: str) -> None:
         sequence = leg.sequence
         running = sequence.stage == "running"
@@ -345,7 +385,8 @@ class RouterRules:
         if sequence.judged or not running:
             return
         sequence.judged = True
-        if terminate and leg.worker.profile.propagate_terminate:
+        alone = sequence.request.submit.context_only
+        if terminate and (alone or leg.worker.profile.propagate_terminate):
             self._end_request(sequence.request, _END, reason)
         else:
             self._must_release(sequence)
@@ -400,7 +441,9 @@ class RouterRules:
     ) -> None:
         held = sequence.decode is not None and sequence.decode.held
         held = held and sequence.decode.number not in self._release
-        if closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
+        if sequence.request.submit.context_only and closed.outcome is Outcome.FINISHED:
+            self._context_closed(sequence, leg)
+        elif closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
             if held and leg.worker.profile.has_hook:
                 self._end(sequence, HookError.code)
             else:
@@ -410,10 +453,29 @@ class RouterRules:
         else:
             self._failed(sequence, closed)
 
+    def _context_closed(self, sequence: SequenceBook, leg: LegBook) -> None:
+        parked = sequence.parked
+        if leg.worker.profile.has_hook and not sequence.judged:
+            self._end(sequence, HookError.code)
+        elif parked is None:
+            self._end(sequence, WorkerError.code)
+        else:
+            self._vouchers[sequence.key] = Voucher(
+                leg.room,
+                leg.worker.profile.kv_endpoint,
+                sequence.request.submit.model,
+                parked.task_digest,
+                parked.token_ids,
+                parked.logprobs,
+            )
+            self._ended(sequence)
+
     def _decode_closed(
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
     ) -> None:
-        if closed.outcome is Outcome.REGENERATE:
+        if closed.outcome is Outcome.REGENERATE and sequence.request.submit.voucher:
+            self._end(sequence, WorkerError.code)
+        elif closed.outcome is Outcome.REGENERATE:
             if sequence.request.deaths >= 2:
                 self._end(sequence, WorkerLostError.code)
                 return
@@ -446,6 +508,7 @@ class RouterRules:
             self._again(sequence)
         elif (
             repeatable
+            and not sequence.request.submit.half
             and sequence.retries < self.bounds.max_retries
             and self.books.has_pair(model, sequence.pair)
         ):
@@ -473,8 +536,9 @@ class RouterRules:
     def _tick(self, event: events.Tick) -> None:
         for model, since in self.books.pairless.items():
             if self.now - since >= self.bounds.pair_wait_seconds:
-                for sequence in self.books.waiting(model):
-                    self._end(sequence, NoPairError.code)
+                for sequence in self.books.waiting():
+                    if sequence.request.submit.model == model:
+                        self._end(sequence, NoPairError.code)
 
     def _drain(self, event: events.Drain) -> None:
         self.books.draining = True
@@ -535,6 +599,9 @@ class RouterRules:
             self.fault(f"sequence {key} is ended twice, or never was")
             return
         expected = self._due.get(key)
+        if expected is None and sequence.stage == "waiting" and sequence.request.submit.half:
+            refusal = self._half_refusal(sequence.request.submit)
+            expected = None if refusal is None else (refusal, "")
         if expected is None and self._hopeless(sequence):
             assert sequence.failure is not None
             expected = sequence.failure.code, ""
@@ -563,7 +630,9 @@ class RouterRules:
         phase = worker.profile.phase
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output)
         self._start_rules(action, leg)
-        if phase is Phase.PREFILL:
+        if sequence.request.submit.half:
+            self._half_rules(action, sequence, leg)
+        elif phase is Phase.PREFILL:
             if worker not in self._preferred_prefill(sequence):
                 self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
             sequence.prefill = leg
@@ -593,6 +662,34 @@ class RouterRules:
             if (other.room == leg.room) != (other.sequence is sequence) or not leg.room:
                 self.fault(f"legs {other.number} and {leg.number}: rooms {other.room}, {leg.room}")
 
+    def _half_rules(self, action: actions.StartLeg, sequence: SequenceBook, leg: LegBook) -> None:
+        """What must be true of a leg that is all of its sequence, and of whose turn it is."""
+        submit, worker, books = sequence.request.submit, leg.worker, self.books
+        voucher = submit.voucher
+        kv_peer, digest, room = "", b"", leg.room
+        if voucher is None:
+            may = books.parkers(submit.model)
+            sequence.prefill = leg
+        else:
+            may = books.decoders(voucher.kv_peer)
+            kv_peer, digest, room = voucher.kv_peer, voucher.task_digest, voucher.room
+            sequence.decode = leg
+        if worker not in _preferred([each for each in may if each.free], None):
+            self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
+        told = action.context_only, action.kv_peer, action.task_digest, action.room
+        if told != (submit.context_only, kv_peer, digest, room) or action.hold_output:
+            self.fault(f"leg {leg.number} is told {told}")
+        self._turn_rules(sequence, None)
+        self._runs(sequence)
+
+    def _runs(self, sequence: SequenceBook) -> None:
+        sequence.stage, sequence.begun, sequence.begun_at = "running", True, self.now
+        sequence.parked = None
+        self.shares.begins(sequence)
+        submit = sequence.request.submit
+        self._begun.add((submit.trace_id, submit.first_sequence))
+        sequence.judged = sequence.shown = False
+
     def _pair_rules(
         self, action: actions.StartLeg, sequence: SequenceBook, decode: LegBook
     ) -> None:
@@ -614,18 +711,18 @@ class RouterRules:
         self._turn_rules(sequence, pair)
         if decode.worker not in self._preferred_decode(sequence, prefill.worker):
             self.fault(f"{sequence.key} is started on {decode.worker}, and a better one is free")
-        sequence.stage, sequence.pair, sequence.begun = "running", pair, True
-        sequence.begun_at = self.now
-        self.shares.begins(sequence)
-        submit = sequence.request.submit
-        self._begun.add((submit.trace_id, submit.first_sequence))
-        sequence.judged = sequence.shown = False
+        if action.context_only or action.task_digest:
+            self.fault(f"leg {decode.number} of a pair is told that it runs alone")
+        sequence.pair = pair
+        self._runs(sequence)
 
-    def _turn_rules(self, sequence: SequenceBook, pair: PairBook) -> None:
+    def _turn_rules(self, sequence: SequenceBook, pair: PairBook | None) -> None:
+        """`pair`: None where it starts without. Then it passes whoever avoids what is left."""
         turn = self.shares.turn
         mine = turn(sequence)
-        for other in self.books.waiting(sequence.request.submit.model):
-            if other is not sequence and turn(other) < mine and other.avoided != pair:
+        for other in self.books.waiting(sequence.request.submit.line):
+            passed = other.avoided == pair if pair else other.avoided is not None
+            if other is not sequence and turn(other) < mine and not passed:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
 
     def _preferred_prefill(self, sequence: SequenceBook) -> list[WorkerBook]:
@@ -648,6 +745,13 @@ class RouterRules:
                     free = [each for each in free if each is not avoided[1]]
                 return _preferred(free, avoided and avoided[1])
         return []
+
+    def _judge_give_voucher(self, action: actions.GiveVoucher) -> None:
+        key = action.frontend, action.sequence
+        if action.frontend not in self.books.frontends:
+            self.fault(f"frontend {action.frontend} is gone and is given a voucher")
+        if self._vouchers.pop(key, None) != action.voucher:
+            self.fault(f"{action.voucher} is given of sequence {key}")
 
     def _judge_release_leg(self, action: actions.ReleaseLeg) -> None:
         leg = self._leg(action.worker, action.leg)
@@ -725,6 +829,10 @@ class RouterRules:
                 self.fault(f"leg {number} is judged and not released")
         for number in self._overdue:
             self.fault(f"leg {number} is overdue and nobody says so")
+        for key in self._vouchers:
+            if key[0] in books.frontends:
+                self.fault(f"sequence {key} has ended, and leaves nothing")
+        self._vouchers.clear()
         for request in self._closed_requests:
             self.fault(f"nobody says that request {request.submit.trace_id} has ended")
         self._due.clear()
@@ -743,7 +851,7 @@ class RouterRules:
     def _conserve_work(self) -> None:
         """A free slot and a sequence that may have it never stand side by side."""
         asked = set()
-        for sequence in self.books.waiting():
+        for sequence in self._waiting_for_pairs():
             wanted = sequence.request.submit.model, sequence.avoided
             if wanted in asked:
                 continue
@@ -754,10 +862,26 @@ class RouterRules:
             elif self._hopeless(sequence) and self._is_next(sequence):
                 self.fault(f"{sequence.key} waits for another pair and there is none")
 
+    def _waiting_for_pairs(self) -> list[SequenceBook]:
+        """Those that no sequence of one phase is before. Such a one, where it is next, is judged
+        here.
+        """
+        found = []
+        lines = {each.request.submit.line for each in self.books.waiting()}
+        for line in lines:
+            for place, each in enumerate(sorted(self.books.waiting(line), key=self.shares.turn)):
+                submit = each.request.submit
+                if submit.half:
+                    if place == 0 and (self._half_refusal(submit) or self._free_slots(submit)):
+                        self.fault(f"{each.key} waits, and could start or never will")
+                    break
+                found.append(each)
+        return found
+
     def _is_next(self, sequence: SequenceBook) -> bool:
         """Those behind others are looked at when it is their turn."""
         return sequence is min(
-            self.books.waiting(sequence.request.submit.model), key=self.shares.turn
+            self.books.waiting(sequence.request.submit.line), key=self.shares.turn
         )
 
     def _know_fleet(self) -> None:

@@ -1,15 +1,16 @@
-"""What each key was given of each model, as an outsider reckons it: whose turn it is."""
+"""What each key was given in each line, as an outsider reckons it: whose turn it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from router.core.events import Line
 from simulated.router_books import SequenceBook
 
 
 @dataclass(slots=True)
-class ModelShares:
+class LineShares:
     given: dict[str, float] = field(default_factory=dict)
     """Seconds of slots by weight, of each key that waits, runs, or was given more than others."""
     running: dict[str, int] = field(default_factory=dict)
@@ -21,10 +22,10 @@ class ModelShares:
 class Shares:
     """Told of each sequence that begins to wait, begins to run, or leaves its slots."""
 
-    def __init__(self, waiting: Callable[[str], list[SequenceBook]]) -> None:
-        """`waiting`: the sequences that wait for a model now."""
+    def __init__(self, waiting: Callable[[Line], list[SequenceBook]]) -> None:
+        """`waiting`: the sequences that wait in a line now."""
         self._waiting = waiting
-        self._models: dict[str, ModelShares] = {}
+        self._lines: dict[Line, LineShares] = {}
 
     def turn(self, sequence: SequenceBook) -> tuple[int, float, int]:
         """Who comes first: by priority, by what their keys were given, by arrival."""
@@ -61,8 +62,8 @@ class Shares:
         if not waits and not shares.running.get(key) and shares.given[key] <= shares.level:
             del shares.given[key]
 
-    def _of(self, sequence: SequenceBook) -> ModelShares:
-        return self._models.setdefault(sequence.request.submit.model, ModelShares())
+    def _of(self, sequence: SequenceBook) -> LineShares:
+        return self._lines.setdefault(sequence.request.submit.line, LineShares())
 
     def _waiting_with(self, sequence: SequenceBook) -> list[SequenceBook]:
-        return self._waiting(sequence.request.submit.model)
+        return self._waiting(sequence.request.submit.line)

@@ -22,7 +22,7 @@ from simulated.words import Words
 from simulated.worker_rules import WorkerRules
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
-from tandem.engine.base import EngineDescription, Role
+from tandem.engine.base import EngineDescription, EngineFigures, Role
 from tandem.errors import EngineError
 from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
@@ -264,7 +264,13 @@ class WorkerProcess:
         self.shell.tell(events.Drain())
         self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
-        await drain(self.shell, never, seconds=seconds, measured=DrainMetrics("worker"))
+        await drain(
+            self.shell,
+            never,
+            seconds=seconds,
+            figures=EngineFigures,
+            measured=DrainMetrics("worker"),
+        )
         if self._idle_since is not None and self.dice.loop.time() > self._idle_since + MOST_PAUSE:
             self.dice.fault(f"{self.name} drains on, and nothing is open")
         self.shell.flush()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy
 import pytest
 
-from tandem.errors import RequestError
+from tandem.errors import NoPairError, RequestError
 from tandem.executor import (
+    ContextPhaseParams,
     ExecutorConfig,
     GuidedDecodingParams,
     GuideType,
@@ -38,6 +39,13 @@ def submission(**fields: Any) -> Submission:
     if asked.fault is not None:
         raise asked.fault
     return submissions.submission(7, asked.request, SERVED, ExecutorConfig(), seconds=5.0)
+
+
+def test_a_model_whose_workers_have_gone_is_not_the_request_s_fault() -> None:
+    request = Request([1, 2], max_tokens=3)
+    gone = router_pb2.ServedModel(name="tiny")
+    with pytest.raises(NoPairError):
+        submissions.submission(7, request, gone, ExecutorConfig(), seconds=5.0)
 
 
 def sampled(**config: Any) -> common_pb2.SamplingParams:
@@ -156,7 +164,17 @@ def test_log_probabilities_are_asked_for_without_alternatives() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY}, "type"),
+        ({"type": 1}, "type"),
+        ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY}, "context_phase_params"),
+        ({"context_phase_params": ContextPhaseParams([], 1, b"")}, "context_phase_params"),
+        ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
+          "context_phase_params": ContextPhaseParams([], 1)}, "context_phase_params"),
+        ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
+          "context_phase_params": ContextPhaseParams([], 1, b"\xff")}, "context_phase_params"),
+        ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
+          "context_phase_params": ContextPhaseParams([7], 1, b"")}, "context_phase_params"),
+        ({"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY,
+          "sampling_config": SamplingConfig(num_return_sequences=2)}, "num_return_sequences"),
         ({"end_id": VOCABULARY}, "end_id"),
         ({"stop_words": [[1], [2, VOCABULARY]]}, "stop_words"),
         ({"stop_words": [[]]}, "stop_words"),

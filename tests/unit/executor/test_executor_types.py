@@ -17,6 +17,7 @@ import tandem.executor
 from tandem.errors import ConfigError, UnsupportedError
 from tandem.executor import (
     BatchingType,
+    ContextPhaseParams,
     ExecutorConfig,
     FinishReason,
     GuidedDecodingParams,
@@ -36,9 +37,15 @@ from tandem.executor.threaded import Executor
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "executor" / "moving-from-tensorrt-llm.md"
 RESULT = Result(is_final=True, output_token_ids=[[1]], finish_reasons=[FinishReason.LENGTH])
-MADE: dict[str, Any] = {"Request": {"input_token_ids": [1], "max_tokens": 1}}
+PARAMS = ContextPhaseParams([7], 5, b"state")
+MADE: dict[str, Any] = {
+    "Request": {"input_token_ids": [1], "max_tokens": 1},
+    "ContextPhaseParams": {"first_gen_tokens": [1], "req_id": 1},
+}
 VALUES = (
     Request([1, 2], max_tokens=3, stop_words=[[4]], client_id=5),
+    Request([1], max_tokens=3, context_phase_params=PARAMS),
+    PARAMS,
     SamplingConfig(top_k=4, seed=1),
     OutputConfig(return_log_probs=True),
     GuidedDecodingParams(GuideType.REGEX, "a*"),

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.base import Delta, EngineDescription, EngineRequest, EngineSettings, Role
+from tandem.engine.base import (
+    Delta,
+    EngineDescription,
+    EngineRequest,
+    EngineSettings,
+    ParkingLimits,
+    Role,
+)
 from tandem.engine.sim import SimEngine
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
@@ -62,6 +69,8 @@ class Running:
         timeout_seconds: float = 60.0,
         logits: LogitsProcessorSpec | None = None,
         bias: common_pb2.EmbeddingBias | None = None,
+        park_seconds: float = 0.0,
+        parked: bool = False,
         **sampling: Any,
     ) -> int:
         sampling.setdefault("max_tokens", 12)
@@ -75,6 +84,8 @@ class Running:
             room=room,
             kv_peer=peer,
             timeout_seconds=timeout_seconds,
+            park_seconds=park_seconds,
+            parked=parked,
         )
         self.engine.submit(request)
         return number
@@ -120,7 +131,13 @@ async def start(model_path: Path) -> AsyncIterator[Start]:
     """Starts engines; at the end they are closed and must hold nothing."""
     running: list[Running] = []
 
-    async def start_one(role: Role, *, max_sequences: int = 256, **options: Any) -> Running:
+    async def start_one(
+        role: Role,
+        *,
+        max_sequences: int = 256,
+        parking: ParkingLimits = ParkingLimits(),  # noqa: B008 - it is frozen
+        **options: Any,
+    ) -> Running:
         registry = options.pop("registry", None) or Registry.builtin()
         engine = SimEngine(
             role,
@@ -131,6 +148,7 @@ async def start(model_path: Path) -> AsyncIterator[Start]:
                 host="127.0.0.1",
                 options={"step_ms": 1, "max_total_tokens": 65536, **options},
                 registry=registry,
+                parking=parking,
             ),
         )
         one = Running(engine, await engine.start())

@@ -185,6 +185,7 @@ class Bench:
         spans: LegSpans | None = None,
         parts: PhaseParts | None = None,
         max_held_bytes: int = DEFAULT_BYTES,
+        park_seconds: float = 0.0,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -215,6 +216,7 @@ class Bench:
                 tokenizer=tokenizer,
                 reads_text=bool(hook) or parts.classifiers is not None,
                 forced=() if forced is None else (forced,),
+                park_seconds=park_seconds,
             ),
             engine=self.engine,
             hooks=hooks,
@@ -256,6 +258,8 @@ class Bench:
         hold: bool = False,
         timeout_ms: int = 60_000,
         parent_span: int = 0,
+        context_only: bool = False,
+        task_digest: bytes = b"",
         task: dict[str, Any] | None = None,
         **sampling: Any,
     ) -> worker_pb2.StartLeg:
@@ -283,6 +287,8 @@ class Bench:
             task=message.SerializeToString(),
             hold_output=hold,
             parent_span=parent_span,
+            context_only=context_only,
+            task_digest=task_digest,
         )
 
     def step(self, *deltas: Delta) -> Said:
