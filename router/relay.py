@@ -227,27 +227,29 @@ class Relay:
         link.start(action)
 
     def _end_sequence(self, action: actions.EndSequence) -> None:
+        self._tell_end(action, lambda sink: sink.add_end(action))
+
+    def _give_voucher(self, action: actions.GiveVoucher) -> None:
+        self._tell_end(action, lambda sink: sink.add_voucher(action, self._signed(action)))
+
+    def _tell_end(
+        self, action: actions.EndSequence | actions.GiveVoucher, tell: Callable[[Sink], None]
+    ) -> None:
         """A frontend that is not told would wait until its deadline: it is told of an error, where
         what it is to be told cannot be said.
         """
         sink = self._frontends[action.frontend]
         try:
-            sink.add_end(action)
+            tell(sink)
         except Exception:
             log.exception("an end cannot be said as it is")
             error = InternalError("the router could not say how this sequence ended")
             sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
 
-    def _give_voucher(self, action: actions.GiveVoucher) -> None:
-        sink = self._frontends[action.frontend]
-        try:
-            assert self.vouchers is not None
-            left = max(0.0, action.expires_at - self._clock())
-            sink.add_voucher(action, self.vouchers.signed(action.voucher, lease_seconds=left))
-        except Exception:
-            log.exception("a voucher cannot be given")
-            error = InternalError("the router could not say how this sequence ended")
-            sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
+    def _signed(self, action: actions.GiveVoucher) -> bytes:
+        assert self.vouchers is not None
+        left = max(0.0, action.expires_at - self._clock())
+        return self.vouchers.signed(action.voucher, lease_seconds=left)
 
     def _request_ended(self, action: actions.RequestEnded) -> None:
         for address in action.workers:

@@ -351,7 +351,8 @@ class Lifecycle:
         sequence.begun_at = self.now
         sequence.stage = Stage.PREFILLING
         sequence.room = room
-        sequence.judged, sequence.left = False, None
+        sequence.judged = False
+        sequence.left = None
         self._state.rooms.add(room)
         self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
 

@@ -567,10 +567,10 @@ class Core:
             self._say_the_end(leg)
         else:
             leg.drop()
-        if stage is not Stage.HELD and stage is not Stage.SILENCED:
-            self._stop_judging(leg)
         if leg.parking is not None and not leg.engine_holds:
             self._actions.append(actions.CancelEngine(leg.request_id))
+        if stage is not Stage.HELD and stage is not Stage.SILENCED:
+            self._stop_judging(leg)
         leg.closing = closing
         if leg.held:
             self._move(leg, Stage.HELD)

@@ -21,6 +21,7 @@ from tandem.hooks.classifiers.sequence_guard import Question
 from tandem.hooks.classifiers.settings import ClassifierSettings, RegenerateSettings
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker import halves
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
 
@@ -249,6 +250,17 @@ def test_a_blocked_output_is_made_again_as_often_as_the_settings_say(
         )
         assert overlay.temperature == 0.5
         assert not overlay.HasField("top_p")
+
+
+def test_a_second_half_is_not_made_again(tokenizer: Tokenizer) -> None:
+    bench, _ = bench_of(tokenizer, hold_back="all", regenerate=AGAIN)
+    digest = halves.digest(common_pb2.Task.FromString(bench.command(1).task))
+    request = bench.start(task_digest=digest)
+    bench.step(delta(request, ids_of(tokenizer, "bad words"), Ending.LENGTH))
+    bench.shell.on_judgement(request, BLOCK)
+    said = bench.take()
+    assert said.closed(1).outcome == worker_pb2.LegClosed.OUTCOME_FINISHED
+    assert said.finishes(101)[0].withheld
 
 
 def test_what_a_hook_terminated_is_not_made_again(tokenizer: Tokenizer) -> None:

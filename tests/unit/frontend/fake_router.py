@@ -76,11 +76,19 @@ class Reply:
         self._stream.outbox.notify()
 
     def end(
-        self, *, output: int = 0, error: common_pb2.Error | None = None, stop_reason: str = ""
+        self,
+        *,
+        output: int = 0,
+        error: common_pb2.Error | None = None,
+        stop_reason: str = "",
+        voucher: bytes = b"",
     ) -> None:
         self._stream.ends.append(
             router_pb2.SequenceEnd(
-                sequence=self.first + output, error=error, stop_reason=stop_reason
+                sequence=self.first + output,
+                error=error,
+                stop_reason=stop_reason,
+                voucher=voucher,
             )
         )
         self._stream.outbox.notify()
