@@ -36,7 +36,7 @@ _FRONTEND = (
     " https_key"
 )
 _ROUTER = (
-    "discovery namespace prefill decode prefill_service decode_service"
+    "discovery namespace prefill decode prefill_service decode_service voucher_key_file"
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
 OWNED: dict[str, frozenset[str]] = {

@@ -120,12 +120,9 @@ class Lifecycle:
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
         sequence, submit = leg.sequence, leg.sequence.request.submit
-        if sequence.prefill is not leg or not submit.context_only:
-            return
-        kv_peer = leg.worker.profile.kv_endpoint
         voucher = Voucher(
             room=sequence.room,
-            kv_peer=kv_peer,
+            kv_peer=leg.worker.profile.kv_endpoint,
             model=submit.model,
             task_digest=event.task_digest,
             first_token_ids=event.token_ids,
@@ -213,7 +210,6 @@ class Lifecycle:
 
     def _context_closed(self, sequence: Sequence, leg: Leg) -> None:
         """All that there was to run has run."""
-        submit = sequence.request.submit
         if leg.worker.profile.has_hook and not sequence.judged:
             unjudged = HookError("the prefill worker gave no verdict of its hook")
             self._fail(sequence, unjudged, retryable=False)
@@ -221,8 +217,7 @@ class Lifecycle:
             error = WorkerError("the prefill worker does not say what it parked")
             self._fail(sequence, error, retryable=False)
         else:
-            if submit.frontend in self._state.frontends:
-                self.actions.append(sequence.left)
+            self.actions.append(sequence.left)
             self._ended(sequence, Outcome.FINISHED.value)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:

@@ -25,7 +25,13 @@ RESTRICTED = [
 SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
 EXTERNAL = {
     # Set -> what the operator says is there already.
-    "existing-secrets": {"Secret/pairs", "Secret/edge", "Secret/keys", "Secret/tenants"},
+    "existing-secrets": {
+        "Secret/pairs",
+        "Secret/edge",
+        "Secret/keys",
+        "Secret/tenants",
+        "Secret/vouchers",
+    },
     "gpu-rdma": {"PersistentVolumeClaim/models"},
     "hf-model": {"Secret/hub-token"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},

@@ -195,6 +195,8 @@ def _ports(name: str, component: str) -> list[dict[str, Any]]:
 
 
 def test_each_frontend_lets_its_part_of_a_key_s_limits_through(tmp_path: Path) -> None:
+    signing = settings("existing-secrets", "router", tmp_path)
+    assert signing.voucher_key_file == "/etc/tandem-voucher/voucher.key"
     made = settings("existing-secrets", "frontend", tmp_path)
     assert made.api_keys_file == "/etc/tandem-keys/keys.jsonl"
     assert made.key_limit_shares == 2

@@ -265,6 +265,17 @@ def test_neither_half_is_tried_on_other_workers(second: bool, error: Any, told: 
     assert b.at_rest()
 
 
+def test_what_an_attempt_left_that_a_worker_gave_up_is_not_given() -> None:
+    b = bench(2, 2)
+    b.submit(context_only=True)
+    (leg,) = b.of(actions.StartLeg)
+    b.feed(parked(leg))
+    b.close(leg, Outcome.FAILED, error=QueueFullError("x"), retryable=True)
+    (again,) = b.of(actions.StartLeg)
+    b.close(again)
+    assert b.ends() == [(1, "worker_error")]
+
+
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("error", [QueueFullError("x"), DrainingError("x")])
 def test_a_half_that_a_worker_did_not_begin_waits_for_another(second: bool, error: Any) -> None:

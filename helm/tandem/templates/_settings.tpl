@@ -57,6 +57,11 @@
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
 {{- end }}
+{{- with .Values.router.voucherKey }}
+{{- if .existingSecret }}
+{{- $settings = merge $settings (dict "voucher_key_file" (printf "/etc/tandem-voucher/%s" .key)) }}
+{{- end }}
+{{- end }}
 {{- /* What the frontends let clients ask for must pass the router. */}}
 {{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}
 {{- merge $settings .Values.router.config $permissions | toYaml }}
