@@ -16,7 +16,13 @@ from typing import NamedTuple, Protocol
 
 from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
-from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError
+from tandem.errors import (
+    InternalError,
+    QueueFullError,
+    SlowClientError,
+    TandemError,
+    WorkerError,
+)
 from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
@@ -256,10 +262,11 @@ class RequestState:
         self._end(Finish(choice, reason, stop_reason or None))
 
     def leave(self, sequence: int, voucher: bytes) -> None:
-        """A context-only request has what it asked for. Raises ValueError for another request."""
-        if not self.submission.context_only:
-            raise ValueError("a voucher of a request that asked for none")
-        self._end(Finish(sequence - self.base, "length", None, voucher=voucher))
+        """A context-only request has what it asked for; another fails."""
+        if self.submission.context_only:
+            self._end(Finish(sequence - self.base, "length", None, voucher=voucher))
+        else:
+            self.fail(WorkerError("The router ended the request with a voucher for another"))
 
     def _end(self, ending: Finish) -> None:
         """A choice has all it will have."""

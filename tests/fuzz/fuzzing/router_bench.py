@@ -17,6 +17,7 @@ from router.relay import Relay
 from router.server import build_core
 from router.servicer import RouterServicer
 from router.translate import profile
+from router.vouchers import KEY_BYTES, Vouchers
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -25,6 +26,7 @@ from .target import MODEL, FoundError
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 GOOD = 4_000_000_011
 """The sequence of the request that nobody may harm; no input has the number."""
+VOUCHERS = Vouchers(b"k" * KEY_BYTES)
 _QUIET_TURNS = 4
 _PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
@@ -71,7 +73,7 @@ class RouterBench:
             client_logits_processors=("forced_sequence",),
             allow_reports=True,
         )
-        self.relay = Relay(build_core(config))
+        self.relay = Relay(build_core(config), vouchers=VOUCHERS)
         self.servicer = RouterServicer(config, self.relay, NoWorkers())  # type: ignore[arg-type]
         self._links = {phase.value: WorkerLink() for phase in Phase}
         for phase in Phase:
@@ -89,6 +91,7 @@ class RouterBench:
             kv_endpoint="127.0.0.1:9",
             limits=worker_pb2.Limits(max_sequences=64, context_length=4096, vocabulary=2048),
             keeps_tasks=True,
+            parks=phase is Phase.PREFILL,
         )
         link = self._links[phase.value] = WorkerLink()
         self.relay.worker_up(phase.value, link, listed_as=phase, profile=profile(described))

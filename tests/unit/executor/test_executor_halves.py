@@ -79,7 +79,7 @@ async def test_the_second_half_shows_the_voucher_and_keeps_the_callback_s_id(sta
 
 @pytest.mark.parametrize(
     ("kind", "voucher", "code"),
-    [(FIRST, b"\xff", "worker_error"), (None, signed(7), "internal_error")],
+    [(FIRST, b"\xff", "worker_error"), (None, signed(7), "worker_error")],
 )
 async def test_a_router_that_says_nonsense_costs_its_own_request(
     start: Any, kind: Any, voucher: bytes, code: str

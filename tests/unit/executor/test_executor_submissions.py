@@ -29,6 +29,7 @@ VOCABULARY = 100
 SERVED = router_pb2.ServedModel(
     name="tiny", limits=worker_pb2.Limits(context_length=64, vocabulary=VOCABULARY)
 )
+STATE = common_pb2.SignedVoucher(signature=b"of a voucher without tokens").SerializeToString()
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
 
 
@@ -172,7 +173,9 @@ def test_log_probabilities_are_asked_for_without_alternatives() -> None:
         ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
           "context_phase_params": ContextPhaseParams([], 1, b"\xff")}, "context_phase_params"),
         ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
-          "context_phase_params": ContextPhaseParams([7], 1, b"")}, "context_phase_params"),
+          "context_phase_params": ContextPhaseParams([7], 1, STATE)}, "context_phase_params"),
+        ({"type": RequestType.REQUEST_TYPE_GENERATION_ONLY,
+          "context_phase_params": ContextPhaseParams([], 1, b"")}, "context_phase_params"),
         ({"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY,
           "sampling_config": SamplingConfig(num_return_sequences=2)}, "num_return_sequences"),
         ({"end_id": VOCABULARY}, "end_id"),

@@ -85,6 +85,7 @@ def _messages() -> Sequence[bytes]:
         router_pb2.RouterMessage(payload=joined),
         _of_two_workers(),
         router_pb2.RouterMessage(ends=[failed, withheld]),
+        router_pb2.RouterMessage(ends=[router_pb2.SequenceEnd(sequence=1, voucher=b"v")]),
         router_pb2.RouterMessage(payload=joined, ends=[failed], fleet=fleet()),
     ]
     return [message.SerializeToString() for message in messages]

@@ -10,9 +10,9 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from fuzzing.messages import spoil_message
-from fuzzing.router_bench import TRACE, AbortedError, Context, RouterBench, once
+from fuzzing.router_bench import TRACE, VOUCHERS, AbortedError, Context, RouterBench, once
 from fuzzing.target import MODEL, FoundError, Target
-from router.core.values import Phase
+from router.core.values import Phase, Voucher
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 _PATIENCE_SECONDS = 60.0
@@ -79,7 +79,7 @@ class WorkersSubject(RouterSubject):
     async def say(self, data: bytes) -> None:
         frame = worker_pb2.WorkerFrame.FromString(data)
         bench = self.bench
-        submits = [_submit(first) for first in (1, 4)]
+        submits = [*(_submit(first) for first in (1, 4)), _submit(7, n=1, context_only=True)]
         message = router_pb2.FrontendMessage(submit=submits)
         stream = bench.servicer.Connect(_open_stream(message, bench, frame), Context())  # type: ignore[arg-type]
         try:
@@ -124,6 +124,9 @@ def _messages() -> Sequence[bytes]:
     )
     messages = [router_pb2.FrontendMessage(submit=submits) for submits in kinds]
     messages.append(router_pb2.FrontendMessage(submit=[_submit(1)], cancel=[1, 9]))
+    signed = VOUCHERS.signed(Voucher(5, "127.0.0.1:9", MODEL, bytes(32)), lease_seconds=1e6)
+    halves = [_submit(1, n=1, context_only=True), _submit(2, n=1, voucher=signed)]
+    messages.append(router_pb2.FrontendMessage(submit=halves))
     return [message.SerializeToString() for message in messages]
 
 
@@ -159,10 +162,14 @@ def _frames() -> Sequence[bytes]:
         retryable=True,
     )
     finished = worker_pb2.LegClosed(outcome=worker_pb2.LegClosed.OUTCOME_FINISHED)
+    parked = worker_pb2.LegParked(
+        token_ids=[5], logprobs=[-0.5], task_digest=bytes(32), lease_ms=1000
+    )
     events = [
         worker_pb2.LegEvent(leg=3, started=worker_pb2.LegStarted(kv_bytes=5, kv_seconds=0.1)),
         worker_pb2.LegEvent(leg=4, verdict=worker_pb2.LegVerdict(terminate=True, reason="r")),
         *(worker_pb2.LegEvent(leg=5, closed=each) for each in (closed, failed, finished)),
+        worker_pb2.LegEvent(leg=5, parked=parked),
     ]
     load = worker_pb2.Load(open_legs=2, kv_tokens_used=3, kv_tokens_total=9)
     frames = [

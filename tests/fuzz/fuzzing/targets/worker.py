@@ -16,7 +16,8 @@ from fuzzing.target import MODEL_PATH, ROOT, FoundError, Target
 from tandem.engine.base import Delta, Ending
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker import halves
 from tandem.worker.servicer import WorkerServicer
 
 sys.path.append(str(ROOT / "tests" / "unit" / "worker"))
@@ -32,7 +33,9 @@ class WorkerSubject:
     """Each input is said on a stream of its own."""
 
     def __init__(self, tokenizer: Tokenizer, phase: Phase) -> None:
-        self._bench = Bench(tokenizer, phase=phase)
+        self._bench = Bench(
+            tokenizer, phase=phase, park_seconds=60.0 if phase == "prefill" else 0.0
+        )
         self._phase = phase
         self._servicer = WorkerServicer(
             shell=self._bench.shell,
@@ -97,6 +100,7 @@ def _commands() -> Sequence[bytes]:
     start = bench.command
     logits = {"processors": [{"name": "choice", "args_json": '{"texts":["a","b"]}'}]}
     task = start(1).task
+    digest = halves.digest(common_pb2.Task.FromString(task))
     kept = worker_pb2.KeptTask(number=3, task=task)
     of_kept = worker_pb2.StartLeg(
         leg=4, sequence=8, room=9, kv_peer="127.0.0.1:1", timeout_ms=100, kept_task=3
@@ -114,6 +118,8 @@ def _commands() -> Sequence[bytes]:
             start=[start(5, task={"prompt_token_ids": [], "prompt_text": "p"})]
         ),
         worker_pb2.WorkerCommand(keep=[kept], start=[of_kept], forget=[3], paired=True),
+        worker_pb2.WorkerCommand(start=[start(7, context_only=True)]),
+        worker_pb2.WorkerCommand(start=[start(8, task_digest=digest)]),
         worker_pb2.WorkerCommand(
             start=[
                 start(
