@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import random
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,9 +104,8 @@ def second_half(executor: Executor, params: ContextPhaseParams, **fields: Any) -
     return one(executor, type=SECOND, context_phase_params=params, **fields)
 
 
-def gauge(stack: SimStack, name: str) -> float:
-    """Of the prefill worker."""
-    launch = stack.stack.components["prefill_worker-0"].launch
+def gauge(stack: SimStack, name: str, worker: str = "prefill_worker-0") -> float:
+    launch = stack.stack.components[worker].launch
     with urllib.request.urlopen(f"http://{launch.metrics}/metrics", timeout=10) as response:
         return metric_sum(response.read().decode(), name, {})
 
@@ -309,7 +310,7 @@ def test_kv_that_nobody_fetches_is_freed_though_executor_and_router_have_died(
 
 
 @pytest.mark.promise("S6-190")
-def test_a_prefill_worker_keeps_no_more_than_it_may_and_waits_for_its_leases(
+def test_a_prefill_worker_keeps_no_more_than_it_may_and_what_it_kept_dies_with_it(
     tmp_path: Path,
 ) -> None:
     with halves_stack(tmp_path, prefill_worker={"max_parked": 2}) as running:
@@ -390,6 +391,41 @@ def test_what_decode_alone_would_judge_is_not_shown(tmp_path: Path) -> None:
     ):
         assert one(executor, type=FIRST).error_code == "unsupported_parameter"
         assert not one(executor).has_error()
+
+
+def test_whatever_threads_do_with_halves_each_ends_once_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    ends: list[str] = []
+
+    def work(executor: Executor, seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(40):
+            first = executor.enqueue_request(request(type=FIRST))
+            if rng.random() < 0.2:
+                executor.cancel_request(first)
+            result = responses_of(executor, first)[-1]
+            ends.append(result.error_code)
+            if result.has_error() or (params := result.result.context_phase_params) is None:
+                continue
+            asked = request(type=SECOND, context_phase_params=params, max_tokens=30)
+            seconds = [executor.enqueue_request(asked) for _ in range(rng.choice([0, 1, 1, 2]))]
+            if seconds and rng.random() < 0.3:
+                executor.cancel_request(seconds[0])
+            ends.extend(responses_of(executor, each)[-1].error_code for each in seconds)
+
+    with (
+        halves_stack(tmp_path, prefill_worker={"park_seconds": 2.0}) as running,
+        Executor(running.stack.components["router"].address) as executor,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        for done in [threads.submit(work, executor, seed) for seed in range(8)]:
+            done.result(10 * SECONDS)
+        assert set(ends) <= {"", "voucher_refused", "parking_full", "kv_transfer_failed"}
+        assert ends.count("") > 300
+        until(lambda: gauge(running, "tandem_worker_kv_tokens_used") == 0)
+        until(lambda: gauge(running, "tandem_worker_kv_tokens_used", "decode_worker-0") == 0)
+        assert parked(running) == 0
 
 
 PAGE = (ROOT / "docs" / "executor" / "context-only.md").read_text(encoding="utf-8")
