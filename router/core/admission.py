@@ -95,7 +95,7 @@ def _free_slots(state: State, submit: Submit) -> int:
     """How many sequences such as its could start now. Nobody passes one of one phase that is next,
     nor does such a one pass others.
     """
-    head = state.waiting.head(submit.line)
+    head = state.waiting.queue(submit).head()
     if head is not None and (submit.half or head.request.submit.half):
         return 0
     if submit.voucher is not None:

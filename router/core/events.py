@@ -4,8 +4,6 @@ back.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from router.core.values import Phase, Profile, Voucher
@@ -20,15 +18,6 @@ class FrontendUp(msgspec.Struct, frozen=True):
 
 class FrontendDown(msgspec.Struct, frozen=True):
     frontend: int
-
-
-class Line(NamedTuple):
-    """Sequences that wait for the same slots, and take turns. Lines come in the order in which they
-    are served.
-    """
-
-    model: str
-    decode_alone: bool
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +54,6 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     def half(self) -> bool:
         """Whether one phase of it runs alone."""
         return self.context_only or self.voucher is not None
-
-    @property
-    def line(self) -> Line:
-        """Where it waits for its turn."""
-        return Line(self.model, self.voucher is not None)
 
 
 class Cancel(msgspec.Struct, frozen=True):

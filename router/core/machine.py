@@ -11,12 +11,13 @@ from typing import Any
 
 from router.core import actions, admission, events, snapshot
 from router.core.actions import Action
-from router.core.events import Event, Line
+from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.values import Bounds, ServedModel
+from router.core.waiting import Queue
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -272,11 +273,11 @@ class Core:
 
     def _tick(self, _: events.Tick) -> None:
         wait = self.state.bounds.pair_wait_seconds
-        for line in self.state.waiting.lines():
-            since = self.state.fleet.models[line.model].pairless_since
+        for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
+            since = self.state.fleet.models[queue.model].pairless_since
             if since is not None and self._lifecycle.now - since >= wait:
                 error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
-                for sequence in self.state.waiting.of(line):
+                for sequence in queue.all():
                     self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:
@@ -292,22 +293,21 @@ class Core:
             self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:
-        """Start the heads of all lines as long as there are slots for them."""
+        """Start the heads of all queues as long as there are slots for them."""
         self._lifecycle.may_start = False
-        for line in self.state.waiting.lines():
-            if line.decode_alone:
-                self._start_decodes(line)
-            else:
-                self._start_pairs(line)
+        waiting = self.state.waiting
+        for queue in waiting.of_decode():
+            self._start_decodes(queue)
+        for queue in waiting.of_both():
+            self._start_pairs(queue)
 
-    def _start_pairs(self, line: Line) -> None:
+    def _start_pairs(self, queue: Queue) -> None:
         """A retry that only the pair it avoids has a place for lets the others pass, and keeps its
         turn.
         """
-        fleet, waiting = self.state.fleet, self.state.waiting
-        name = line.model
+        fleet, name = self.state.fleet, queue.model
         only_free: Pair | None = None
-        while sequence := waiting.head(line, passing=only_free):
+        while sequence := queue.head(passing=only_free):
             avoided = sequence.avoided
             if sequence.request.submit.context_only:
                 if not self._start_prefill(sequence, name):
@@ -332,9 +332,9 @@ class Core:
             return False
         return True
 
-    def _start_decodes(self, line: Line) -> None:
+    def _start_decodes(self, queue: Queue) -> None:
         """Those that go on from parked KV."""
-        while sequence := self.state.waiting.head(line):
+        while sequence := queue.head():
             submit = sequence.request.submit
             voucher = submit.voucher
             assert voucher is not None

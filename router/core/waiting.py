@@ -14,20 +14,19 @@ import bisect
 from collections.abc import Iterator
 from operator import attrgetter
 
-from router.core.events import Line
+from router.core.events import Submit
 from router.core.fleet import Pair
 from router.core.sequences import Sequence
 
 RUNNING_SECONDS = 1.0
 """What a sequence counts as long as it is not known how long it holds its slots."""
 MAX_DEBTS = 1_000
-"""Keys of a line that want nothing now and are still remembered to have been given more."""
+"""Keys of a queue that want nothing now and are still remembered to have been given more."""
 _RANK = attrgetter("rank")
-_DECODE_ALONE = attrgetter("decode_alone")
 
 
 class Account:
-    """What one key waits for, and was given, in one line."""
+    """What one key waits for, and was given, of one queue."""
 
     __slots__ = ("given", "line", "running", "weight")
 
@@ -49,9 +48,10 @@ class Account:
 
 
 class Queue:
-    """All that waits in one line."""
+    """All that waits for slots of one model: on both sides, or of decode alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
+        self.model = model
         self.accounts: dict[str, Account] = {}
         """One for every key that waits or runs, and for those in debt."""
         self.waiting: dict[str, Account] = {}
@@ -97,7 +97,7 @@ class Queue:
         account.running -= 1
         self._rest(submit.tenant, account)
 
-    def head(self, passing: Pair | None) -> Sequence | None:
+    def head(self, passing: Pair | None = None) -> Sequence | None:
         """Who is next, but for the sequences that avoid the pair `passing`."""
         best, turn = None, (0, 0.0, 0)
         for account in self.waiting.values():
@@ -109,6 +109,10 @@ class Queue:
                         best, turn = each, mine
                     break
         return best
+
+    def all(self) -> list[Sequence]:
+        """What waits, each key's in order."""
+        return [each for account in self.waiting.values() for each in account.line]
 
     def _rest(self, key: str, account: Account) -> None:
         """Forget a key that wants nothing and owes nothing, and of too many the oldest debt."""
@@ -124,63 +128,62 @@ class Queue:
 
 
 class Waiting:
-    """Holds at most what its owner lets in: `len` is the number of sequences over all lines."""
+    """Holds at most what its owner lets in: `len` is the number of sequences over all queues."""
 
     def __init__(self) -> None:
-        self._queues: dict[Line, Queue] = {}
-        """One for each line that something has waited in; only served models let requests in."""
+        self._of_both: dict[str, Queue] = {}
+        """One for each model that something has waited for; only served ones let requests in."""
+        self._of_decode: dict[str, Queue] = {}
+        """Likewise, of those that go on from parked KV."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        for queue in self._queues.values():
+        for queue in (*self._of_decode.values(), *self._of_both.values()):
             for account in queue.waiting.values():
                 yield from account.line
 
-    def lines(self) -> list[Line]:
-        """Those that something waits in. What needs decode alone goes first: it has had its turn
-        for prefill, and its KV takes room until decode fetches it.
-        """
-        found = [line for line, queue in self._queues.items() if queue.waiting]
-        return sorted(found, key=_DECODE_ALONE, reverse=True)
+    def of_both(self) -> list[Queue]:
+        """Where something waits for a pair, or for prefill alone."""
+        return [queue for queue in self._of_both.values() if queue.waiting]
 
-    def queue(self, line: Line) -> Queue:
-        queue = self._queues.get(line)
+    def of_decode(self) -> list[Queue]:
+        """Where something waits for decode alone. It goes first: it has had its turn for prefill,
+        and its KV takes room until decode fetches it.
+        """
+        return [queue for queue in self._of_decode.values() if queue.waiting]
+
+    def queue(self, submit: Submit) -> Queue:
+        """Where the sequences of a request wait."""
+        queues = self._of_both if submit.voucher is None else self._of_decode
+        queue = queues.get(submit.model)
         if queue is None:
-            queue = self._queues[line] = Queue()
+            queue = queues[submit.model] = Queue(submit.model)
         return queue
 
     def count_of(self, tenant: str) -> int:
         """How many sequences of a key wait."""
-        accounts = (queue.waiting.get(tenant) for queue in self._queues.values())
+        queues = (*self._of_decode.values(), *self._of_both.values())
+        accounts = (queue.waiting.get(tenant) for queue in queues)
         return sum(len(each.line) for each in accounts if each is not None)
 
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
-        self.queue(sequence.request.submit.line).add(sequence)
+        self.queue(sequence.request.submit).add(sequence)
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
         """It is not to run any more."""
-        self.queue(sequence.request.submit.line).remove(sequence)
+        self.queue(sequence.request.submit).remove(sequence)
         self._count -= 1
 
     def begin(self, sequence: Sequence) -> None:
         """It is started: its key pays for it."""
-        self.queue(sequence.request.submit.line).begin(sequence)
+        self.queue(sequence.request.submit).begin(sequence)
         self._count -= 1
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
-        self.queue(sequence.request.submit.line).settle(sequence, seconds)
-
-    def head(self, line: Line, *, passing: Pair | None = None) -> Sequence | None:
-        """Who is next, but for the sequences that avoid the pair `passing`."""
-        return self.queue(line).head(passing)
-
-    def of(self, line: Line) -> list[Sequence]:
-        """All that wait in a line, each key's in order."""
-        accounts = self.queue(line).waiting.values()
-        return [each for account in accounts for each in account.line]
+        self.queue(sequence.request.submit).settle(sequence, seconds)

@@ -31,7 +31,7 @@ def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -
 
 
 def queue(*waiting: Sequence) -> Queue:
-    made = Queue()
+    made = Queue("tiny")
     for each in waiting:
         made.add(each)
     return made
@@ -105,7 +105,7 @@ def test_a_key_that_wants_nothing_and_owes_nothing_is_forgotten() -> None:
 
 
 def test_debts_are_remembered_but_not_any_number_of_them() -> None:
-    made = Queue()
+    made = Queue("tiny")
     for number in range(MAX_DEBTS + 5):
         waiting = sequence(number, f"key{number}")
         made.add(waiting)

@@ -7,12 +7,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from router.core.events import LegParked, Line, Submit
+from router.core.events import LegParked, Submit
 from router.core.values import Phase, Profile
 from tandem.errors import TandemError
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""
+Line = tuple[str, bool]
+"""Who waits for the same slots: the model, and whether it needs decode alone."""
+
+
+def line_of(submit: Submit) -> Line:
+    return submit.model, submit.voucher is not None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -210,7 +216,7 @@ class Books:
         return [
             each
             for each in self.sequences.values()
-            if each.stage == "waiting" and line in (None, each.request.submit.line)
+            if each.stage == "waiting" and line in (None, line_of(each.request.submit))
         ]
 
     def note_fleet(self, now: float) -> None:

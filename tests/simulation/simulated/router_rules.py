@@ -23,6 +23,7 @@ from simulated.router_books import (
     RequestBook,
     SequenceBook,
     WorkerBook,
+    line_of,
 )
 from simulated.router_shares import Shares
 from tandem.byte_budget import DEFAULT_BYTES
@@ -249,7 +250,7 @@ class RouterRules:
         return None if books.decoders(voucher.kv_peer) else NoPairError.code
 
     def _starts_at_once(self, submit: events.Submit) -> int:
-        waiting = self.books.waiting(submit.line)
+        waiting = self.books.waiting(line_of(submit))
         if waiting and (submit.half or min(waiting, key=self.shares.turn).request.submit.half):
             return 0
         return self._free_slots(submit)
@@ -720,7 +721,7 @@ class RouterRules:
         """`pair`: None where it starts without. Then it passes whoever avoids what is left."""
         turn = self.shares.turn
         mine = turn(sequence)
-        for other in self.books.waiting(sequence.request.submit.line):
+        for other in self.books.waiting(line_of(sequence.request.submit)):
             passed = other.avoided == pair if pair else other.avoided is not None
             if other is not sequence and turn(other) < mine and not passed:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
@@ -867,7 +868,7 @@ class RouterRules:
         here.
         """
         found = []
-        lines = {each.request.submit.line for each in self.books.waiting()}
+        lines = {line_of(each.request.submit) for each in self.books.waiting()}
         for line in lines:
             for place, each in enumerate(sorted(self.books.waiting(line), key=self.shares.turn)):
                 submit = each.request.submit
@@ -881,7 +882,7 @@ class RouterRules:
     def _is_next(self, sequence: SequenceBook) -> bool:
         """Those behind others are looked at when it is their turn."""
         return sequence is min(
-            self.books.waiting(sequence.request.submit.line), key=self.shares.turn
+            self.books.waiting(line_of(sequence.request.submit)), key=self.shares.turn
         )
 
     def _know_fleet(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from router.core.events import Line
-from simulated.router_books import SequenceBook
+from simulated.router_books import Line, SequenceBook, line_of
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class Shares:
             del shares.given[key]
 
     def _of(self, sequence: SequenceBook) -> LineShares:
-        return self._lines.setdefault(sequence.request.submit.line, LineShares())
+        return self._lines.setdefault(line_of(sequence.request.submit), LineShares())
 
     def _waiting_with(self, sequence: SequenceBook) -> list[SequenceBook]:
-        return self._waiting(sequence.request.submit.line)
+        return self._waiting(line_of(sequence.request.submit))
