@@ -62,8 +62,9 @@ def parking_error(state: State, model: str) -> TandemError | None:
     if state.fleet.parkers(model):
         return None
     return UnsupportedError(
-        "context-only requests are not offered: no prefill worker parks KV, or its first token"
-        " would be shown where only decode's hooks and classifiers could judge it",
+        "context-only requests are not offered: no prefill worker parks KV (SGLang's do not), or"
+        " its first token would be shown where only decode's hooks and classifiers could judge it:"
+        " see docs/executor/context-only.md",
         param="type",
     )
 

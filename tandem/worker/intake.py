@@ -157,22 +157,22 @@ class Intake:
             task=task,
             request=request,
             output=self._output(read),
-            parking=self._parking(command, task),
+            parking=self._parking(command, read),
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
 
-    def _parking(
-        self, command: worker_pb2.StartLeg, task: common_pb2.Task
-    ) -> worker_pb2.LegParked | None:
+    def _parking(self, command: worker_pb2.StartLeg, read: ReadTask) -> worker_pb2.LegParked | None:
         """What the router is to be told of a context-only leg, but for the token. Raises
         VoucherError for the second half of another request.
         """
         if command.task_digest:
-            halves.check(task, command.task_digest)
+            halves.check(read.task, read.token_ids, command.task_digest)
         if not command.context_only:
             return None
-        lease_ms = int(self._park_seconds * 1000)
-        return worker_pb2.LegParked(task_digest=halves.digest(task), lease_ms=lease_ms)
+        return worker_pb2.LegParked(
+            task_digest=halves.digest(read.task, read.token_ids),
+            lease_ms=int(self._park_seconds * 1000),
+        )
 
     def _check_task(self, task: common_pb2.Task) -> None:
         if not TRACE_ID.fullmatch(task.trace_id):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -254,7 +255,8 @@ def test_a_blocked_output_is_made_again_as_often_as_the_settings_say(
 
 def test_a_second_half_is_not_made_again(tokenizer: Tokenizer) -> None:
     bench, _ = bench_of(tokenizer, hold_back="all", regenerate=AGAIN)
-    digest = halves.digest(common_pb2.Task.FromString(bench.command(1).task))
+    task = common_pb2.Task.FromString(bench.command(1).task)
+    digest = halves.digest(task, array("I", task.prompt_token_ids))
     request = bench.start(task_digest=digest)
     bench.step(delta(request, ids_of(tokenizer, "bad words"), Ending.LENGTH))
     bench.shell.on_judgement(request, BLOCK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -100,7 +101,7 @@ def _commands() -> Sequence[bytes]:
     start = bench.command
     logits = {"processors": [{"name": "choice", "args_json": '{"texts":["a","b"]}'}]}
     task = start(1).task
-    digest = halves.digest(common_pb2.Task.FromString(task))
+    digest = halves.digest(common_pb2.Task.FromString(task), array("I", [10, 11, 12]))
     kept = worker_pb2.KeptTask(number=3, task=task)
     of_kept = worker_pb2.StartLeg(
         leg=4, sequence=8, room=9, kv_peer="127.0.0.1:1", timeout_ms=100, kept_task=3
