@@ -41,4 +41,5 @@ def _attributes(event: SpanEvent) -> dict[str, Value]:
 
 
 def _workers(event: SpanEvent) -> dict[str, Value]:
-    return {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
+    names = {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
+    return {name: worker for name, worker in names.items() if worker}

@@ -119,7 +119,7 @@ class SpanEvent(NamedTuple):
     at: float
     name: Literal["pair_chosen", "retry", "regenerate"]
     prefill: str = ""
-    """pair_chosen: the names of its workers."""
+    """pair_chosen: the names of its workers; empty for a phase that does not run."""
     decode: str = ""
     code: str = ""
     """retry: why; an error's code."""
