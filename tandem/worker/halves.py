@@ -22,8 +22,17 @@ def digest(task: common_pb2.Task, token_ids: array[int]) -> bytes:
         cache_salt=task.cache_salt,
     )
     common.sampling.ClearField("max_tokens")
-    made = hashlib.sha256(token_ids.tobytes())
-    made.update(common.SerializeToString(deterministic=True))
+    bias = task.embedding_bias
+    made = hashlib.sha256()
+    # Long ones by themselves: to make a message of them costs more than to hash them.
+    for part in (
+        token_ids.tobytes(),
+        bias.token_ids,
+        bias.values,
+        common.SerializeToString(deterministic=True),
+    ):
+        made.update(len(part).to_bytes(8))
+        made.update(part)
     return made.digest()
 
 
@@ -31,6 +40,6 @@ def check(task: common_pb2.Task, token_ids: array[int], expected: bytes) -> None
     """Raises VoucherError where a task is not that of the first half."""
     if digest(task, token_ids) != expected:
         raise VoucherError(
-            "the request is not that of the first half: prompt, sampling, processors, salt and"
-            " tenant have to be the same"
+            "the request is not that of the first half: prompt, sampling, biases, processors, salt"
+            " and tenant have to be the same"
         )

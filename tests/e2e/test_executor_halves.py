@@ -165,6 +165,38 @@ def test_log_probabilities_are_those_of_the_whole(executor: Executor) -> None:
     assert second.log_probs == whole.log_probs
 
 
+def test_a_stop_word_that_begins_in_the_first_half_ends_the_second(executor: Executor) -> None:
+    answer = one(executor).result.output_token_ids[0][len(PROMPT) :]
+    words = [answer[:2]]
+    params = first_half(executor, stop_words=words)
+    result = second_half(executor, params, stop_words=words).result
+    assert result.output_token_ids == [[*PROMPT, *answer[:2]]]
+    assert result.finish_reasons == [FinishReason.STOP_WORDS]
+
+
+def test_each_half_says_where_its_time_went(tmp_path: Path) -> None:
+    output = OutputConfig(return_perf_metrics=True)
+    with (
+        halves_stack(tmp_path, router={"allow_reports": True}) as running,
+        Executor(running.stack.components["router"].address) as executor,
+    ):
+        first = one(executor, type=FIRST, output_config=output).result
+        params = first.context_phase_params
+        assert params is not None
+        second = second_half(executor, params, output_config=output).result
+    assert first.request_perf_metrics is not None
+    assert second.request_perf_metrics is not None
+    began = first.request_perf_metrics.timing_metrics
+    assert (began.first_scheduled_time, began.first_token_time) == (None, None)
+    timing = second.request_perf_metrics.timing_metrics
+    assert timing.first_scheduled_time is not None
+    assert timing.first_token_time is not None
+    assert timing.kv_cache_transfer_start is not None
+    assert timing.kv_cache_size
+    assert began.arrival_time < timing.arrival_time <= timing.first_scheduled_time
+    assert timing.kv_cache_transfer_start <= timing.first_token_time
+
+
 def test_the_second_half_streams(executor: Executor) -> None:
     expected = one(executor).result.output_token_ids[0][len(PROMPT) :]
     params = first_half(executor)
@@ -236,6 +268,8 @@ def test_a_stale_foreign_or_made_up_voucher_is_refused_and_the_good_one_serves(
         {"input_token_ids": [9, 9, 9, 9]},
         {"sampling_config": SamplingConfig(top_k=50, seed=7)},
         {"cache_salt_id": 9},
+        {"stop_words": [[5, 6]]},
+        {"embedding_bias": [5.0] * 300 + [0.0] * 1748},
         {"logits_post_processor_name": "count", "client_id": 5},
     ],
     ids=lambda fields: next(iter(fields)),

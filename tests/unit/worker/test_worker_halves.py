@@ -187,6 +187,7 @@ def test_decode_takes_the_same_request_as_its_second_half(tokenizer: Tokenizer) 
     assert not bench.engine.submitted[1].parked
 
 
+BIAS = common_pb2.EmbeddingBias(token_ids=bytes(4), values=bytes(4))
 PROCESSOR = common_pb2.LogitsProcessor(name="min_new_tokens", args_json='{"count": 2}')
 
 
@@ -198,10 +199,12 @@ PROCESSOR = common_pb2.LogitsProcessor(name="min_new_tokens", args_json='{"count
         ({"tenant": "b"}, {}),
         ({"cache_salt": "t"}, {}),
         ({"logits": common_pb2.LogitsSpec(processors=[PROCESSOR])}, {}),
+        ({"embedding_bias": BIAS}, {}),
         ({}, {"seed": 5}),
         ({}, {"temperature": 0.5}),
         ({}, {"logprobs": 1}),
         ({}, {"stop_token_ids": [3]}),
+        ({}, {"stop_words": [common_pb2.StopWord(token_id=[3, 4])]}),
         ({}, {"logit_bias": {3: 1.0}}),
     ],
 )
@@ -239,7 +242,8 @@ def test_every_field_of_a_task_is_in_the_digest_or_known_not_to_be() -> None:
             if first.message_type is not None:
                 getattr(getattr(changed, name), first.name).add()
             else:
-                setattr(getattr(changed, name), first.name, 9)
+                value = b"abcd" if first.cpp_type == first.CPPTYPE_STRING else 9
+                setattr(getattr(changed, name), first.name, value)
         elif field.is_repeated:
             continue  # the prompt, which is hashed by itself
         elif field.cpp_type == field.CPPTYPE_BOOL:
@@ -248,6 +252,15 @@ def test_every_field_of_a_task_is_in_the_digest_or_known_not_to_be() -> None:
             setattr(changed, name, "x")
         same = digest(changed) == digest(full)
         assert same is (name in OF_EACH_HALF or name == "prompt_text"), name
+
+
+@pytest.mark.parametrize("other", [(bytes(4), b"\0\0\x80?"), (b"\1\0\0\0", bytes(4))])
+def test_biases_are_compared_by_tokens_and_by_values(other: tuple[bytes, bytes]) -> None:
+    digests = {
+        digest(common_pb2.Task(embedding_bias={"token_ids": token_ids, "values": values}))
+        for token_ids, values in ((bytes(4), bytes(4)), other)
+    }
+    assert len(digests) == 2
 
 
 def digest(task: common_pb2.Task) -> bytes:
