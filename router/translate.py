@@ -50,6 +50,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         logits_processors=frozenset(description.logits_processors),
         keeps_tasks=description.keeps_tasks,
         parks=description.parks,
+        has_classifiers=description.has_classifiers,
         draining=description.load.draining,
     )
 

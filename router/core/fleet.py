@@ -171,16 +171,14 @@ class Fleet:
         return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
 
     def parkers(self, name: str) -> list[Worker]:
-        """Prefill workers of a model that may run a context-only request. Where decode judges
-        output, one without a hook may not: it would show what nobody has judged.
+        """Prefill workers of a model that may run a context-only request: not where it would show
+        what nobody has judged.
         """
         return [
             worker
             for group in self.models[name].groups.values()
             for worker in group.prefill
-            if worker.profile.parks
-            and group.decode
-            and (worker.profile.has_hook or not any(each.profile.has_hook for each in group.decode))
+            if worker.profile.parks and group.decode and _judges_enough(worker, group.decode)
         ]
 
     def pick_parker(self, name: str) -> Worker | None:
@@ -297,3 +295,13 @@ def _excluded(prefill: Worker, pair: Pair | None) -> list[Worker] | None:
 def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
     sound = [each for each in workers if not each.overdue] or workers
     return [each for each in sound if each is not avoided] or sound
+
+
+def _judges_enough(prefill: Worker, decode: Iterable[Worker]) -> bool:
+    """Whether a first token that prefill alone has judged may be shown: its hook stands for theirs,
+    and nothing for classifiers.
+    """
+    return not any(
+        each.profile.has_classifiers or (each.profile.has_hook and not prefill.profile.has_hook)
+        for each in decode
+    )

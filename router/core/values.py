@@ -66,6 +66,8 @@ class Profile:
     """A task that several legs run need be said to it only once."""
     parks: bool = False
     """Prefill: it can keep KV for a request to come."""
+    has_classifiers: bool = False
+    """Decode: they judge its output, as no prefill worker can. `has_hook` holds as well."""
     draining: bool = False
 
 

@@ -55,6 +55,7 @@ class WorkerDescription(_message.Message):
     LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     KEEPS_TASKS_FIELD_NUMBER: _builtins.int
     PARKS_FIELD_NUMBER: _builtins.int
+    HAS_CLASSIFIERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -70,6 +71,8 @@ class WorkerDescription(_message.Message):
     """WorkerCommand.keep may be used"""
     parks: _builtins.bool
     """prefill: StartLeg.context_only may be used"""
+    has_classifiers: _builtins.bool
+    """decode: classifiers judge its output, as no prefill worker can"""
     @_builtins.property
     def fingerprint(self) -> _common_pb2.Fingerprint: ...
     @_builtins.property
@@ -95,10 +98,11 @@ class WorkerDescription(_message.Message):
         logits_processors: _abc.Iterable[_builtins.str] | None = ...,
         keeps_tasks: _builtins.bool = ...,
         parks: _builtins.bool = ...,
+        has_classifiers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

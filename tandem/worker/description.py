@@ -19,6 +19,7 @@ def describe(
     engine: EngineDescription,
     *,
     has_hook: bool,
+    has_classifiers: bool,
     registry: Registry,
 ) -> worker_pb2.WorkerDescription:
     """All of it but the load. The fingerprint is the engine's, and the deployment's revision."""
@@ -32,7 +33,8 @@ def describe(
         fingerprint=fingerprint,
         kv_endpoint=engine.kv_endpoint,
         limits=engine.limits,
-        has_hook=has_hook,
+        has_hook=has_hook or has_classifiers,
+        has_classifiers=has_classifiers,
         propagate_terminate=config.propagate_terminate and phase == "prefill",
         logits_processors=registry.offered(),
         keeps_tasks=True,

@@ -140,7 +140,8 @@ class Worker:
             self._phase,
             self._config,
             engine,
-            has_hook=self._hooks is not None or self._parts.classifiers is not None,
+            has_hook=self._hooks is not None,
+            has_classifiers=self._parts.classifiers is not None,
             registry=self._registry,
         )
         self._make_service(engine)

@@ -162,14 +162,15 @@ def test_no_worker_that_parks_refuses_by_name() -> None:
 
 @pytest.mark.parametrize("first_hook", [False, True])
 @pytest.mark.parametrize("second_hook", [False, True])
+@pytest.mark.parametrize("classifiers", [False, True])
 def test_what_only_decode_judges_is_not_shown_by_prefill(
-    first_hook: bool, second_hook: bool
+    first_hook: bool, second_hook: bool, classifiers: bool
 ) -> None:
     b = Bench(0, 0)
     b.worker(Phase.PREFILL, parks=True, has_hook=first_hook)
-    b.worker(Phase.DECODE, has_hook=second_hook)
+    b.worker(Phase.DECODE, has_hook=second_hook or classifiers, has_classifiers=classifiers)
     b.submit(context_only=True)
-    refused = second_hook and not first_hook
+    refused = classifiers or (second_hook and not first_hook)
     assert b.ends() == ([(1, "unsupported_parameter")] if refused else [])
 
 

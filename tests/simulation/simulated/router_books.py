@@ -181,6 +181,7 @@ class Books:
             if worker.profile.parks
             and decode
             and (worker.profile.has_hook or not any(each.profile.has_hook for each in decode))
+            and not any(each.profile.has_classifiers for each in decode)
         ]
 
     def keeper(self, kv_peer: str) -> WorkerBook | None:
