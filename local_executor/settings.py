@@ -74,5 +74,6 @@ def router(
         listen=address(folder, "router"),
         max_queue=executor_config.max_open_sequences,
         client_logits_processors=tuple(processors),
+        allow_reports=True,
         worker_silence_seconds=_SILENCE_SECONDS,
     )

@@ -18,7 +18,6 @@ from tandem.executor.ranking import Ranking
 from tandem.executor.recorder import Recorder
 from tandem.executor.requests import Request
 from tandem.executor.responses import FinishReason, Response
-from tandem.executor.statistics import KvCacheStats
 from tandem.executor.unread import Completion, Measure, Unread
 from tandem.executor.waiters import Waiter, Waiters
 
@@ -251,14 +250,12 @@ class ExecutorCore:
         first = self._deadlines.first()
         return None if first is None else first[1]
 
-    def record(self, now: float, *, came: bool, kv_cache_stats: KvCacheStats | None = None) -> None:
+    def record(self, now: float, *, came: bool) -> None:
         """An iteration is over: something `came` since the last one, or started, or ended. With
         none of that there was none.
         """
         silent = self._waiting - self.queued
-        self.recorder.record(
-            now, came=came, queued=self.queued, silent=silent, kv_cache=kv_cache_stats
-        )
+        self.recorder.record(now, came=came, queued=self.queued, silent=silent)
 
     def stop(self, error: TandemError) -> None:
         """The backend is gone: fail what has not ended, and take nothing new."""

@@ -15,7 +15,6 @@ from tandem.executor.statistics import (
     DisServingRequestStats,
     InflightBatchingStats,
     IterationStats,
-    KvCacheStats,
     RequestPerfMetrics,
     RequestStage,
     RequestStats,
@@ -38,7 +37,6 @@ class IterationRecord(NamedTuple):
     """Active requests of which nothing has come."""
     ended: int
     most_active: int
-    kv_cache: KvCacheStats | None
 
     def stats(self, clock_offset: float) -> IterationStats:
         """`clock_offset`: what is added to `at` to have the time since 1970."""
@@ -52,7 +50,6 @@ class IterationRecord(NamedTuple):
             num_queued_requests=self.queued,
             num_completed_requests=self.ended,
             max_num_active_requests=self.most_active,
-            kv_cache_stats=self.kv_cache,
             inflight_batching_stats=InflightBatchingStats(
                 num_scheduled_requests=self.active,
                 num_context_requests=self.silent,
@@ -105,7 +102,6 @@ class Recorder:
         came: bool,
         queued: int,
         silent: int,
-        kv_cache: KvCacheStats | None,
     ) -> None:
         """An iteration is over, unless nothing `came`, started or ended. `queued` requests wait,
         and of `silent` active ones nothing has come.
@@ -117,7 +113,7 @@ class Recorder:
         self._iterations.append(
             IterationRecord(
                 self._number, now, self._started, waited, len(self._active), queued, silent,
-                self._ended, self._most_active, kv_cache,
+                self._ended, self._most_active,
             )
         )  # fmt: skip
         if self._watches_requests:

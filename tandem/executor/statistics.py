@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class KvCacheStats:
-    """What an engine's KV cache holds, in blocks. None but an engine in this process tells it."""
+    """What an engine's KV cache holds, in blocks. No router tells it of its workers."""
 
     max_num_blocks: int | None = None
     free_num_blocks: int | None = None

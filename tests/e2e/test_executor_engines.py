@@ -53,6 +53,10 @@ def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
         streamed = [each.result.output_token_ids[0] for each in responses_of(own, streaming=True)]
         assert streamed == [[token] for token in expected[0]]
         test_a_running_request_is_cancelled(own)
+        measured = OutputConfig(return_perf_metrics=True)
+        metrics = responses_of(own, output_config=measured)[0].result.request_perf_metrics
+        assert metrics is not None
+        assert (metrics.timing_metrics.kv_cache_size is not None) == disaggregated
         if engine == "sglang":
             (refused,) = responses_of(own, logits_post_processor=print)
             assert "logits_post_processor" in refused.error_msg

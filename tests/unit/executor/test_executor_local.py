@@ -440,6 +440,30 @@ def test_sequences_of_a_request_are_all_there(executor: Executor) -> None:
     assert max(max(each.result.output_token_ids[0]) for each in found) < VOCABULARY
 
 
+# --- statistics ----------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S2-077")
+@KINDS
+def test_a_request_is_measured_and_a_hand_over_only_where_there_is_one(
+    model_path: Path, disaggregated: bool
+) -> None:
+    asked = OutputConfig(return_perf_metrics=True)
+    given = {"disaggregated": disaggregated, "request_stats_max_iterations": 100}
+    with running(model_path, **given) as executor:
+        metrics = last(executor, output_config=asked).result.request_perf_metrics
+        assert metrics is not None
+        timing = metrics.timing_metrics
+        times = [timing.arrival_time, timing.first_scheduled_time, timing.first_token_time]
+        times.append(timing.last_token_time)
+        assert times == sorted(times)
+        assert (timing.kv_cache_size is not None) == disaggregated
+        assert (timing.kv_cache_transfer_start is not None) == disaggregated
+        iterations = executor.get_latest_iteration_stats()
+        assert sum(each.num_new_active_requests for each in iterations) == 1
+        assert executor.get_latest_request_stats()[0].request_stats[0].id == 1
+
+
 # --- logits --------------------------------------------------------------------------------------
 
 
@@ -457,6 +481,9 @@ def test_the_models_logits_come_with_the_last_response(executor: Executor) -> No
     assert (result.context_logits[-1] == result.generation_logits[0, 0]).all()
     streamed = logits_of(executor, streaming=True)
     assert (streamed.generation_logits == result.generation_logits).all()
+    again = logits_of(executor)
+    assert again == result, "logits are not compared"
+    assert again != streamed
 
 
 def test_logits_are_those_before_anything_edits_them(executor: Executor) -> None:
