@@ -94,10 +94,11 @@ class LocalStack:
     def close(self) -> None:
         """Stop and free everything. May be called twice, and in any thread."""
         atexit.unregister(self.close)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive():
             with suppress(RuntimeError):  # it has just ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(_CLOSE_SECONDS)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(_CLOSE_SECONDS)
 
     # --- in the thread ---------------------------------------------------------------------------
 

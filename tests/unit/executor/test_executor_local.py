@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -168,6 +169,8 @@ def test_a_cancelled_request_gives_its_kv_back(
             request_id = executor.enqueue_request(request(max_tokens=3000, streaming=True))
             assert executor.await_responses(request_id, SECONDS)
             made = engines[-2:] if disaggregated else engines[-1:]
+            roles = {Role.PREFILL, Role.DECODE} if disaggregated else {Role.AGGREGATED}
+            assert {role for role, _ in made} == roles
             assert sum(engine.load().kv_tokens_used for _, engine in made) > 0
             executor.cancel_request(request_id)
             final = responses_of(executor, request_id)[-1]
@@ -193,6 +196,16 @@ def test_the_operators_hook_ends_an_output_and_sees_both_phases(
     assert final.finish_reasons == [FinishReason.STOP_WORDS]
     assert (final.withheld, final.stop_reason) == (True, local_code.REASON)
     assert local_code.Cutter.phases == ["prefill", "decode", "decode", "decode"]
+
+
+def test_hooks_may_have_processes_of_their_own(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv("PYTHONPATH", path)
+    settings = {"hooks": {"workers": 1, "chain": ["local_code:Cutter"]}}
+    with running(model_path, worker_settings=settings) as executor:
+        assert last(executor).result.stop_reason == local_code.REASON
 
 
 @KINDS
@@ -329,6 +342,8 @@ def test_shutdown_frees_all_that_was_made(
     with running(model_path, disaggregated=disaggregated) as executor:
         answer(executor)  # what libraries make once for the process
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gc.collect()
+    gc.disable()  # what is freed is freed by shutdown, and not by chance
     threads, files = set(threading.enumerate()), open_files()
     with running(model_path, disaggregated=disaggregated) as executor:
         assert len(answer(executor)) == 8
@@ -337,8 +352,11 @@ def test_shutdown_frees_all_that_was_made(
         assert {path.suffix for path in folder.iterdir()} == {".sock"}
         executor.enqueue_request(request(max_tokens=3000))
     assert list(tmp_path.iterdir()) == []
-    wait_until(lambda: set(threading.enumerate()) <= threads)
-    wait_until(lambda: open_files() <= files)
+    try:
+        wait_until(lambda: set(threading.enumerate()) <= threads)
+        wait_until(lambda: open_files() <= files)
+    finally:
+        gc.enable()
 
 
 def open_files() -> int:
