@@ -409,27 +409,6 @@ def test_two_executors_of_one_process_do_not_meet(model_path: Path) -> None:
         assert len(answer(other)) == 8
 
 
-def test_a_fork_of_the_program_cannot_use_its_executor(executor: Executor) -> None:
-    read, write = os.pipe()
-    lock = executor._calls._lock
-    with lock:  # as a thread may hold it
-        child = os.fork()
-        if child == 0:
-            said = b"it passed"
-            try:
-                executor.enqueue_request(request())
-            except ShutDownError:
-                said = b"refused"
-            executor.shutdown()
-            os.write(write, said)
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == b"refused"
-    os.waitpid(child, 0)
-    assert len(answer(executor)) == 8, "the program's own goes on"
-
-
 def test_a_program_that_ends_without_shutdown_leaves_nothing(
     model_path: Path, tmp_path: Path
 ) -> None:
