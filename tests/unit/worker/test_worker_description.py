@@ -17,7 +17,7 @@ from tandem.worker.config import WorkerConfig
 @pytest.mark.promise("S6-190")
 @pytest.mark.parametrize(("hook", "classifiers"), [*product([False, True], repeat=2)])
 def test_routers_are_told_who_judges(model_path: Path, hook: bool, classifiers: bool) -> None:
-    engine = EngineDescription(common_pb2.Fingerprint(), worker_pb2.Limits())
+    engine = EngineDescription(fingerprint=common_pb2.Fingerprint(), limits=worker_pb2.Limits())
     said = description.describe(
         "decode",
         WorkerConfig(model_path=model_path),
