@@ -309,7 +309,7 @@ async def test_a_router_that_no_longer_says_anything_is_given_up(serve: Serve) -
     assert error_of(await had) == (503, "router_lost", None)
     assert (await service.frontend.chat()).status_code == 200
     assert len(second.replies) == 1
-    assert await service.frontend.metric(RECONNECTS, cause="lost") == 2
+    assert await service.frontend.metric(RECONNECTS, cause="lost") >= 2
 
 
 async def test_a_router_that_says_something_now_and_then_stays(serve: Serve) -> None:
