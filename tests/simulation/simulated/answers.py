@@ -24,7 +24,11 @@ def judge_answer(answer: Answer, *, hasty: bool, faulty: bool, misled: bool) -> 
     if why := _broken_error(answer):
         raise BrokenRule(f"request {request.number}: {why}")
     for choice in range(0 if misled and not finished else request.prompts * request.n):
-        if why := _Choice(answer, choice, hasty=hasty).broken():
+        judged = _Choice(answer, choice, hasty=hasty)
+        # The end that a router tells says no number of rows, which then could be wrong.
+        if misled and judged.end is not None and judged.end.reason == "content_filter":
+            continue
+        if why := judged.broken():
             raise BrokenRule(f"request {request.number}, choice {choice}: {why}")
     if finished and (why := _broken_whole(answer, faulty=faulty)):
         raise BrokenRule(f"request {request.number}: {why}")

@@ -84,7 +84,7 @@ def _garbling(source: random.Random, plan: Plan) -> None:
     garbler, sound = _alike(decode, 2, slots=8)
     plan.workers = [replace(prefill, slots=8), replace(garbler, quirk="garbles"), sound]
     plan.frontends = plan.routers = 1
-    plan.garbles = 0.22
+    plan.garbles = 0.18
     plan.eject_after = source.choice((EJECT_AFTER, EJECT_AFTER, 0))
     plan.fault_seconds = source.choice((60.0, 0.3))
     judged = decode.judged

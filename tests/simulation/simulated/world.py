@@ -287,7 +287,7 @@ class World:
         """All workers of one kind; some come back soon, some late."""
         if living := self._living():
             kind = self.dice.random.choice(living).spec
-            back = self.dice.random.choice((0.3, 0.3, 0.3, 7.0))
+            back = self.dice.random.choice((0.3, 0.3, 0.3, 0.3, 7.0))
             for worker in living:
                 if (worker.spec.model, worker.spec.phase) == (kind.model, kind.phase):
                     worker.die()
