@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from mutants.table import faults, load
 from mutants.trial import Result, run
 
-SEEDS = 300
+SEEDS = 600
 """Runs of the simulation that a mutant must survive before the tests are asked."""
 SHARE = 0.9
 """What the simulation alone must kill of the mutants in code that it runs."""
