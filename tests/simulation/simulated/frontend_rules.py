@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
+from tandem.errors import DrainingError
 from tandem.v1 import router_pb2
 from tandem.wire.columns import parse
 
@@ -30,6 +31,8 @@ class StreamBook:
 
     submitted: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    """Sequences that its router, which drains, has not begun."""
     drains_since: float | None = None
     has_pair: bool = False
     """Its router has said that it has one, and has not taken that back."""
@@ -120,6 +123,8 @@ class FrontendRules:
                 book.has_pair = True
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()
+        drained = (end for end in message.ends if end.error.code == DrainingError.code)
+        book.refused.update(end.sequence for end in drained)
         book.unreadable.update(_unreadable(message))
 
     def over(self, frontend: FrontendProcess, answer: Answer) -> None:
@@ -181,7 +186,10 @@ class FrontendRules:
             choices = range(first - state.base, first - state.base + state.n)
             if all(choice in answer.ends for choice in choices):
                 continue
-            told = first in self._book(call).cancelled
+            book = self._book(call)
+            if not book.refused.isdisjoint(range(first, first + state.n)):
+                continue
+            told = first in book.cancelled
             if answer.left and not told:
                 self._fault(f"{frontend.name} does not cancel {first}, whose client has gone")
 
