@@ -26,6 +26,8 @@ Item: TypeAlias = router_pb2.Submit | int
 """What one event is made of: a cancel is a number."""
 MAX_NAME_CHARACTERS = 512
 """The longest name of a model."""
+MAX_TOKENIZER_CHARACTERS = 64
+"""A SHA-256 in hexadecimal digits."""
 
 
 def read_submit(
@@ -44,6 +46,8 @@ def read_submit(
     voucher: Voucher | None = None
     try:
         check_names(message.trace_id, message.model)
+        if len(message.tokenizer_sha256) > MAX_TOKENIZER_CHARACTERS:
+            raise InvalidRequestError("that is no hash of a tokenizer", param="tokenizer_sha256")
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
         permissions.check(message.task)
@@ -52,6 +56,7 @@ def read_submit(
         fault = error
         message.trace_id = message.trace_id if ids.TRACE_ID.fullmatch(message.trace_id) else ""
         message.model = message.model[:MAX_NAME_CHARACTERS]
+        message.tokenizer_sha256 = ""
     return translate.submit(
         frontend,
         message,

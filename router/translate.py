@@ -80,6 +80,7 @@ def submit(
         first_sequence=message.first_sequence,
         n=message.n,
         model=message.model,
+        tokenizer_sha256=message.tokenizer_sha256,
         timeout_seconds=min(message.timeout_ms / 1000, max_timeout_seconds),
         task=message.task,
         prompt_tokens=message.prompt_tokens,

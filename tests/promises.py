@@ -950,6 +950,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-194",
+        "Given workers of one model with different tokenizers, then a prompt's token ids run on "
+        "those of the tokenizer that made them alone, and neither waits for the other.",
+        ours=True,
+    ),
+    Promise(
         "S6-190",
         "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
         "given KV that nobody fetches, then its lease ends and its bounds hold.",

@@ -163,6 +163,7 @@ class Preprocessor:
             id=id,
             trace_id=trace_id,
             model=self._config.model_name,
+            tokenizer_sha256=self._tokenizer.sha256,
             prompts=prompts,
             n=request.n or 1,
             sampling=_sampling(request, limits, logprobs),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from router.core.events import Submit
+from router.core.sequences import Request
 from router.core.state import State
-from router.core.values import Voucher
-from tandem.byte_budget import Allotment
+from router.core.values import Edition, Voucher
 from tandem.errors import (
     DrainingError,
     InvalidRequestError,
@@ -21,22 +21,23 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
 
 
-def refusal(state: State, submit: Submit, allotment: Allotment) -> TandemError | None:
-    """Why the request is not admitted; None: it is, and `allotment` has its task."""
+def refusal(state: State, request: Request) -> TandemError | None:
+    """Why it is not admitted; None: it is, and its allotment has its task."""
+    submit = request.submit
     if state.draining:
         return DrainingError("the router is shutting down")
     if submit.fault is not None:
         return submit.fault
     if too_large := _size_error(submit, state.bounds.max_fanout_bytes):
         return too_large
-    models = state.fleet.models
-    model = models.get(submit.model)
-    if model is None and models:
+    fleet = state.fleet
+    if fleet.editions and not fleet.serves(submit.model):
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
-    if model is None or not model.served.ready_pairs:
+    mine = fleet.editions.get(request.edition)
+    if mine is None or not mine.served.ready_pairs:
         return NoPairError("no matching prefill and decode workers are ready")
-    context = model.served.context_length
-    if submit.half and (error := _half_error(state, submit)):
+    context = mine.served.context_length
+    if submit.half and (error := _half_error(state, request)):
         return error
     too_long = context_error(submit.prompt_tokens, submit.max_tokens, context)
     if too_long and submit.prompt_tokens:
@@ -48,18 +49,27 @@ def refusal(state: State, submit: Submit, allotment: Allotment) -> TandemError |
         places -= state.waiting.count_of(submit.tenant)
     too_many = submit.n - places
     # What starts at once takes no place in the queue.
-    if too_many > 0 and too_many > _free_slots(state, submit):
+    if too_many > 0 and too_many > _free_slots(state, request):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
     try:
-        allotment.admit(len(submit.task))
+        request.allotment.admit(len(submit.task))
     except QueueFullError as full:
         return full
     return None
 
 
-def parking_error(state: State, model: str) -> TandemError | None:
-    """Why no worker may run a context-only request of a model; None: some may."""
-    if state.fleet.parkers(model):
+def edition(state: State, submit: Submit) -> Edition:
+    """What the request is of. Parked KV says it where the request does not."""
+    if submit.voucher is not None and not submit.tokenizer_sha256:
+        keeper = state.fleet.keeper(submit.voucher.kv_peer)
+        if keeper is not None and keeper.profile.fingerprint.model == submit.model:
+            return keeper.profile.fingerprint.edition
+    return state.fleet.edition(submit.model, submit.tokenizer_sha256)
+
+
+def parking_error(state: State, edition: Edition) -> TandemError | None:
+    """Why no worker may run a context-only request of an edition; None: some may."""
+    if state.fleet.parkers(edition):
         return None
     return UnsupportedError(
         "context-only requests are not offered: no prefill worker parks KV (SGLang's do not), or"
@@ -69,14 +79,17 @@ def parking_error(state: State, model: str) -> TandemError | None:
     )
 
 
-def voucher_error(state: State, model: str, voucher: Voucher) -> TandemError | None:
+def voucher_error(state: State, request: Request, voucher: Voucher) -> TandemError | None:
     """Why nothing can go on from a voucher that this deployment signed; None: as far as the router
     knows it can.
     """
-    if voucher.model != model:
+    if voucher.model != request.submit.model:
         return VoucherError("it is of another model")
-    if state.fleet.keeper(voucher.kv_peer) is None:
+    keeper = state.fleet.keeper(voucher.kv_peer)
+    if keeper is None:
         return VoucherError("the worker that kept its KV is gone")
+    if keeper.profile.fingerprint.edition != request.edition:
+        return VoucherError("it is of workers with another tokenizer")
     if voucher.room in state.rooms:
         return VoucherError("it is being used already")
     if not state.fleet.decoders(voucher.kv_peer):
@@ -84,26 +97,28 @@ def voucher_error(state: State, model: str, voucher: Voucher) -> TandemError | N
     return None
 
 
-def _half_error(state: State, submit: Submit) -> TandemError | None:
+def _half_error(state: State, request: Request) -> TandemError | None:
+    submit = request.submit
     if submit.n != 1:
         return InvalidRequestError("a request whose phases run apart has one output", param="n")
     if submit.voucher is None:
-        return parking_error(state, submit.model)
-    return voucher_error(state, submit.model, submit.voucher)
+        return parking_error(state, request.edition)
+    return voucher_error(state, request, submit.voucher)
 
 
-def _free_slots(state: State, submit: Submit) -> int:
+def _free_slots(state: State, request: Request) -> int:
     """How many sequences such as its could start now. Nobody passes one of one phase that is next,
     nor does such a one pass others.
     """
-    head = state.waiting.queue(submit).head()
+    submit = request.submit
+    head = state.waiting.queue(request).head()
     if head is not None and (submit.half or head.request.submit.half):
         return 0
     if submit.voucher is not None:
         return sum(each.free for each in state.fleet.decoders(submit.voucher.kv_peer))
     if submit.context_only:
-        return sum(each.free for each in state.fleet.parkers(submit.model))
-    return state.fleet.free_pairs(submit.model)
+        return sum(each.free for each in state.fleet.parkers(request.edition))
+    return state.fleet.free_pairs(request.edition)
 
 
 def _size_error(submit: Submit, max_fanout_bytes: int) -> TooLargeError | None:

@@ -27,6 +27,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     first_sequence: int
     n: int
     model: str
+    tokenizer_sha256: str = ""
+    """Its prompt's token ids are of this tokenizer; empty: of the workers', whichever it is."""
     timeout_seconds: float
     task: bytes
     prompt_tokens: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from router.core.values import Fingerprint, Phase, Profile, ServedModel
+from router.core.values import Edition, Fingerprint, Phase, Profile, ServedModel
 from router.policies import Policy
 
 PolicyFactory = Callable[[], Policy]
@@ -82,67 +82,83 @@ class Group:
         return pair.prefill in self.prefill and pair.decode in self.decode
 
 
-class ModelFleet:
-    def __init__(self, name: str, policy: Policy) -> None:
-        self.name = name
+class EditionFleet:
+    """The workers of one edition: its groups differ in what KV is like, not in what tokens mean."""
+
+    def __init__(self, edition: Edition, policy: Policy) -> None:
+        self.edition = edition
         self.policy = policy
         self.groups: dict[Fingerprint, Group] = {}
-        self.served = ServedModel(name=name)
+        self.served = _served(edition, ())
         self.pairless_since: float | None = None
 
 
 class Fleet:
-    """Policies are made afresh for each model (prefill) and each fingerprint (decode), so that the
-    traffic of one model does not turn the round of another.
+    """Policies are made afresh for each edition (prefill) and each fingerprint (decode), so that
+    the traffic of one does not turn the round of another.
     """
 
     def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
         self.workers: dict[str, Worker] = {}
-        self.models: dict[str, ModelFleet] = {}
+        self.editions: dict[Edition, EditionFleet] = {}
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
 
     def served(self) -> tuple[ServedModel, ...]:
-        """Every model seen since the start; one without a ready pair is not servable now."""
-        return tuple(self.models[name].served for name in sorted(self.models))
+        """Every edition seen since the start; one without a ready pair is not servable now."""
+        return tuple(self.editions[each].served for each in sorted(self.editions))
+
+    def serves(self, model: str) -> bool:
+        """Whether it has known a worker of the model."""
+        return any(each.model == model for each in self.editions)
+
+    def edition(self, model: str, tokenizer_sha256: str) -> Edition:
+        """Which one a request is of; one that names no tokenizer, that with the most ready pairs.
+        It may be one that no worker is of.
+        """
+        if not tokenizer_sha256:
+            mine = sorted(each for each in self.editions if each.model == model)
+            if mine:
+                return max(mine, key=lambda each: self.editions[each].served.ready_pairs)
+        return Edition(model, tokenizer_sha256)
 
     def regroup(self, now: float) -> None:
         """Take a change of the workers in. Costs a pass over all of them; changes are rare."""
-        for model in self.models.values():
-            for group in model.groups.values():
+        for mine in self.editions.values():
+            for group in mine.groups.values():
                 group.prefill.clear()
                 group.decode.clear()
         for worker in sorted(self.workers.values(), key=lambda each: each.key):
             group = self._group(worker.profile.fingerprint)
             if not (worker.defect() or worker.draining):
                 (group.prefill if worker.phase is Phase.PREFILL else group.decode).append(worker)
-        for model in self.models.values():
-            model.groups = {
+        for mine in self.editions.values():
+            mine.groups = {
                 print_: group
-                for print_, group in model.groups.items()
+                for print_, group in mine.groups.items()
                 if group.prefill or group.decode
             }
-            model.served = self._describe(model)
-            if model.served.ready_pairs:
-                model.pairless_since = None
-            elif model.pairless_since is None:
-                model.pairless_since = now
+            mine.served = _served(mine.edition, mine.groups.values())
+            if mine.served.ready_pairs:
+                mine.pairless_since = None
+            elif mine.pairless_since is None:
+                mine.pairless_since = now
 
-    def free_pairs(self, name: str) -> int:
-        """Sequences of a model that could start now."""
+    def free_pairs(self, edition: Edition) -> int:
+        """Sequences of an edition that could start now."""
         return sum(
             min(_free_slots(group.prefill), _free_slots(group.decode))
-            for group in self.models[name].groups.values()
+            for group in self.editions[edition].groups.values()
         )
 
-    def has_pair(self, name: str, *, other_than: Pair | None) -> bool:
+    def has_pair(self, edition: Edition, *, other_than: Pair | None) -> bool:
         """Whether a pair takes work, busy or not, beside the given one."""
         return any(
             group.pairs() > (other_than is not None and group.holds(other_than))
-            for group in self.models[name].groups.values()
+            for group in self.editions[edition].groups.values()
         )
 
-    def pick(self, name: str, *, other_than: Pair | None) -> Pair | None:
+    def pick(self, edition: Edition, *, other_than: Pair | None) -> Pair | None:
         """A pair with a free slot on both sides, by the policies; None where there is none.
 
         `other_than` is never picked, and neither of its workers where others are free. Workers that
@@ -150,7 +166,7 @@ class Fleet:
         """
         decodes_of: dict[str, tuple[Group, list[Worker]]] = {}
         prefills: list[Worker] = []
-        for group in self.models[name].groups.values():
+        for group in self.editions[edition].groups.values():
             decodes = [each for each in group.decode if each.free]
             if not decodes:
                 continue
@@ -163,28 +179,28 @@ class Fleet:
         if len(decodes_of) > 1:
             prefills.sort(key=_KEY)
         avoided = None if other_than is None else other_than.prefill
-        prefill = self.models[name].policy.choose(_preferred(prefills, avoided))
+        prefill = self.editions[edition].policy.choose(_preferred(prefills, avoided))
         group, decodes = decodes_of[prefill.key]
         if other_than is not None and prefill is other_than.prefill:
             decodes = [each for each in decodes if each is not other_than.decode]
         avoided = None if other_than is None else other_than.decode
         return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
 
-    def parkers(self, name: str) -> list[Worker]:
-        """Prefill workers of a model that may run a context-only request: not where it would show
-        what nobody has judged.
+    def parkers(self, edition: Edition) -> list[Worker]:
+        """Prefill workers of an edition that may run a context-only request: not where it would
+        show what nobody has judged.
         """
         return [
             worker
-            for group in self.models[name].groups.values()
+            for group in self.editions[edition].groups.values()
             for worker in group.prefill
             if worker.profile.parks and group.decode and _judges_enough(worker, group.decode)
         ]
 
-    def pick_parker(self, name: str) -> Worker | None:
+    def pick_parker(self, edition: Edition) -> Worker | None:
         """One of them with a free slot, by the policy; None where there is none."""
-        free = sorted((each for each in self.parkers(name) if each.free), key=_KEY)
-        return self.models[name].policy.choose(_preferred(free, None)) if free else None
+        free = sorted((each for each in self.parkers(edition) if each.free), key=_KEY)
+        return self.editions[edition].policy.choose(_preferred(free, None)) if free else None
 
     def keeper(self, kv_peer: str) -> Worker | None:
         """The connected prefill worker that hands over there, draining or not."""
@@ -250,37 +266,36 @@ class Fleet:
         return None if keeper is None else self._known_group(keeper.profile.fingerprint)
 
     def _known_group(self, fingerprint: Fingerprint) -> Group | None:
-        model = self.models.get(fingerprint.model)
-        return None if model is None else model.groups.get(fingerprint)
+        mine = self.editions.get(fingerprint.edition)
+        return None if mine is None else mine.groups.get(fingerprint)
 
     def _group(self, fingerprint: Fingerprint) -> Group:
-        model = self.models.get(fingerprint.model)
-        if model is None:
-            model = self.models[fingerprint.model] = ModelFleet(
-                fingerprint.model, self._prefill_policy()
-            )
-        group = model.groups.get(fingerprint)
+        edition = fingerprint.edition
+        mine = self.editions.get(edition)
+        if mine is None:
+            mine = self.editions[edition] = EditionFleet(edition, self._prefill_policy())
+        group = mine.groups.get(fingerprint)
         if group is None:
-            group = model.groups[fingerprint] = Group(self._decode_policy())
+            group = mine.groups[fingerprint] = Group(self._decode_policy())
         return group
 
-    def _describe(self, model: ModelFleet) -> ServedModel:
-        ready = [group for group in model.groups.values() if group.pairs()]
-        workers = [each for group in ready for each in (*group.prefill, *group.decode)]
-        if not workers:
-            last = model.served
-            return ServedModel(name=model.name, tokenizer_sha256=last.tokenizer_sha256)
-        profiles = [each.profile for each in workers]
-        names = frozenset.intersection(*(each.logits_processors for each in profiles))
-        return ServedModel(
-            name=model.name,
-            tokenizer_sha256=profiles[0].fingerprint.tokenizer_sha256,
-            max_sequences=min(each.max_sequences for each in profiles),
-            context_length=min(each.context_length for each in profiles),
-            vocabulary=min(each.vocabulary for each in profiles),
-            ready_pairs=sum(group.pairs() for group in ready),
-            logits_processors=tuple(sorted(names)),
-        )
+
+def _served(edition: Edition, groups: Iterable[Group]) -> ServedModel:
+    """What frontends are told of an edition."""
+    ready = [group for group in groups if group.pairs()]
+    profiles = [each.profile for group in ready for each in (*group.prefill, *group.decode)]
+    if not profiles:
+        return ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
+    names = frozenset.intersection(*(each.logits_processors for each in profiles))
+    return ServedModel(
+        name=edition.model,
+        tokenizer_sha256=edition.tokenizer_sha256,
+        max_sequences=min(each.max_sequences for each in profiles),
+        context_length=min(each.context_length for each in profiles),
+        vocabulary=min(each.vocabulary for each in profiles),
+        ready_pairs=sum(group.pairs() for group in ready),
+        logits_processors=tuple(sorted(names)),
+    )
 
 
 def _free_slots(workers: list[Worker]) -> int:

@@ -242,7 +242,6 @@ class Lifecycle:
         no pair out. A phase that runs alone is not tried again elsewhere: whoever asked for it can.
         """
         request = sequence.request
-        model = request.submit.model
         repeatable = retryable and sequence.stage is Stage.PREFILLING
         if repeatable and request.deaths >= MOST_DEATHS:
             told = WorkerLostError(_CONDEMNED) if isinstance(error, DrainingError) else error
@@ -257,7 +256,7 @@ class Lifecycle:
             repeatable
             and not request.submit.half
             and sequence.retries < self._state.bounds.max_retries
-            and self._state.fleet.has_pair(model, other_than=sequence.pair)
+            and self._state.fleet.has_pair(request.edition, other_than=sequence.pair)
         ):
             sequence.retries += 1
             self._state.counts.retries += 1

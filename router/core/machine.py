@@ -16,7 +16,7 @@ from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
-from router.core.values import Bounds, ServedModel
+from router.core.values import Bounds, Edition, ServedModel
 from router.core.waiting import Queue
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -150,14 +150,15 @@ class Core:
             return
         now = self._lifecycle.now
         allotment = self.state.budget.allotment()
-        request = Request(submit, now, now + submit.timeout_seconds, submit.n, allotment)
+        edition = admission.edition(self.state, submit)
+        request = Request(submit, edition, now, now + submit.timeout_seconds, submit.n, allotment)
         request.number = next(self._shared_tasks) if submit.n > 1 else 0
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
             sequence.span_events = [] if submit.first_span else None
             request.sequences.append(sequence)
-        if error := admission.refusal(self.state, submit, allotment):
+        if error := admission.refusal(self.state, request):
             self._lifecycle.refuse(request, error)
             return
         requests.update(dict.fromkeys(numbers, request))
@@ -274,7 +275,7 @@ class Core:
     def _tick(self, _: events.Tick) -> None:
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
-            since = self.state.fleet.models[queue.model].pairless_since
+            since = self.state.fleet.editions[queue.edition].pairless_since
             if since is not None and self._lifecycle.now - since >= wait:
                 error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
                 for sequence in queue.all():
@@ -305,28 +306,28 @@ class Core:
         """A retry that only the pair it avoids has a place for lets the others pass, and keeps its
         turn.
         """
-        fleet, name = self.state.fleet, queue.model
+        fleet, edition = self.state.fleet, queue.edition
         only_free: Pair | None = None
         while sequence := queue.head(passing=only_free):
             avoided = sequence.avoided
             if sequence.request.submit.context_only:
-                if not self._start_prefill(sequence, name):
+                if not self._start_prefill(sequence, edition):
                     break
-            elif pair := fleet.pick(name, other_than=avoided):
+            elif pair := fleet.pick(edition, other_than=avoided):
                 self._lifecycle.start(sequence, pair)
-            elif avoided and not fleet.has_pair(name, other_than=avoided):
+            elif avoided and not fleet.has_pair(edition, other_than=avoided):
                 # No other pair is left.
                 self._lifecycle.end(sequence, error=sequence.failure)
-            elif fleet.free_pairs(name):
+            elif fleet.free_pairs(edition):
                 only_free = avoided
             else:
                 break
 
-    def _start_prefill(self, sequence: Sequence, name: str) -> bool:
+    def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
         """Whether a context-only sequence has left the queue."""
-        if worker := self.state.fleet.pick_parker(name):
+        if worker := self.state.fleet.pick_parker(edition):
             self._lifecycle.start_prefill(sequence, worker)
-        elif error := admission.parking_error(self.state, name):
+        elif error := admission.parking_error(self.state, edition):
             self._lifecycle.end(sequence, error=error)
         else:
             return False
@@ -335,10 +336,9 @@ class Core:
     def _start_decodes(self, queue: Queue) -> None:
         """Those that go on from parked KV."""
         while sequence := queue.head():
-            submit = sequence.request.submit
-            voucher = submit.voucher
+            voucher = sequence.request.submit.voucher
             assert voucher is not None
-            if error := admission.voucher_error(self.state, submit.model, voucher):
+            if error := admission.voucher_error(self.state, sequence.request, voucher):
                 self._lifecycle.end(sequence, error=error)
             elif worker := self.state.fleet.pick_decoder(voucher.kv_peer):
                 self._lifecycle.start_decode(sequence, worker, voucher)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
-from router.core.values import Phase, SpanEvent
+from router.core.values import Edition, Phase, SpanEvent
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 
@@ -39,6 +39,7 @@ class Stage(enum.Enum):
 @dataclass(slots=True, eq=False)
 class Request:
     submit: Submit
+    edition: Edition
     arrived: float
     deadline: float
     open: int

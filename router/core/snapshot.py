@@ -38,7 +38,7 @@ class Snapshot:
     frontends: int
     draining: bool
     ready_pairs: int
-    """Matching pairs that take work, over all models."""
+    """Matching pairs that take work, over all editions."""
     workers: tuple[WorkerSnapshot, ...]
 
 
@@ -51,7 +51,7 @@ def take(state: State) -> Snapshot:
         open_sequences=state.open_sequences,
         frontends=len(state.frontends),
         draining=state.draining,
-        ready_pairs=sum(model.served.ready_pairs for model in fleet.models.values()),
+        ready_pairs=sum(each.served.ready_pairs for each in fleet.editions.values()),
         workers=tuple(
             WorkerSnapshot(
                 address=worker.key,

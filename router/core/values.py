@@ -16,6 +16,15 @@ class Phase(enum.StrEnum):
     DECODE = "decode"
 
 
+class Edition(NamedTuple):
+    """A model with one tokenizer: what a prompt's token ids mean. A request belongs to one, and
+    runs on no worker of another.
+    """
+
+    model: str
+    tokenizer_sha256: str
+
+
 class Fingerprint(NamedTuple):
     """What two workers must have in common before a pair is made of them: every field, equal.
 
@@ -37,6 +46,10 @@ class Fingerprint(NamedTuple):
     deployment_revision: str = ""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
+
+    @property
+    def edition(self) -> Edition:
+        return Edition(self.model, self.tokenizer_sha256)
 
     def difference(self, other: Fingerprint) -> str | None:
         """The name of the first field that differs."""
@@ -86,7 +99,7 @@ class Voucher(NamedTuple):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ServedModel:
-    """What frontends learn of one model: see tandem.v1.ServedModel."""
+    """What frontends learn of one edition: see tandem.v1.ServedModel."""
 
     name: str
     tokenizer_sha256: str = ""

@@ -1,5 +1,5 @@
-"""The sequences that wait for a pair, and whose turn it is: of a model's the highest priority, of
-that the key that was given least, of a key's the first that came.
+"""The sequences that wait for a pair, and whose turn it is: of an edition's the highest
+priority, of that the key that was given least, of a key's the first that came.
 
 What a key was given is counted in seconds of slots, divided by its weight. Nobody knows how long a
 sequence will run: while it does it counts one second, and then what it took. A key that begins to
@@ -14,9 +14,9 @@ import bisect
 from collections.abc import Iterator
 from operator import attrgetter
 
-from router.core.events import Submit
 from router.core.fleet import Pair
-from router.core.sequences import Sequence
+from router.core.sequences import Request, Sequence
+from router.core.values import Edition
 
 RUNNING_SECONDS = 1.0
 """What a sequence counts as long as it is not known how long it holds its slots."""
@@ -48,10 +48,10 @@ class Account:
 
 
 class Queue:
-    """All that waits for slots of one model: on both sides, or of decode alone."""
+    """All that waits for slots of one edition: on both sides, or of decode alone."""
 
-    def __init__(self, model: str) -> None:
-        self.model = model
+    def __init__(self, edition: Edition) -> None:
+        self.edition = edition
         self.accounts: dict[str, Account] = {}
         """One for every key that waits or runs, and for those in debt."""
         self.waiting: dict[str, Account] = {}
@@ -131,9 +131,9 @@ class Waiting:
     """Holds at most what its owner lets in: `len` is the number of sequences over all queues."""
 
     def __init__(self) -> None:
-        self._of_both: dict[str, Queue] = {}
-        """One for each model that something has waited for; only served ones let requests in."""
-        self._of_decode: dict[str, Queue] = {}
+        self._of_both: dict[Edition, Queue] = {}
+        """One for each edition that something has waited for; only served ones let requests in."""
+        self._of_decode: dict[Edition, Queue] = {}
         """Likewise, of those that go on from parked KV."""
         self._count = 0
 
@@ -155,12 +155,12 @@ class Waiting:
         """
         return [queue for queue in self._of_decode.values() if queue.waiting]
 
-    def queue(self, submit: Submit) -> Queue:
+    def queue(self, request: Request) -> Queue:
         """Where the sequences of a request wait."""
-        queues = self._of_both if submit.voucher is None else self._of_decode
-        queue = queues.get(submit.model)
+        queues = self._of_both if request.submit.voucher is None else self._of_decode
+        queue = queues.get(request.edition)
         if queue is None:
-            queue = queues[submit.model] = Queue(submit.model)
+            queue = queues[request.edition] = Queue(request.edition)
         return queue
 
     def count_of(self, tenant: str) -> int:
@@ -171,19 +171,19 @@ class Waiting:
 
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
-        self.queue(sequence.request.submit).add(sequence)
+        self.queue(sequence.request).add(sequence)
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
         """It is not to run any more."""
-        self.queue(sequence.request.submit).remove(sequence)
+        self.queue(sequence.request).remove(sequence)
         self._count -= 1
 
     def begin(self, sequence: Sequence) -> None:
         """It is started: its key pays for it."""
-        self.queue(sequence.request.submit).begin(sequence)
+        self.queue(sequence.request).begin(sequence)
         self._count -= 1
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
-        self.queue(sequence.request.submit).settle(sequence, seconds)
+        self.queue(sequence.request).settle(sequence, seconds)

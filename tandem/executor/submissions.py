@@ -117,6 +117,7 @@ def _submission(
         id=f"executor-{request_id}",
         trace_id=ids.new_trace_id(),
         model=served.name,
+        tokenizer_sha256=served.tokenizer_sha256,
         prompts=[Prompt.of(prompt, max_tokens=request.max_tokens)],
         n=request.sampling_config.num_return_sequences or 1,
         sampling=params,

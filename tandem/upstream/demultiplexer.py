@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -259,14 +259,21 @@ class Demultiplexer:
         """
         if stream is not self._dispatcher.newest or stream.draining:
             return
-        models = [model for model in fleet.models if self._model in ("", model.name)]
-        served = models[0] if len(models) == 1 else None
-        has_pair = served is not None and served.ready_pairs > 0
-        expected = self._tokenizer_sha256
-        if served and has_pair and expected not in ("", served.tokenizer_sha256):
-            log.error("the workers of the served model have another tokenizer: it is not served")
-            served, has_pair = None, False
-        if has_pair:
+        served = self._of(fleet.models)
+        if served is not None and served.ready_pairs:
             self._dispatcher.use(stream)
         if stream is self._dispatcher.stream:
             self._served = served
+
+    def _of(self, models: Iterable[router_pb2.ServedModel]) -> router_pb2.ServedModel | None:
+        """The one that requests are for, of all that a router serves. Where nobody says which
+        tokenizer's, the one with the most pairs; requests name it.
+        """
+        named = [model for model in models if self._model in ("", model.name)]
+        expected = self._tokenizer_sha256
+        mine = [model for model in named if expected in ("", model.tokenizer_sha256)]
+        if not mine and any(model.ready_pairs for model in named):
+            log.error("the workers of the served model have another tokenizer: it is not served")
+        if len({model.name for model in mine}) != 1:
+            return None
+        return max(mine, key=lambda model: model.ready_pairs)

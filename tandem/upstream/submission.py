@@ -42,6 +42,8 @@ class Submission:
     """What the answer is called; it is ours, and never used twice."""
     trace_id: str
     model: str
+    tokenizer_sha256: str
+    """Its prompts' token ids are of this tokenizer."""
     prompts: Sequence[Prompt]
     n: int
     sampling: common_pb2.SamplingParams
@@ -151,6 +153,7 @@ class Submission:
             n=self.n,
             trace_id=self.trace_id,
             model=self.model,
+            tokenizer_sha256=self.tokenizer_sha256,
             prompt_tokens=chosen.tokens,
             max_tokens=chosen.max_tokens,
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),

@@ -26,7 +26,7 @@ from tandem.v1 import common_pb2 as tandem_dot_v1_dot_common__pb2
 from tandem.v1 import worker_pb2 as tandem_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/router.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\x1a\x16tandem/v1/worker.proto\"m\n\x0f\x46rontendMessage\x12!\n\x06submit\x18\x01 \x03(\x0b\x32\x11.tandem.v1.Submit\x12\x0e\n\x06\x63\x61ncel\x18\x02 \x03(\x04\x12\'\n\tcomplaint\x18\x03 \x03(\x0b\x32\x14.tandem.v1.Complaint\"*\n\tComplaint\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\"\x9c\x02\n\x06Submit\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\t\n\x01n\x18\x02 \x01(\r\x12\x10\n\x08trace_id\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x13\n\x0bwant_report\x18\t \x01(\x08\x12\x0c\n\x04task\x18\n \x01(\x0c\x12\x13\n\x0bparent_span\x18\x0b \x01(\x06\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x0e\n\x06weight\x18\r \x01(\r\x12\x14\n\x0c\x63ontext_only\x18\x0e \x01(\x08\x12\x0f\n\x07voucher\x18\x0f \x01(\x0c\"\xeb\x01\n\rRouterMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12$\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x16.tandem.v1.SequenceEnd\x12\x1f\n\x05\x66leet\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Fleet\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x13\n\x0bpart_worker\x18\x05 \x03(\r\x12\x12\n\npart_bytes\x18\x06 \x03(\r\x12\x0c\n\x04lost\x18\x07 \x03(\r\x12\x14\n\x0crun_sequence\x18\x08 \x03(\x04\x12\x12\n\nrun_worker\x18\t \x03(\r\x12\x0f\n\x07\x62\x65\x61t_ms\x18\n \x01(\r\"f\n\x0bSequenceEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.tandem.v1.Error\x12\x13\n\x0bstop_reason\x18\x03 \x01(\t\x12\x0f\n\x07voucher\x18\x04 \x01(\x0c\"/\n\x05\x46leet\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ServedModel\"\x88\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12!\n\x06limits\x18\x03 \x01(\x0b\x32\x11.tandem.v1.Limits\x12\x13\n\x0bready_pairs\x18\x04 \x01(\r\x12\x19\n\x11logits_processors\x18\x05 \x03(\t\"\x17\n\x15\x44\x65scribeRouterRequest\"\x8d\x01\n\x11RouterDescription\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ServedModel\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.tandem.v1.WorkerStatus\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x16\n\x0eopen_sequences\x18\x04 \x01(\r\"v\n\x0cWorkerStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x31\n\x0b\x64\x65scription\x18\x02 \x01(\x0b\x32\x1c.tandem.v1.WorkerDescription\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0f\n\x07refused\x18\x04 \x01(\t\"a\n\x0fGenerateRequest\x12\x1d\n\x04task\x18\x01 \x01(\x0b\x32\x0f.tandem.v1.Task\x12\t\n\x01n\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x10\n\x08priority\x18\x04 \x01(\x05\"\xc0\x01\n\x10GenerateResponse\x12\x14\n\x0coutput_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\x08logprobs\x18\x04 \x01(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.tandem.v1.Finish\x12&\n\x06report\x18\x06 \x01(\x0b\x32\x16.tandem.v1.PhaseReport2\xe0\x01\n\x06Router\x12\x43\n\x07\x43onnect\x12\x1a.tandem.v1.FrontendMessage\x1a\x18.tandem.v1.RouterMessage(\x01\x30\x01\x12\x45\n\x08Generate\x12\x1a.tandem.v1.GenerateRequest\x1a\x1b.tandem.v1.GenerateResponse0\x01\x12J\n\x08\x44\x65scribe\x12 .tandem.v1.DescribeRouterRequest\x1a\x1c.tandem.v1.RouterDescriptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/router.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\x1a\x16tandem/v1/worker.proto\"m\n\x0f\x46rontendMessage\x12!\n\x06submit\x18\x01 \x03(\x0b\x32\x11.tandem.v1.Submit\x12\x0e\n\x06\x63\x61ncel\x18\x02 \x03(\x04\x12\'\n\tcomplaint\x18\x03 \x03(\x0b\x32\x14.tandem.v1.Complaint\"*\n\tComplaint\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\"\xb6\x02\n\x06Submit\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\t\n\x01n\x18\x02 \x01(\r\x12\x10\n\x08trace_id\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x13\n\x0bwant_report\x18\t \x01(\x08\x12\x0c\n\x04task\x18\n \x01(\x0c\x12\x13\n\x0bparent_span\x18\x0b \x01(\x06\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x0e\n\x06weight\x18\r \x01(\r\x12\x14\n\x0c\x63ontext_only\x18\x0e \x01(\x08\x12\x0f\n\x07voucher\x18\x0f \x01(\x0c\x12\x18\n\x10tokenizer_sha256\x18\x10 \x01(\t\"\xeb\x01\n\rRouterMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12$\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x16.tandem.v1.SequenceEnd\x12\x1f\n\x05\x66leet\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Fleet\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x13\n\x0bpart_worker\x18\x05 \x03(\r\x12\x12\n\npart_bytes\x18\x06 \x03(\r\x12\x0c\n\x04lost\x18\x07 \x03(\r\x12\x14\n\x0crun_sequence\x18\x08 \x03(\x04\x12\x12\n\nrun_worker\x18\t \x03(\r\x12\x0f\n\x07\x62\x65\x61t_ms\x18\n \x01(\r\"f\n\x0bSequenceEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.tandem.v1.Error\x12\x13\n\x0bstop_reason\x18\x03 \x01(\t\x12\x0f\n\x07voucher\x18\x04 \x01(\x0c\"/\n\x05\x46leet\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ServedModel\"\x88\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12!\n\x06limits\x18\x03 \x01(\x0b\x32\x11.tandem.v1.Limits\x12\x13\n\x0bready_pairs\x18\x04 \x01(\r\x12\x19\n\x11logits_processors\x18\x05 \x03(\t\"\x17\n\x15\x44\x65scribeRouterRequest\"\x8d\x01\n\x11RouterDescription\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ServedModel\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.tandem.v1.WorkerStatus\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x16\n\x0eopen_sequences\x18\x04 \x01(\r\"v\n\x0cWorkerStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x31\n\x0b\x64\x65scription\x18\x02 \x01(\x0b\x32\x1c.tandem.v1.WorkerDescription\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0f\n\x07refused\x18\x04 \x01(\t\"a\n\x0fGenerateRequest\x12\x1d\n\x04task\x18\x01 \x01(\x0b\x32\x0f.tandem.v1.Task\x12\t\n\x01n\x18\x02 \x01(\r\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x10\n\x08priority\x18\x04 \x01(\x05\"\xc0\x01\n\x10GenerateResponse\x12\x14\n\x0coutput_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\x08logprobs\x18\x04 \x01(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.tandem.v1.Finish\x12&\n\x06report\x18\x06 \x01(\x0b\x32\x16.tandem.v1.PhaseReport2\xe0\x01\n\x06Router\x12\x43\n\x07\x43onnect\x12\x1a.tandem.v1.FrontendMessage\x1a\x18.tandem.v1.RouterMessage(\x01\x30\x01\x12\x45\n\x08Generate\x12\x1a.tandem.v1.GenerateRequest\x1a\x1b.tandem.v1.GenerateResponse0\x01\x12J\n\x08\x44\x65scribe\x12 .tandem.v1.DescribeRouterRequest\x1a\x1c.tandem.v1.RouterDescriptionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,25 +38,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPLAINT']._serialized_start=196
   _globals['_COMPLAINT']._serialized_end=238
   _globals['_SUBMIT']._serialized_start=241
-  _globals['_SUBMIT']._serialized_end=525
-  _globals['_ROUTERMESSAGE']._serialized_start=528
-  _globals['_ROUTERMESSAGE']._serialized_end=763
-  _globals['_SEQUENCEEND']._serialized_start=765
-  _globals['_SEQUENCEEND']._serialized_end=867
-  _globals['_FLEET']._serialized_start=869
-  _globals['_FLEET']._serialized_end=916
-  _globals['_SERVEDMODEL']._serialized_start=919
-  _globals['_SERVEDMODEL']._serialized_end=1055
-  _globals['_DESCRIBEROUTERREQUEST']._serialized_start=1057
-  _globals['_DESCRIBEROUTERREQUEST']._serialized_end=1080
-  _globals['_ROUTERDESCRIPTION']._serialized_start=1083
-  _globals['_ROUTERDESCRIPTION']._serialized_end=1224
-  _globals['_WORKERSTATUS']._serialized_start=1226
-  _globals['_WORKERSTATUS']._serialized_end=1344
-  _globals['_GENERATEREQUEST']._serialized_start=1346
-  _globals['_GENERATEREQUEST']._serialized_end=1443
-  _globals['_GENERATERESPONSE']._serialized_start=1446
-  _globals['_GENERATERESPONSE']._serialized_end=1638
-  _globals['_ROUTER']._serialized_start=1641
-  _globals['_ROUTER']._serialized_end=1865
+  _globals['_SUBMIT']._serialized_end=551
+  _globals['_ROUTERMESSAGE']._serialized_start=554
+  _globals['_ROUTERMESSAGE']._serialized_end=789
+  _globals['_SEQUENCEEND']._serialized_start=791
+  _globals['_SEQUENCEEND']._serialized_end=893
+  _globals['_FLEET']._serialized_start=895
+  _globals['_FLEET']._serialized_end=942
+  _globals['_SERVEDMODEL']._serialized_start=945
+  _globals['_SERVEDMODEL']._serialized_end=1081
+  _globals['_DESCRIBEROUTERREQUEST']._serialized_start=1083
+  _globals['_DESCRIBEROUTERREQUEST']._serialized_end=1106
+  _globals['_ROUTERDESCRIPTION']._serialized_start=1109
+  _globals['_ROUTERDESCRIPTION']._serialized_end=1250
+  _globals['_WORKERSTATUS']._serialized_start=1252
+  _globals['_WORKERSTATUS']._serialized_end=1370
+  _globals['_GENERATEREQUEST']._serialized_start=1372
+  _globals['_GENERATEREQUEST']._serialized_end=1469
+  _globals['_GENERATERESPONSE']._serialized_start=1472
+  _globals['_GENERATERESPONSE']._serialized_end=1664
+  _globals['_ROUTER']._serialized_start=1667
+  _globals['_ROUTER']._serialized_end=1891
 # @@protoc_insertion_point(module_scope)

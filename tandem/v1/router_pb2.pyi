@@ -95,6 +95,7 @@ class Submit(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
     VOUCHER_FIELD_NUMBER: _builtins.int
+    TOKENIZER_SHA256_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -121,6 +122,8 @@ class Submit(_message.Message):
     """run prefill alone, keep its KV, and end with a voucher; n must be 1"""
     voucher: _builtins.bytes
     """a serialised SignedVoucher: go on from its KV, on a decode worker alone; n must be 1"""
+    tokenizer_sha256: _builtins.str
+    """of what made its token ids: it runs on workers of the same alone; empty: on those with the most pairs"""
     def __init__(
         self,
         *,
@@ -139,10 +142,11 @@ class Submit(_message.Message):
         weight: _builtins.int = ...,
         context_only: _builtins.bool = ...,
         voucher: _builtins.bytes = ...,
+        tokenizer_sha256: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,7 +265,9 @@ class Fleet(_message.Message):
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedModel]: ...
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedModel]:
+        """one for each tokenizer that workers of a model have"""
+
     def __init__(
         self,
         *,
@@ -339,7 +345,9 @@ class RouterDescription(_message.Message):
     queued: _builtins.int
     open_sequences: _builtins.int
     @_builtins.property
-    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedModel]: ...
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedModel]:
+        """one for each tokenizer that workers of a model have"""
+
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     def __init__(

@@ -320,6 +320,63 @@ def test_two_models_have_queues_and_pairs_of_their_own() -> None:
     assert len(bench.core.state.waiting) == 1
 
 
+def two_tokenizers(old: int = 1, new: int = 1) -> Bench:
+    """A fleet in the midst of a rollout: so many pairs of the tokenizer "sha", and of "new"."""
+    bench = Bench(old, old)
+    for index in range(5, 5 + new):
+        for phase in Phase:
+            bench.worker(phase, index, fingerprint=FINGERPRINT._replace(tokenizer_sha256="new"))
+    return bench
+
+
+@pytest.mark.promise("S6-194")
+@pytest.mark.parametrize(("tokenizer", "index"), [("sha", 0), ("new", 5)])
+def test_token_ids_run_on_workers_of_their_tokenizer_alone(tokenizer: str, index: int) -> None:
+    bench = two_tokenizers()
+    bench.submit(1, n=2, tokenizer_sha256=tokenizer)
+    assert {each.worker for each in bench.of(actions.StartLeg)} == {
+        f"prefill-{index}",
+        f"decode-{index}",
+    }
+    bench.submit(3, tokenizer_sha256=tokenizer)
+    assert bench.done == [], "its pair is full, and the other is none"
+    bench.submit(4, tokenizer_sha256="sha" if tokenizer == "new" else "new")
+    assert len(bench.legs()) == 2, "what waits for one does not block the other"
+
+
+@pytest.mark.promise("S6-194")
+def test_what_loses_its_last_pair_ends_typed_though_others_have_one() -> None:
+    bench = two_tokenizers()
+    bench.submit(1, n=2, tokenizer_sha256="sha")
+    bench.submit(3, tokenizer_sha256="sha")
+    bench.feed(events.WorkerDown("prefill-0", "gone"), events.WorkerDown("decode-0", "gone"))
+    assert not bench.of(actions.StartLeg)
+    bench.feed(events.Tick(), after=bench.core.state.bounds.pair_wait_seconds)
+    assert bench.ends() == [(3, "no_pair")]
+    bench.submit(9, tokenizer_sha256="sha")
+    assert bench.ends() == [(9, "no_pair")]
+
+
+@pytest.mark.promise("S6-194")
+@pytest.mark.parametrize(("old", "new", "index"), [(2, 1, 0), (1, 2, 5)])
+def test_a_prompt_of_any_tokenizer_goes_where_most_pairs_are(
+    old: int, new: int, index: int
+) -> None:
+    bench = two_tokenizers(old, new)
+    bench.submit()
+    assert bench.legs()[0].worker == f"prefill-{index}"
+
+
+@pytest.mark.promise("S6-194")
+def test_frontends_are_told_of_each_tokenizer_s_pairs() -> None:
+    bench = two_tokenizers(1, 2)
+    served = bench.core.state.fleet.served()
+    told = {each.tokenizer_sha256: (each.name, each.ready_pairs) for each in served}
+    assert told == {"sha": ("tiny", 1), "new": ("tiny", 4)}
+    bench.submit(tokenizer_sha256="none's")
+    assert bench.ends() == [(1, "no_pair")]
+
+
 def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
     bench = Bench(prefill=2)
     bench.feed(events.WorkerDraining("prefill-0", True))

@@ -120,6 +120,26 @@ def test_a_voucher_of_another_model_or_of_a_worker_that_is_gone_is_refused(
     assert b.at_rest()
 
 
+@pytest.mark.promise("S6-194")
+@pytest.mark.parametrize("named", [False, True])
+def test_parked_kv_is_read_for_token_ids_of_its_tokenizer_alone(named: bool) -> None:
+    b = bench()
+    other = FINGERPRINT._replace(tokenizer_sha256="new")
+    for index in range(5, 7):
+        b.worker(Phase.PREFILL, index, fingerprint=other)
+        b.worker(Phase.DECODE, index, fingerprint=other)
+    b.submit(1, context_only=True, tokenizer_sha256="sha")
+    (leg,) = b.of(actions.StartLeg)
+    b.feed(parked(leg))
+    b.close(leg)
+    (given,) = b.of(actions.GiveVoucher)
+    if named:
+        b.submit(2, voucher=given.voucher, tokenizer_sha256="new")
+        assert b.ends() == [(2, "voucher_refused")]
+    b.submit(3, voucher=given.voucher)
+    assert [each.worker for each in b.of(actions.StartLeg)] == ["decode-0"]
+
+
 def test_a_voucher_that_is_being_used_is_refused() -> None:
     b = bench()
     found = voucher(b)

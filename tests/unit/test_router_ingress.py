@@ -10,7 +10,13 @@ import pytest
 
 from router import translate
 from router.core import events
-from router.ingress import MAX_NAME_CHARACTERS, MOST_AT_ONCE, check_message, read_submit
+from router.ingress import (
+    MAX_NAME_CHARACTERS,
+    MAX_TOKENIZER_CHARACTERS,
+    MOST_AT_ONCE,
+    check_message,
+    read_submit,
+)
 from router.permissions import FORMS, Permissions
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -57,6 +63,7 @@ def _code(submit: router_pb2.Submit, permissions: Permissions | None = None) -> 
         {"task": b""},
         {"parent_span": 2**64 - 1, "prompt_tokens": 2**32 - 1, "max_tokens": 2**32 - 1},
         {"priority": -(2**31)},
+        {"tokenizer_sha256": "0" * 64},
     ],
 )
 def test_what_can_be_is_let_in(fields: dict[str, Any]) -> None:
@@ -72,6 +79,7 @@ def test_what_can_be_is_let_in(fields: dict[str, Any]) -> None:
         {"trace_id": TRACE + "\n"},
         {"trace_id": "0" * 1_000_000},
         {"model": "m" * (MAX_NAME_CHARACTERS + 1)},
+        {"tokenizer_sha256": "0" * 65},
         {"timeout_ms": 0},
         {"task": b"\xff no task"},
         {"task": b"\x32\xff\xff\xff\xff\x0f"},
@@ -83,6 +91,7 @@ def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]
     assert _code(submit) == "invalid_request"
     assert len(submit.trace_id) <= len(TRACE)
     assert len(submit.model) <= MAX_NAME_CHARACTERS
+    assert len(submit.tokenizer_sha256) <= MAX_TOKENIZER_CHARACTERS
 
 
 @pytest.mark.promise("S6-143")

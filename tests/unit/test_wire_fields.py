@@ -398,6 +398,7 @@ class Frontend:
             id="a",
             trace_id=TRACE,
             model="m",
+            tokenizer_sha256="ours",
             prompts=[Prompt.of([1], max_tokens=9)],
             n=1,
             sampling=SAMPLING,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from simulated.dice import Dice
 from simulated.loop import Process
-from simulated.script import SEED, SEEDS_BETWEEN_RUNS, Request
+from simulated.script import ANY_TOKENIZER, SEED, SEEDS_BETWEEN_RUNS, Request
 from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, KvTransfer, Role
 from tandem.errors import (
     DrainingError,
@@ -90,6 +90,7 @@ class ScriptedEngine:
         role: Role,
         *,
         endpoint: str,
+        tokenizer: int,
         make: str,
         fabric: Fabric,
         requests: dict[int, Request],
@@ -99,6 +100,7 @@ class ScriptedEngine:
         self._random = dice.random
         self._role = role
         self.endpoint, self.make = endpoint, make
+        self._tokenizers = tokenizer, ANY_TOKENIZER
         self._fabric = fabric
         self._requests = requests
         self.open: dict[int, Sequence] = {}
@@ -147,6 +149,8 @@ class ScriptedEngine:
 
     def submit(self, request: EngineRequest) -> None:
         number, prompt = request.token_ids[0] - 1, request.token_ids[1]
+        if request.token_ids[2] not in self._tokenizers:
+            self._dice.fault(f"request {number} is run on {self._tokenizers[0]}, not its tokenizer")
         run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
         script = self._requests[number]
         sequence = Sequence(request, script, prompt, output, run, self)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from simulated.dice import Dice
 from simulated.loop import Process
 from simulated.network import Network
-from simulated.script import RUNS, SEED, Request, text_of
+from simulated.script import RUNS, SEED, Request, text_of, tokenizer_hash
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
@@ -65,16 +65,21 @@ class _Client:
 class FrontendProcess:
     """One life of one frontend of one model."""
 
-    def __init__(self, dice: Dice, name: str, model: str, *, stale: bool = False) -> None:
-        """`stale`: it has another tokenizer than the workers."""
-        self.dice, self.name, self.model, self.stale = dice, name, model, stale
+    def __init__(self, dice: Dice, name: str, model: str, tokenizer: int) -> None:
+        self.dice, self.name, self.model, self.tokenizer = dice, name, model, tokenizer
+        self.tokenizer_sha256 = tokenizer_hash(model, tokenizer)
         self.process = Process(name)
         self.registry = CollectorRegistry()
+        self._started = False
         self.answers: list[Answer] = []
         self.open_answers: dict[Answer, None] = {}
         self.unsent: dict[Answer, None] = {}
         """Those of which some prompt may not have left yet."""
         self.on_over: Callable[[FrontendProcess, Answer], None] = lambda frontend, answer: None
+
+    @property
+    def ready(self) -> bool:
+        return self._started and self.demultiplexer.ready
 
     def start(self) -> None:
         self.dice.loop.spawn(self.process, self._run())
@@ -96,13 +101,14 @@ class FrontendProcess:
             Complaints(logging.getLogger(__name__)),
             self.budget,
             model=self.model,
-            tokenizer_sha256="another" if self.stale else f"tokenizer of {self.model}",
+            tokenizer_sha256=self.tokenizer_sha256,
             max_open=10_000,
             max_request_bytes=1_000_000,
             max_backlog_bytes=BACKLOG_BYTES,
             router_wait_seconds=WAIT_SECONDS,
             clock=self.dice.loop.time,
         )
+        self._started = True
         self.link = RouterLink("router", metrics, self.budget)
         await self.link.run(self.demultiplexer)
 
@@ -130,7 +136,7 @@ class FrontendProcess:
             asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
         await self.demultiplexer.served_model(client, request.timeout)
         answer.asked = self.dice.loop.time()
-        with self.demultiplexer.submit(submission(request), client) as state:
+        with self.demultiplexer.submit(submission(request, self.tokenizer), client) as state:
             answer.state = state
             if request.streaming:
                 state.pump = lambda: self._pump(answer, state)
@@ -175,7 +181,7 @@ class FrontendProcess:
             answer.ends[end.choice] = end
 
 
-def submission(request: Request) -> Submission:
+def submission(request: Request, tokenizer: int) -> Submission:
     runs = list(product(range(request.prompts), range(request.n), range(RUNS)))
     stop = []
     if request.stop_at is not None:
@@ -185,8 +191,9 @@ def submission(request: Request) -> Submission:
         id=f"answer-{request.number}",
         trace_id=f"{request.number:032x}",
         model=request.model,
+        tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
         prompts=[
-            Prompt.of([request.number + 1, prompt, 7, 7], max_tokens=16)
+            Prompt.of([request.number + 1, prompt, tokenizer, 7], max_tokens=16)
             for prompt in range(request.prompts)
         ],
         n=request.n,

@@ -86,8 +86,8 @@ class FrontendRules:
         deadline = answer.asked + answer.request.timeout
         if now + submit.timeout_ms / 1000 > deadline + self._slack + 0.001:
             self._fault(f"{name} has {submit.timeout_ms} ms, past its deadline at {deadline}")
-        if frontend.stale:
-            self._fault(f"{name} is submitted, and the workers have another tokenizer")
+        if submit.tokenizer_sha256 != frontend.tokenizer_sha256:
+            self._fault(f"{name} is submitted as if of {submit.tokenizer_sha256!r}")
         if not book.has_pair:
             self._fault(f"{name} is submitted to a router that never had a pair")
         if answer.over is not None and answer.over < now - _MOMENT:
@@ -119,7 +119,8 @@ class FrontendRules:
             self._greeted += 1
             book.greeted = self._greeted
         for model in message.fleet.models:
-            if model.name == frontend.model and model.ready_pairs:
+            mine = frontend.model, frontend.tokenizer_sha256
+            if (model.name, model.tokenizer_sha256) == mine and model.ready_pairs:
                 book.has_pair = True
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()
@@ -208,7 +209,7 @@ class FrontendRules:
         """Whether the newest stream's router has a pair, and the stream can be written."""
         mine = [call for call in calls if call.client is frontend.process]
         greeted = [call for call in mine if self._book(call).greeted]
-        if not greeted or frontend.stale:
+        if not greeted:
             return False
         newest = max(greeted, key=lambda call: self._book(call).greeted)
         book = self._book(newest)

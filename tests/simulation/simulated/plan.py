@@ -16,6 +16,7 @@ from simulated.worker_process import Quirk, WorkerSpec
 Happening = Literal[
     "roll_worker",
     "roll_model",
+    "roll_tokenizer",
     "roll_router",
     "cut_stream",
     "cut_frontend",
@@ -137,6 +138,7 @@ def draw(seed: int) -> Plan:
             for _ in range(source.choice((0, 1, 2, 3)))
         ]
         _crowd(source, requests, happenings)
+        _roll_tokenizers(random.Random(f"tokenizers of {seed}"), happenings)
     plan = Plan(
         seed=seed,
         source=source,
@@ -190,6 +192,11 @@ def _crowd(
             for request in requests:
                 if source.random() < 0.4:
                     request.at = at + source.random() * 0.2
+
+
+def _roll_tokenizers(source: random.Random, happenings: list[tuple[float, Happening]]) -> None:
+    if source.random() < 0.15:
+        happenings.append((_when(source, LAST_REQUEST), "roll_tokenizer"))
 
 
 def _when(source: random.Random, last: float) -> float:

@@ -13,12 +13,14 @@ from tandem.errors import TandemError
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""
-Line = tuple[str, bool]
-"""Who waits for the same slots: the model, and whether it needs decode alone."""
+Make = tuple[str, str]
+"""A model, and the tokenizer that its prompts' token ids are of."""
+Line = tuple[Make, bool]
+"""Who waits for the same slots: what it is of, and whether it needs decode alone."""
 
 
-def line_of(submit: Submit) -> Line:
-    return submit.model, submit.voucher is not None
+def make_of(profile: Profile) -> Make:
+    return profile.fingerprint.model, profile.fingerprint.tokenizer_sha256
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -70,6 +72,7 @@ class LegBook:
 @dataclass(slots=True, eq=False)
 class RequestBook:
     submit: Submit
+    make: Make
     arrived: float
     deadline: float
     sequences: list[SequenceBook] = field(default_factory=list)
@@ -81,6 +84,10 @@ class RequestBook:
         """The same for all prompts of one client's request."""
         submit = self.submit
         return submit.frontend, submit.trace_id or submit.first_sequence
+
+    @property
+    def line(self) -> Line:
+        return self.make, self.submit.voucher is not None
 
     @property
     def open(self) -> list[SequenceBook]:
@@ -125,10 +132,10 @@ class Books:
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerBook] = {}
-        self.models: set[str] = set()
+        self.makes: set[Make] = set()
         """Seen since the start."""
-        self.pairless: dict[str, float] = {}
-        """Models without a pair, and since when."""
+        self.pairless: dict[Make, float] = {}
+        """Those without a pair, and since when."""
         self.requests: dict[Key, RequestBook] = {}
         self.sequences: dict[Key, SequenceBook] = {}
         self.legs: dict[int, LegBook] = {}
@@ -136,35 +143,48 @@ class Books:
         self.draining = False
         self.arrivals = 0
 
-    def groups(self, model: str) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
+    def make(self, submit: Submit) -> Make:
+        """What a request is of: what it says, else what its parked KV is of, else what most pairs
+        of its model are of.
+        """
+        if not submit.tokenizer_sha256:
+            keeper = submit.voucher and self.keeper(submit.voucher.kv_peer)
+            if keeper and keeper.profile.fingerprint.model == submit.model:
+                return make_of(keeper.profile)
+            mine = [each for each in self.makes if each[0] == submit.model]
+            if mine:
+                return min(mine, key=lambda each: (-self.pairs(each), each))
+        return submit.model, submit.tokenizer_sha256
+
+    def groups(self, make: Make) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
         """The prefill and the decode workers of each fingerprint that take work."""
         found: dict[object, tuple[list[WorkerBook], list[WorkerBook]]] = {}
         for worker in self.workers.values():
-            if worker.profile.fingerprint.model == model and worker.usable:
+            if make_of(worker.profile) == make and worker.usable:
                 group = found.setdefault(worker.profile.fingerprint, ([], []))
                 group[worker.profile.phase is Phase.DECODE].append(worker)
         yield from found.values()
 
-    def pairs(self, model: str) -> int:
-        return sum(len(prefill) * len(decode) for prefill, decode in self.groups(model))
+    def pairs(self, make: Make) -> int:
+        return sum(len(prefill) * len(decode) for prefill, decode in self.groups(make))
 
-    def free_pairs(self, model: str) -> int:
+    def free_pairs(self, make: Make) -> int:
         return sum(
             min(sum(each.free for each in prefill), sum(each.free for each in decode))
-            for prefill, decode in self.groups(model)
+            for prefill, decode in self.groups(make)
         )
 
-    def has_pair(self, model: str, other_than: PairBook | None) -> bool:
+    def has_pair(self, make: Make, other_than: PairBook | None) -> bool:
         return any(
             (first, second) != other_than
-            for prefill, decode in self.groups(model)
+            for prefill, decode in self.groups(make)
             for first in prefill
             for second in decode
         )
 
-    def startable(self, model: str, avoided: PairBook | None) -> PairBook | None:
+    def startable(self, make: Make, avoided: PairBook | None) -> PairBook | None:
         """A pair with a free slot on both sides that a sequence may have."""
-        for prefill, decode in self.groups(model):
+        for prefill, decode in self.groups(make):
             for first in prefill:
                 if first.free:
                     for second in decode:
@@ -172,11 +192,11 @@ class Books:
                             return first, second
         return None
 
-    def parkers(self, model: str) -> list[WorkerBook]:
+    def parkers(self, make: Make) -> list[WorkerBook]:
         """Prefill workers that may run a context-only request."""
         return [
             worker
-            for prefill, decode in self.groups(model)
+            for prefill, decode in self.groups(make)
             for worker in prefill
             if worker.profile.parks
             and decode
@@ -210,21 +230,21 @@ class Books:
     def uses(self, worker: WorkerBook) -> bool:
         return any(
             prefill and decode and (worker in prefill or worker in decode)
-            for prefill, decode in self.groups(worker.profile.fingerprint.model)
+            for prefill, decode in self.groups(make_of(worker.profile))
         )
 
     def waiting(self, line: Line | None = None) -> list[SequenceBook]:
         return [
             each
             for each in self.sequences.values()
-            if each.stage == "waiting" and line in (None, line_of(each.request.submit))
+            if each.stage == "waiting" and line in (None, each.request.line)
         ]
 
     def note_fleet(self, now: float) -> None:
         for worker in self.workers.values():
-            self.models.add(worker.profile.fingerprint.model)
-        for model in self.models:
-            if self.pairs(model):
-                self.pairless.pop(model, None)
+            self.makes.add(make_of(worker.profile))
+        for make in self.makes:
+            if self.pairs(make):
+                self.pairless.pop(make, None)
             else:
-                self.pairless.setdefault(model, now)
+                self.pairless.setdefault(make, now)

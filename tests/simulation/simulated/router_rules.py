@@ -23,7 +23,7 @@ from simulated.router_books import (
     RequestBook,
     SequenceBook,
     WorkerBook,
-    line_of,
+    make_of,
 )
 from simulated.router_shares import Shares
 from tandem.byte_budget import DEFAULT_BYTES
@@ -185,11 +185,12 @@ class RouterRules:
             self._refused_frontend = submit.frontend
             self._frontend_down(events.FrontendDown(submit.frontend))
             return
-        code = self._refusal(submit)
+        deadline = self.now + submit.timeout_seconds
+        request = RequestBook(submit, self.books.make(submit), self.now, deadline)
+        code = self._refusal(request)
         if code is not None:
             self._refused = {(submit.frontend, number): code for number in numbers}
             return
-        request = RequestBook(submit, self.now, self.now + submit.timeout_seconds)
         self.books.requests[submit.frontend, submit.first_sequence] = request
         for index, number in enumerate(numbers):
             self.books.arrivals += 1
@@ -203,8 +204,8 @@ class RouterRules:
         """Of all sequences of requests that are open."""
         return {each.key for request in self.books.requests.values() for each in request.sequences}
 
-    def _refusal(self, submit: events.Submit) -> str | None:
-        books = self.books
+    def _refusal(self, request: RequestBook) -> str | None:
+        books, submit = self.books, request.submit
         if books.draining:
             return DrainingError.code
         if submit.fault is not None:
@@ -212,23 +213,23 @@ class RouterRules:
         size = len(submit.task)
         if size > MAX_TASK_BYTES or size * submit.n > self.bounds.max_fanout_bytes:
             return TooLargeError.code
-        if submit.model not in books.models:
-            return UnknownModelError.code if books.models else NoPairError.code
-        if not books.pairs(submit.model):
+        if books.makes and submit.model not in {model for model, _ in books.makes}:
+            return UnknownModelError.code
+        if not books.pairs(request.make):
             return NoPairError.code
         if submit.half and submit.n != 1:
             return InvalidRequestError.code
-        if submit.half and (code := self._half_refusal(submit)):
+        if submit.half and (code := self._half_refusal(request)):
             return code
         context = min(
             each.profile.context_length
-            for group in books.groups(submit.model)
+            for group in books.groups(request.make)
             if group[0] and group[1]
             for each in (*group[0], *group[1])
         )
         if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
             return ContextLengthError.code
-        starts = self._starts_at_once(submit)
+        starts = self._starts_at_once(request)
         waiting = [each.request.submit.tenant for each in books.waiting()]
         mine = waiting.count(submit.tenant) if submit.tenant else 0
         left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
@@ -238,29 +239,32 @@ class RouterRules:
         tasks = sum(len(each.submit.task) for each in kept)
         return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
 
-    def _half_refusal(self, submit: events.Submit) -> str | None:
+    def _half_refusal(self, request: RequestBook) -> str | None:
         """Why a request of one phase cannot run, as the fleet is."""
-        books, voucher = self.books, submit.voucher
+        books, voucher = self.books, request.submit.voucher
         if voucher is None:
-            return None if books.parkers(submit.model) else UnsupportedError.code
+            return None if books.parkers(request.make) else UnsupportedError.code
         rooms = {leg.room for leg in books.legs.values()}
-        known = voucher.model == submit.model and books.keeper(voucher.kv_peer) is not None
-        if not known or voucher.room in rooms:
+        keeper = books.keeper(voucher.kv_peer)
+        known = keeper is not None and make_of(keeper.profile) == request.make
+        if not known or voucher.model != request.submit.model or voucher.room in rooms:
             return VoucherError.code
         return None if books.decoders(voucher.kv_peer) else NoPairError.code
 
-    def _starts_at_once(self, submit: events.Submit) -> int:
-        waiting = self.books.waiting(line_of(submit))
-        if waiting and (submit.half or min(waiting, key=self.shares.turn).request.submit.half):
+    def _starts_at_once(self, request: RequestBook) -> int:
+        waiting = self.books.waiting(request.line)
+        half = request.submit.half
+        if waiting and (half or min(waiting, key=self.shares.turn).request.submit.half):
             return 0
-        return self._free_slots(submit)
+        return self._free_slots(request)
 
-    def _free_slots(self, submit: events.Submit) -> int:
+    def _free_slots(self, request: RequestBook) -> int:
+        submit = request.submit
         if submit.voucher is not None:
             return sum(each.free for each in self.books.decoders(submit.voucher.kv_peer))
         if submit.context_only:
-            return sum(each.free for each in self.books.parkers(submit.model))
-        return self.books.free_pairs(submit.model)
+            return sum(each.free for each in self.books.parkers(request.make))
+        return self.books.free_pairs(request.make)
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.books.requests.get((event.frontend, event.first_sequence))
@@ -499,7 +503,7 @@ class RouterRules:
     def _failed(self, sequence: SequenceBook, closed: events.LegClosed) -> None:
         error = closed.error or WorkerError("no reason")
         repeatable = closed.retryable and not sequence.shown
-        model = sequence.request.submit.model
+        make = sequence.request.make
         if repeatable and sequence.request.deaths >= 2:
             drained = isinstance(error, DrainingError)
             self._end(sequence, WorkerLostError.code if drained else error.code)
@@ -511,7 +515,7 @@ class RouterRules:
             repeatable
             and not sequence.request.submit.half
             and sequence.retries < self.bounds.max_retries
-            and self.books.has_pair(model, sequence.pair)
+            and self.books.has_pair(make, sequence.pair)
         ):
             sequence.retries += 1
             sequence.avoided = sequence.pair
@@ -535,10 +539,10 @@ class RouterRules:
             self._end_failed(sequence)
 
     def _tick(self, event: events.Tick) -> None:
-        for model, since in self.books.pairless.items():
+        for make, since in self.books.pairless.items():
             if self.now - since >= self.bounds.pair_wait_seconds:
                 for sequence in self.books.waiting():
-                    if sequence.request.submit.model == model:
+                    if sequence.request.make == make:
                         self._end(sequence, NoPairError.code)
 
     def _drain(self, event: events.Drain) -> None:
@@ -601,7 +605,7 @@ class RouterRules:
             return
         expected = self._due.get(key)
         if expected is None and sequence.stage == "waiting" and sequence.request.submit.half:
-            refusal = self._half_refusal(sequence.request.submit)
+            refusal = self._half_refusal(sequence.request)
             expected = None if refusal is None else (refusal, "")
         if expected is None and self._hopeless(sequence):
             assert sequence.failure is not None
@@ -614,10 +618,10 @@ class RouterRules:
 
     def _hopeless(self, sequence: SequenceBook) -> bool:
         """It waits for another pair than the one that failed, and there is none."""
-        model = sequence.request.submit.model
+        make = sequence.request.make
         avoided = sequence.avoided
         waits = sequence.stage == "waiting" and avoided is not None
-        return waits and not self.books.has_pair(model, avoided)
+        return waits and not self.books.has_pair(make, avoided)
 
     def _judge_start_leg(self, action: actions.StartLeg) -> None:
         worker = self.books.workers.get(action.worker)
@@ -646,8 +650,8 @@ class RouterRules:
         sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker
         if worker.free < 1 or not worker.usable:
             self.fault(f"leg {leg.number} is started on {worker.key}, which takes none")
-        if worker.profile.fingerprint.model != submit.model:
-            self.fault(f"leg {leg.number} is started on {worker.key}, of another model")
+        if make_of(worker.profile) != sequence.request.make:
+            self.fault(f"leg {leg.number} is started on {worker.key}, of another make")
         left = min(max(1, int((sequence.request.deadline - self.now) * 1000)), 2**32 - 1)
         if action.timeout_ms != left:
             self.fault(f"leg {leg.number} has {action.timeout_ms} ms, not the {left} that are left")
@@ -669,7 +673,7 @@ class RouterRules:
         voucher = submit.voucher
         kv_peer, digest, room = "", b"", leg.room
         if voucher is None:
-            may = books.parkers(submit.model)
+            may = books.parkers(sequence.request.make)
             sequence.prefill = leg
         else:
             may = books.decoders(voucher.kv_peer)
@@ -721,7 +725,7 @@ class RouterRules:
         """`pair`: None where it starts without. Then it passes whoever avoids what is left."""
         turn = self.shares.turn
         mine = turn(sequence)
-        for other in self.books.waiting(line_of(sequence.request.submit)):
+        for other in self.books.waiting(sequence.request.line):
             passed = other.avoided == pair if pair else other.avoided is not None
             if other is not sequence and turn(other) < mine and not passed:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
@@ -729,7 +733,7 @@ class RouterRules:
     def _preferred_prefill(self, sequence: SequenceBook) -> list[WorkerBook]:
         avoided = sequence.avoided
         found = []
-        for prefills, decodes in self.books.groups(sequence.request.submit.model):
+        for prefills, decodes in self.books.groups(sequence.request.make):
             free = [each for each in decodes if each.free]
             for worker in prefills:
                 alone = avoided is not None and (worker, free) == (avoided[0], [avoided[1]])
@@ -739,7 +743,7 @@ class RouterRules:
 
     def _preferred_decode(self, sequence: SequenceBook, prefill: WorkerBook) -> list[WorkerBook]:
         avoided = sequence.avoided
-        for prefills, decodes in self.books.groups(sequence.request.submit.model):
+        for prefills, decodes in self.books.groups(sequence.request.make):
             if prefill in prefills:
                 free = [each for each in decodes if each.free]
                 if avoided is not None and prefill is avoided[0]:
@@ -795,7 +799,9 @@ class RouterRules:
         self._worker_died = None
 
     def _judge_fleet_changed(self, action: actions.FleetChanged) -> None:
-        self._served = {model.name: model.ready_pairs for model in action.models}
+        self._served = {
+            (model.name, model.tokenizer_sha256): model.ready_pairs for model in action.models
+        }
 
     def _judge_worker_paired(self, action: actions.WorkerPaired) -> None:
         worker = self.books.workers.get(action.worker)
@@ -853,7 +859,7 @@ class RouterRules:
         """A free slot and a sequence that may have it never stand side by side."""
         asked = set()
         for sequence in self._waiting_for_pairs():
-            wanted = sequence.request.submit.model, sequence.avoided
+            wanted = sequence.request.make, sequence.avoided
             if wanted in asked:
                 continue
             asked.add(wanted)
@@ -868,12 +874,12 @@ class RouterRules:
         here.
         """
         found = []
-        lines = {line_of(each.request.submit) for each in self.books.waiting()}
+        lines = {each.request.line for each in self.books.waiting()}
         for line in lines:
             for place, each in enumerate(sorted(self.books.waiting(line), key=self.shares.turn)):
-                submit = each.request.submit
-                if submit.half:
-                    if place == 0 and (self._half_refusal(submit) or self._free_slots(submit)):
+                request = each.request
+                if request.submit.half:
+                    if place == 0 and (self._half_refusal(request) or self._free_slots(request)):
                         self.fault(f"{each.key} waits, and could start or never will")
                     break
                 found.append(each)
@@ -881,13 +887,11 @@ class RouterRules:
 
     def _is_next(self, sequence: SequenceBook) -> bool:
         """Those behind others are looked at when it is their turn."""
-        return sequence is min(
-            self.books.waiting(line_of(sequence.request.submit)), key=self.shares.turn
-        )
+        return sequence is min(self.books.waiting(sequence.request.line), key=self.shares.turn)
 
     def _know_fleet(self) -> None:
         books = self.books
-        mine = {model: books.pairs(model) for model in books.models}
+        mine = {make: books.pairs(make) for make in books.makes}
         if mine != self._served:
             self.fault(f"frontends are told of {self._served} pairs, there are {mine}")
         for worker in books.workers.values():

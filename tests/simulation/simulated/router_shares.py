@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulated.router_books import Line, SequenceBook, line_of
+from simulated.router_books import Line, SequenceBook
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Shares:
             del shares.given[key]
 
     def _of(self, sequence: SequenceBook) -> LineShares:
-        return self._lines.setdefault(line_of(sequence.request.submit), LineShares())
+        return self._lines.setdefault(sequence.request.line, LineShares())
 
     def _waiting_with(self, sequence: SequenceBook) -> list[SequenceBook]:
-        return self._waiting(line_of(sequence.request.submit))
+        return self._waiting(sequence.request.line)

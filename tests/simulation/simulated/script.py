@@ -80,6 +80,18 @@ class Run:
     classifier_fails: bool = False
 
 
+FIRST_TOKENIZER = 7
+"""Every prompt holds the number of the tokenizer that made it; engines know their own."""
+FOREIGN_TOKENIZER = 6
+"""One that no worker ever has."""
+ANY_TOKENIZER = 0
+"""In tasks of those who are nobody's clients: any engine takes them."""
+
+
+def tokenizer_hash(model: str, tokenizer: int) -> str:
+    return f"tokenizer {tokenizer} of {model}"
+
+
 @dataclass(slots=True)
 class Judged:
     """What a model's workers judge with."""

@@ -18,6 +18,7 @@ from tandem.wire.grpc import open_channel
 
 if TYPE_CHECKING:
     from simulated.network import Network
+from simulated.script import FIRST_TOKENIZER, tokenizer_hash
 
 __all__ = ["STRANGE_ROUTER", "FickleRouter", "StrangeRouter", "Stranger", "open_channel"]
 STRANGE_ROUTER = "strange router"
@@ -141,7 +142,9 @@ class FickleRouter(router_pb2_grpc.RouterServicer):
     ) -> None:
         greeting = router_pb2.RouterMessage()
         greeting.fleet.models.add(
-            name=self._model, ready_pairs=1, tokenizer_sha256=f"tokenizer of {self._model}"
+            name=self._model,
+            ready_pairs=1,
+            tokenizer_sha256=tokenizer_hash(self._model, FIRST_TOKENIZER),
         )
         await context.write(greeting)
         async for message in messages:

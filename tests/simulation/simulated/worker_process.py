@@ -17,7 +17,7 @@ from simulated.engine import Fabric, ScriptedEngine
 from simulated.hooks import ScriptedHooks
 from simulated.loop import Process
 from simulated.network import CALL, Call, Network
-from simulated.script import Judged, Request
+from simulated.script import FIRST_TOKENIZER, Judged, Request, tokenizer_hash
 from simulated.words import Words
 from simulated.worker_rules import WorkerRules
 from tandem.byte_budget import ByteBudget
@@ -61,6 +61,7 @@ class WorkerSpec:
     slots: int
     judged: Judged
     quirk: Quirk = ""
+    tokenizer: int = FIRST_TOKENIZER
     listed_as: Phase | None = None
     """None: as what it is."""
 
@@ -72,7 +73,7 @@ def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
         engine="scripted",
         page_size=16,
         kv_layout="another" if spec.quirk == "layout" else "one",
-        tokenizer_sha256=f"tokenizer of {spec.model}",
+        tokenizer_sha256=tokenizer_hash(spec.model, spec.tokenizer),
         protocol_version=1,
         deployment_revision=spec.revision,
     )
@@ -127,6 +128,7 @@ class WorkerProcess:
             self.process,
             role,
             endpoint=self.endpoint,
+            tokenizer=spec.tokenizer,
             make=f"{spec.model} {spec.revision} {_MAKES.get(spec.quirk, 'one')}",
             fabric=fabric,
             requests=requests,

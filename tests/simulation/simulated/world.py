@@ -33,7 +33,7 @@ from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
 from simulated.router_process import RouterProcess
-from simulated.script import Request
+from simulated.script import ANY_TOKENIZER, FIRST_TOKENIZER, FOREIGN_TOKENIZER, Request
 from simulated.stranger import STRANGE_ROUTER, FickleRouter, Stranger, StrangeRouter
 from simulated.themes import RETIRE_SECONDS
 from simulated.worker_process import WorkerProcess, WorkerSpec
@@ -114,9 +114,10 @@ class World:
             self._start_router()
         for model in plan.models:
             for number in range(plan.frontends):
-                self._start_frontend(f"frontend-{model}-{number}", model)
+                self._start_frontend(f"frontend-{model}-{number}", model, FIRST_TOKENIZER)
         if plan.stale_frontend:
-            self._start_frontend("stale frontend", plan.requests[0].model, stale=True)
+            model = plan.requests[0].model
+            self._start_frontend("stale frontend", model, FOREIGN_TOKENIZER)
         for request in plan.requests:
             dice.later(request.at, self._ask, request)
         for at in plan.strangers:
@@ -190,12 +191,12 @@ class World:
         mine = [each for each in self.plan.requests if each.model == model and not each.poison]
         if not mine:
             return b""
-        made = submission(mine[0])
+        made = submission(mine[0], ANY_TOKENIZER)
         common = made.common_task()
         return made.to_submit(0, 1, common=common, seconds=1.0, parent_span=0).task
 
-    def _start_frontend(self, name: str, model: str, *, stale: bool = False) -> None:
-        made = FrontendProcess(self.dice, name, model, stale=stale)
+    def _start_frontend(self, name: str, model: str, tokenizer: int) -> None:
+        made = FrontendProcess(self.dice, name, model, tokenizer)
         self.frontends.append(made)
         made.on_over = self.frontend_rules.over
         made.start()
@@ -209,10 +210,15 @@ class World:
                 each.discovery.tell(listing)
 
     def _ask(self, request: Request) -> None:
+        """Most clients reach a frontend that is ready, where there is one."""
         mine = [
             each for each in self.frontends if each.model == request.model and not each.process.dead
         ]
-        self.dice.random.choice(mine).serve(request)
+        ready = [each for each in mine if each.ready]
+        one = self.dice.random.choice(mine)
+        if ready and not one.ready and self.dice.random.random() < 0.9:
+            one = self.dice.random.choice(ready)
+        one.serve(request)
 
     # --- what happens ---
 
@@ -234,10 +240,31 @@ class World:
             if worker.spec.model == model:
                 self._replace(worker, revision)
 
-    def _replace(self, worker: WorkerProcess, revision: str | None) -> None:
+    def _roll_tokenizer(self) -> None:
+        """Replace a model's workers by those of another tokenizer, and put frontends of it beside
+        the old ones, which some clients go on to reach.
+        """
+        model = self.dice.random.choice(self.plan.models)
+        tokenizer = 1 + max(each.tokenizer for each in self.frontends if each.model == model)
+        for number in range(self.plan.frontends):
+            self._start_frontend(f"frontend-{model}-{number}-{tokenizer}", model, tokenizer)
+        revision = f"r{self._lives}"
+        for worker in self._living():
+            if worker.spec.model == model:
+                self._replace(worker, revision, tokenizer)
+
+    def _replace(
+        self, worker: WorkerProcess, revision: str | None, tokenizer: int | None = None
+    ) -> None:
         spec = worker.spec
         address = f"{spec.phase.value}-{spec.model}-n{self._lives}:1"
-        self._start_worker(replace(spec, address=address, revision=revision or spec.revision))
+        another = replace(
+            spec,
+            address=address,
+            revision=revision or spec.revision,
+            tokenizer=tokenizer or spec.tokenizer,
+        )
+        self._start_worker(another)
         self.dice.later(RETIRE_SECONDS, self._retire, worker)
 
     def _retire(self, worker: WorkerProcess) -> None:
@@ -281,7 +308,7 @@ class World:
         going = [each for each in self.frontends if not each.process.dead]
         crashed = self.dice.random.choice(going)
         crashed.die(self.network)
-        self._start_frontend(f"{crashed.name}'", crashed.model, stale=crashed.stale)
+        self._start_frontend(f"{crashed.name}'", crashed.model, crashed.tokenizer)
 
     def _crash_phase(self) -> None:
         """All workers of one kind; some come back soon, some late."""

@@ -279,6 +279,15 @@ async def test_a_router_that_serves_several_models_is_told_which(start: Start) -
     assert [reply.submit.model for reply in router.replies.values()] == ["other"]
 
 
+@pytest.mark.promise("S6-194")
+async def test_requests_name_the_tokenizer_that_most_pairs_have(start: Start) -> None:
+    both = fake_router.fleet(model=MODEL, tokenizer_sha256="old")
+    both.MergeFrom(fake_router.fleet(model=MODEL, tokenizer_sha256="new", ready_pairs=2))
+    router, executor = await start(three_tokens, fleet=both)
+    await final(executor, executor.enqueue_request(request()))
+    assert [reply.submit.tokenizer_sha256 for reply in router.replies.values()] == ["new"]
+
+
 async def test_whose_requests_they_are_is_said(start: Start) -> None:
     router, executor = await start(three_tokens, tenant="batch", weight=3)
     await final(executor, executor.enqueue_request(request(cache_salt_id=5)))

@@ -264,6 +264,20 @@ async def test_a_fleet_with_another_tokenizer_is_not_used_and_is_logged(
     assert not frontend.router.replies
 
 
+@pytest.mark.promise("S6-194")
+@pytest.mark.parametrize("pairs", [1, 9])
+async def test_requests_name_their_tokenizer_beside_workers_of_another(
+    start: Start, pairs: int
+) -> None:
+    frontend = await start(say_hello)
+    both = frontend.fleet(tokenizer_sha256="00", ready_pairs=pairs)
+    both.MergeFrom(frontend.fleet())
+    frontend.router.change_fleet(both)
+    assert (await frontend.chat()).status_code == 200
+    (reply,) = frontend.router.replies.values()
+    assert reply.submit.tokenizer_sha256 == frontend.tokenizer_sha256
+
+
 async def test_too_many_open_requests_are_refused_at_once(start: Start) -> None:
     frontend = await start(say_nothing, max_open_requests=1)
     first = asyncio.create_task(frontend.chat())

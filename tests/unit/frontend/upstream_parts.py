@@ -15,6 +15,7 @@ def submission(**changes: Any) -> Submission:
         "id": "answer-1",
         "trace_id": "0" * 32,
         "model": "tandem-tiny",
+        "tokenizer_sha256": "ours",
         "prompts": [Prompt.of([1, 2, 3], max_tokens=16)],
         "n": 1,
         "sampling": common_pb2.SamplingParams(),
