@@ -956,6 +956,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-195",
+        "Given a thread of SGLang's KV hand-over that dies, then its engine ends, typed and in "
+        "bounded time, and not the requests that would have waited for it.",
+        ours=True,
+    ),
+    Promise(
         "S6-190",
         "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
         "given KV that nobody fetches, then its lease ends and its bounds hold.",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from stacks import MODEL, SGLANG_READY_SECONDS, Served, options
 
 from tandem.cli.stack import Stack
 
+zmq = pytest.importorskip("zmq", reason="SGLang brings it")
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(SGLANG_READY_SECONDS + 120)]
 FOUND_WITHIN = 20.0
 """Seconds within which a dead scheduler must have become an error: its prefill needs six."""
@@ -34,23 +34,26 @@ async def _events(client: httpx.AsyncClient, url: str) -> AsyncIterator[dict[str
                 yield json.loads(line.removeprefix("data: "))
 
 
-def _kill_scheduler(served: Served, name: str) -> None:
-    """SGLang's scheduler is a process of the worker's session that names itself."""
-    session = served.stack.components[name].pid
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                title = (entry / "cmdline").read_bytes()
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended meanwhile
-                continue
-            if b"sglang::scheduler" in title and int(fields[3]) == session:
-                os.kill(int(entry.name), signal.SIGKILL)
-                return
-    raise AssertionError(f"{name} has no scheduler")
+def _scheduler(served: Served, name: str) -> psutil.Process:
+    """SGLang's scheduler is a child of the worker that names itself."""
+    worker = psutil.Process(served.stack.components[name].pid)
+    (found,) = (each for each in worker.children() if "sglang::scheduler" in each.cmdline()[0])
+    return found
 
 
-async def test_a_dead_scheduler_is_a_typed_error_in_bounded_time(
+def _send_stray_frame(scheduler: psutil.Process) -> None:
+    """To each of its ports: what SGLang's KV thread cannot read ends it."""
+    with zmq.Context() as context:
+        for connection in scheduler.net_connections("tcp4"):
+            if connection.status == psutil.CONN_LISTEN:
+                with context.socket(zmq.PUSH) as stranger:
+                    stranger.linger = 1000
+                    stranger.connect(f"tcp://127.0.0.1:{connection.laddr.port}")
+                    stranger.send_multipart([b"stray"])
+
+
+@pytest.mark.promise("S6-195")
+async def test_a_scheduler_that_dies_whole_or_in_part_is_a_typed_error_in_bounded_time(
     model_path: Path, hook_log: Path, tmp_path: Path
 ) -> None:
     plain = options("sglang", model_path, hook_prefill="", hook_decode="")
@@ -61,7 +64,7 @@ async def test_a_dead_scheduler_is_a_typed_error_in_bounded_time(
             stream = _events(client, served.url)
             assert "choices" in await anext(stream)
 
-            _kill_scheduler(served, "prefill_worker-0")
+            _send_stray_frame(_scheduler(served, "prefill_worker-0"))
             began = time.monotonic()
             refused = await client.post(f"{served.url}/v1/completions", json=_body(max_tokens=4))
             assert refused.status_code in (502, 503)
@@ -71,7 +74,7 @@ async def test_a_dead_scheduler_is_a_typed_error_in_bounded_time(
             # What decode already has does not need prefill any more.
             assert "choices" in await anext(stream)
 
-            _kill_scheduler(served, "decode_worker-0")
+            _scheduler(served, "decode_worker-0").kill()
             async with asyncio.timeout(FOUND_WITHIN):
                 last = [event async for event in stream][-1]
             assert last["error"]["code"] in ("worker_lost", "engine_error")

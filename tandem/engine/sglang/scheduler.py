@@ -1,5 +1,6 @@
 """Runs in SGLang's child processes: what Tandem adds to the scheduler before it starts.
 
+- A thread that dies ends the engine.
 - Each request's hand-over is measured where it happens, and travels with its first output.
 - A request's seed decides its tokens, where the engine is started so.
 - The logits processors of the worker's registry, and how many sequences have some.
@@ -21,7 +22,7 @@ from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
-from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, rows, seeds
+from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, rows, seeds, threads
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
 from tandem.engine.sglang.rows import RowEditor
@@ -37,6 +38,7 @@ _SERVER_ERROR = 500
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     """SGLang's scheduler process, with Tandem's additions."""
     _leave_interrupts_to_parent()
+    threads.report_deaths()
     load_plugins()
     if additions.on_cpu:
         cpu.verify()
