@@ -4,13 +4,18 @@ here.
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)
+"""Systems give higher ones to outgoing connections, which could take a port before its component
+listens on it, or while it is started again.
+"""
 PERMISSIONS = ("client_logits_processors", "allow_reports", "allow_external_scores")
 """Settings that a frontend and its router have alike: what one lets through the other must too."""
 COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
@@ -137,8 +142,12 @@ def _more(options: StackOptions, *names: str) -> tuple[str, ...]:
 
 def _free_addresses(count: int) -> list[str]:
     """Held together while they are picked, so that no two are the same."""
+    found: list[str] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
+        for port in random.sample(PORTS, len(PORTS)):
+            if len(found) == count:
+                break
+            with suppress(OSError):
+                held.enter_context(socket.socket()).bind((HOST, port))
+                found.append(f"{HOST}:{port}")
+    return found

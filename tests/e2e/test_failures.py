@@ -107,7 +107,7 @@ async def test_a_worker_killed_mid_stream_is_an_error_event_and_its_return_heals
 ) -> None:
     with serve(engine_options=("step_ms=20",)) as served:
         async with httpx.AsyncClient() as client:
-            stream = events(client, served)
+            stream = events(client, served, max_tokens=200)
             await first_token(stream)
             kill(served, victim)
             began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
     assert router["--prefill"].split(",") == [launches[0].address, launches[1].address]
     assert len(router["--decode"].split(",")) == 3
     assert flags(by_name["frontend"])["--router"] == by_name["router"].address
+
+
+def test_no_port_is_given_that_is_taken_or_that_an_outgoing_connection_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listens = {launch.address for launch in plan(StackOptions(model_path=Path("m"), engine="sim"))}
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(ephemeral.read_text().split()[0]) if ephemeral.exists() else 32768
+    assert all(int(address.rpartition(":")[2]) < first for address in listens)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("tandem.cli.plan.PORTS", [port, *range(20_000, 20_012)])
+        for _ in range(20):
+            given = plan(StackOptions(model_path=Path("m"), engine="sim"))
+            assert not any(str(port) in each.address + each.metrics for each in given)
 
 
 def test_each_phase_gets_its_own_hook_and_a_fixed_port_is_kept() -> None:
