@@ -1,6 +1,7 @@
 # Tandem: `make` alone lists what there is. Every target does its own set-up, and skips it when nothing changed.
 
 ENGINE ?= sglang
+JOBS ?= 2
 BIN := .venv/bin
 export PYTHON
 
@@ -27,8 +28,8 @@ up: $(LEVEL) ## start the same stack and leave it running; prints its address an
 down: lean ## stop what `make up` started
 	$(BIN)/tandem down
 
-test: full ## run every test (ARGS="-k name" is passed to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+test: full ## run every test, in two processes (JOBS=8; ARGS="-k name" is passed to pytest)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 check: lean ## style, types, architecture and generated code
 	$(BIN)/ruff check

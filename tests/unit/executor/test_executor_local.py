@@ -309,7 +309,7 @@ def test_functions_of_the_configuration_are_called_by_name_and_together(
         ({"logits_post_processor": lambda *given: given[1][..., :7]}, "raised ValueError"),
         ({"logits_post_processor": lambda *given: 1 / 0}, "raised ZeroDivisionError"),
     ],
-    ids=str,
+    ids=["no function", "two", "unknown", "shape", "raises"],
 )
 def test_a_function_that_cannot_be_called_costs_its_request_alone(
     executor: Executor, fields: dict[str, Any], word: str
