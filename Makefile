@@ -29,7 +29,7 @@ down: lean ## stop what `make up` started
 	$(BIN)/tandem down
 
 test: full ## run every test, in two processes (JOBS=8; ARGS="-k name" is passed to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 check: lean ## style, types, architecture and generated code
 	$(BIN)/ruff check

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,9 +19,29 @@ def model_path() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a file stay together, and so do all that start
-    SGLang: each of its engines takes gigabytes.
+    """What starts SGLang takes longest, and begins."""
+    items.sort(key=lambda item: not _starts_sglang(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _FilesTogether(config, log)
+
+
+class _FilesTogether(LoadScopeScheduling):
+    """Where tests run in several processes, those of a file run in one of them, and so do all that
+    start SGLang: each of its engines takes gigabytes.
     """
-    for item in items:
-        together = "sglang" if item.get_closest_marker("sglang") else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(together))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "sglang" if _starts_sglang(nodeid) else nodeid.partition("::")[0]
+
+
+def _starts_sglang(nodeid: str) -> bool:
+    return "sglang" in nodeid.partition("[")[2] or _is_of_sglang(nodeid.partition("::")[0])
+
+
+@cache
+def _is_of_sglang(path: str) -> bool:
+    """Whether all of a file is, or a test of it that has no engine in its name."""
+    return "mark.sglang" in (ROOT / path).read_text(encoding="utf-8")
