@@ -9,57 +9,17 @@ read stays within `max_unread_tokens`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from tandem.errors import TandemError, TooLargeError, WorkerError
+from tandem.executor.entries import Asked, Entry, Start
 from tandem.executor.errors import FullError, ShutDownError
 from tandem.executor.ranking import Ranking
 from tandem.executor.recorder import Recorder
-from tandem.executor.requests import Request
 from tandem.executor.responses import FinishReason, Response
 from tandem.executor.unread import Completion, Measure, Unread
 from tandem.executor.waiters import Waiter, Waiters
 
 FIRST_ID = 1
-
-
-class Asked(NamedTuple):
-    """A request as it is enqueued: what is wrong with it, or else what it may bring."""
-
-    request: Request
-    fault: TandemError | None = None
-    sequences: int = 1
-    tokens: int = 1
-    """The most that may come of it, of all sequences together."""
-    seconds: float = 0.0
-    """Until it times out."""
-    logits_rows: int = 0
-    """The most rows of logits that it may bring."""
-
-
-class Start(NamedTuple):
-    """A request that is to be sent now."""
-
-    request_id: int
-    request: Request
-    deadline: float
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A request whose final response has not been read."""
-
-    asked: Asked
-    unread: Unread
-    deadline: float
-    started: bool = False
-    waits: bool = True
-    """Nothing has come of it."""
-    credit: int = 0
-    """What it holds of `max_unread_tokens`: unread tokens, and those that may still come."""
-    logits_rows: int = 0
-    """What it holds of `max_logits_rows`, until all of it was read."""
 
 
 class ExecutorCore:
@@ -81,7 +41,7 @@ class ExecutorCore:
         self._max_rows = self._rows = max_logits_rows
         """Rows of logits that may still be promised. Those of a request come back once all of it
         has been read."""
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, Entry] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()
         """Requests that wait here, by priority and arrival."""
@@ -275,7 +235,7 @@ class ExecutorCore:
         self._next_id += 1
         fault = asked.fault or self._too_large(asked)
         unread = Unread(request_id, asked.request, 1 if fault else asked.sequences, now)
-        self._entries[request_id] = _Entry(asked, unread, now + asked.seconds)
+        self._entries[request_id] = Entry(asked, unread, now + asked.seconds)
         self._waiting += 1
         self._deadlines.add(request_id, now + asked.seconds)
         self.recorder.enqueued(request_id, unread)
@@ -296,7 +256,7 @@ class ExecutorCore:
                 return TooLargeError(f"The request needs {needed} of {name}, which is {most}")
         return None
 
-    def _open(self, request_id: int) -> _Entry | None:
+    def _open(self, request_id: int) -> Entry | None:
         """A request that has not ended."""
         entry = self._entries.get(request_id)
         return None if entry is None or entry.unread.ended else entry
@@ -309,7 +269,7 @@ class ExecutorCore:
             entry.unread.finish_all(Completion(reason))
             self._changed(request_id, entry)
 
-    def _changed(self, request_id: int, entry: _Entry) -> None:
+    def _changed(self, request_id: int, entry: Entry) -> None:
         """Something came of a request, and may be its end."""
         if entry.waits:
             entry.waits = False
@@ -320,24 +280,16 @@ class ExecutorCore:
             if entry.started:
                 self._places += entry.asked.sequences
             self.recorder.ended(request_id, entry.unread)
-            self._settle(entry)
+            self._credit += entry.spare()
         if entry.unread.ready:
             self._ready[request_id] = None
             self._waiters.wake(request_id)
-
-    def _settle(self, entry: _Entry) -> None:
-        """Give back the credit that a request no longer needs."""
-        unread = entry.unread
-        coming = 0 if unread.ended else entry.asked.tokens - unread.arrived
-        if entry.started:
-            self._credit += entry.credit - unread.unread_tokens - coming
-            entry.credit = unread.unread_tokens + coming
 
     def _read(self, request_id: int) -> list[Response]:
         entry = self._entries[request_id]
         responses = entry.unread.read()
         self._ready.pop(request_id, None)
-        self._settle(entry)
+        self._credit += entry.spare()
         if entry.unread.ended:
             self._rows += entry.logits_rows
             del self._entries[request_id]

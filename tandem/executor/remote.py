@@ -19,7 +19,8 @@ from tandem.complaints import Complaints
 from tandem.errors import DeadlineError, InternalError, TandemError, VoucherError, WorkerError
 from tandem.executor import halves, submissions, timing
 from tandem.executor.config import ExecutorConfig
-from tandem.executor.core import ExecutorCore, Start
+from tandem.executor.core import ExecutorCore
+from tandem.executor.entries import Start
 from tandem.executor.live import Live
 from tandem.executor.responses import FinishReason
 from tandem.executor.unread import Completion

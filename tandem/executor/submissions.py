@@ -18,7 +18,7 @@ from tandem.endings import WithheldReason
 from tandem.errors import InvalidRequestError, NoPairError, RequestError, UnsupportedError
 from tandem.executor import halves
 from tandem.executor.config import MOST_SECONDS, ExecutorConfig
-from tandem.executor.core import Asked
+from tandem.executor.entries import Asked
 from tandem.executor.live import ELSEWHERE, OF_REQUEST
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec

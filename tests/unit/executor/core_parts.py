@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.executor.core import Asked, ExecutorCore
+from tandem.executor.core import ExecutorCore
+from tandem.executor.entries import Asked
 from tandem.executor.requests import Request, SamplingConfig
 from tandem.executor.responses import FinishReason
 from tandem.executor.unread import Completion

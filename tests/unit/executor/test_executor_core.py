@@ -219,6 +219,29 @@ def test_what_a_failed_request_drops_lets_another_start_before_anybody_reads() -
     assert len(executor.starts()) == 1
 
 
+def test_a_request_that_ended_holds_what_is_unread_of_it_and_gives_each_token_back_once() -> None:
+    executor = core(max_unread_tokens=8)
+    first = started(executor, max_tokens=4, streaming=True)
+    executor.tokens(first, 0, [1, 2, 3], [])
+    executor.finish(first, 0, LENGTH)
+    executor.enqueue([asked(max_tokens=6)], 0.0)
+    assert executor.starts() == [], "three of eight are unread"
+    executor.read(first)
+    assert [start.request_id for start in executor.starts()] == [2]
+    executor.enqueue([asked(max_tokens=3)], 0.0)
+    assert executor.starts() == [], "six of eight may still come"
+
+
+def test_a_look_at_a_request_that_waits_costs_no_room() -> None:
+    executor = core(max_unread_tokens=8)
+    first = started(executor, max_tokens=8)
+    executor.enqueue([asked(max_tokens=4), asked(max_tokens=4)], 0.0)
+    assert executor.read(2) == []
+    executor.cancel(first)
+    executor.read(first)
+    assert [start.request_id for start in executor.starts()] == [2, 3]
+
+
 def test_a_ranking_does_not_keep_what_was_taken_out() -> None:
     ranking = Ranking()
     ranking.add(0, -1.0)

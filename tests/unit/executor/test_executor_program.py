@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tandem.errors import WorkerError
-from tandem.executor.core import Asked
+from tandem.executor.entries import Asked
 from tandem.executor.errors import FullError
 from tandem.executor.responses import FinishReason, Response
 from tandem.executor.waiters import Waiter
