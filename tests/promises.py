@@ -677,7 +677,7 @@ PROMISES: tuple[Promise, ...] = (
         "S5-127",
         "Given the chart's defaults, then a namespace under Pod Security restricted takes "
         "every pod, and only two may ask the API: the router for EndpointSlices of its "
-        "namespace, and the Job that makes certificates for its two Secrets.",
+        "namespace, and the Job that makes certificates for its three Secrets.",
         ours=True,
     ),
     Promise(

@@ -1,5 +1,5 @@
 """A CA of Tandem's own and a certificate for each role: what is missing or near its end is made,
-all else is kept.
+all else is kept. The routers' voucher key is made with them, once.
 
 Everything is a function of what is held, the plan and the time. Renewal of the CA itself takes two
 steps, so that no component meets a certificate of a CA that it has not been told of: a new CA is
@@ -32,6 +32,10 @@ from tandem.wire.tls import ROLES, PeerRole, role_name
 CA_FILE = "ca.crt"
 AUTHORITIES_FILE = "authorities.pem"
 """Certificate and key of each CA, newest first. Whoever holds it can be any component."""
+VOUCHER_FILE = "voucher.key"
+"""What `voucher_key_file` of every router names (docs/executor/context-only.md)."""
+VOUCHER_KEY_BYTES = 32
+"""A router takes no key that has fewer."""
 SETTLE = timedelta(days=1)
 """Longer than it takes until every component uses what was issued: a Secret's new content is in
 every pod within some minutes."""
@@ -60,6 +64,8 @@ class Holding:
     """For whoever issues, and nobody else: AUTHORITIES_FILE."""
     certificates: Mapping[str, bytes]
     """CA_FILE for all, and `ROLE.crt` with `ROLE.key` for each role."""
+    voucher: Mapping[str, bytes] | None = None
+    """For routers alone: VOUCHER_FILE. None: it is not kept here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,15 @@ def issue(held: Holding, plan: Plan, now: datetime | None = None) -> Issued:
     if not changes and held.certificates.get(CA_FILE) != files[CA_FILE]:
         changes.append(f"{CA_FILE}: written anew")
     secret = {AUTHORITIES_FILE: b"".join(each.pem + each.key_pem for each in authorities)}
-    return Issued(Holding(secret, files), tuple(changes))
+    return Issued(Holding(secret, files, _voucher(held.voucher, changes)), tuple(changes))
+
+
+def _voucher(held: Mapping[str, bytes] | None, changes: list[str]) -> Mapping[str, bytes] | None:
+    """A key that a router can use is never replaced: what it signed would be refused."""
+    if held is None or len(held.get(VOUCHER_FILE, b"").strip()) >= VOUCHER_KEY_BYTES:
+        return held
+    changes.append(f"{VOUCHER_FILE}: new key: there was none")
+    return {VOUCHER_FILE: secrets.token_hex(VOUCHER_KEY_BYTES).encode()}
 
 
 # --- authorities ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where the CA and the certificates are kept: a folder, or two Secrets of Kubernetes."""
+"""Where CA, certificates and voucher key are kept: a folder, or Secrets of Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tandem.cli.certificate_issuing import AUTHORITIES_FILE, CA_FILE, Holding
+from tandem.cli.certificate_issuing import AUTHORITIES_FILE, CA_FILE, VOUCHER_FILE, Holding
 from tandem.errors import StartError
 from tandem.wire.tls import ROLES
 
@@ -44,14 +44,19 @@ class CertificateFolder:
 
     def read(self) -> Holding:
         try:
-            return Holding(self._read(AUTHORITIES_FILE), self._read(*CERTIFICATE_FILES))
+            return Holding(
+                self._read(AUTHORITIES_FILE),
+                self._read(*CERTIFICATE_FILES),
+                self._read(VOUCHER_FILE),
+            )
         except OSError as error:
             raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
 
     def write(self, holding: Holding) -> bool:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            for name, content in {**holding.authorities, **holding.certificates}.items():
+            files = {**holding.authorities, **holding.certificates, **(holding.voucher or {})}
+            for name, content in files.items():
                 self._replace(self._path / name, content)
         except OSError as error:
             raise StoreError(f"cannot write {error.filename}: {error.strerror}") from error
@@ -71,12 +76,17 @@ class CertificateFolder:
 
 
 class CertificateSecrets:
-    """Two Secrets that are there already: the CA's, which no component mounts, and that of the
-    certificates. They are read and replaced, and neither made nor listed.
+    """Secrets that are there already: the CA's, which no component mounts, that of the certificates
+    and, where it is named, that of the voucher key. They are read and replaced, and neither made
+    nor listed.
     """
 
-    def __init__(self, *, namespace: str, authorities: str, certificates: str) -> None:
-        """Names of the two. Raises StartError where there is no cluster, or no library for it."""
+    def __init__(
+        self, *, namespace: str, authorities: str, certificates: str, voucher: str = ""
+    ) -> None:
+        """Their names; without `voucher` that key is not kept. Raises StartError where there is no
+        cluster, or no library for it.
+        """
         try:
             from kubernetes import client, config
             from urllib3.exceptions import HTTPError
@@ -93,20 +103,19 @@ class CertificateSecrets:
         self._api = client.CoreV1Api(client.ApiClient(settings))
         self._errors: tuple[type[Exception], ...] = (client.ApiException, HTTPError)
         self._namespace = namespace
-        self._names = (authorities, certificates)
+        self._names = (authorities, certificates, *([voucher] if voucher else []))
         self._found: tuple[V1Secret, ...] = ()
 
     def read(self) -> Holding:
         self._found = tuple(self._read(name) for name in self._names)
-        authorities, certificates = (_content(each) for each in self._found)
-        return Holding(authorities, certificates)
+        return Holding(*map(_content, self._found))
 
     def write(self, holding: Holding) -> bool:
         """The CA's comes first: what it signed is never kept without it."""
-        contents = (holding.authorities, holding.certificates)
+        contents = (holding.authorities, holding.certificates, holding.voucher or {})
         return all(
             self._replace(name, found, content)
-            for name, found, content in zip(self._names, self._found, contents, strict=True)
+            for name, found, content in zip(self._names, self._found, contents, strict=False)
             if content != _content(found)
         )
 

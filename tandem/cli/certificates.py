@@ -1,5 +1,5 @@
 """`tandem certificates`: a CA and a certificate for each role, made where they lack, kept while
-they are good, and renewed in time.
+they are good, and renewed in time; and the routers' voucher key, made once.
 
 The chart runs it as a Job after each change and as a CronJob every day; it may run again, and twice
 at once.
@@ -37,7 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("CA", "CERTIFICATES"),
         help="Keep them in these two Secrets, which must be there.",
     )
-    add("--namespace", default="", help="Of the two Secrets.")
+    add(
+        "--voucher-secret",
+        default="",
+        metavar="NAME",
+        help="Keep the routers' voucher key in this Secret, which must be there. A folder always"
+        " holds it.",
+    )
+    add("--namespace", default="", help="Of the Secrets.")
     add(
         "--peer-name",
         type=_peer_name,
@@ -53,6 +60,8 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
     """Raises StartError for arguments that do not fit, and where a library is not installed."""
     if (arguments.to is None) is (arguments.secrets is None):
         raise ConfigError("say where to keep them: --to, or --secrets")
+    if arguments.voucher_secret and not arguments.secrets:
+        raise ConfigError("--voucher-secret needs --secrets")
     if arguments.secrets and not arguments.namespace:
         raise ConfigError("--secrets needs --namespace")
     if arguments.days > arguments.ca_days:
@@ -74,7 +83,10 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
     else:
         authorities, issued = arguments.secrets
         store = certificate_stores.CertificateSecrets(
-            namespace=arguments.namespace, authorities=authorities, certificates=issued
+            namespace=arguments.namespace,
+            authorities=authorities,
+            certificates=issued,
+            voucher=arguments.voucher_secret,
         )
     try:
         return _renew(store, plan, console)

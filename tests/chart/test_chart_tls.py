@@ -16,6 +16,7 @@ from pods import Pod, by_name
 
 from tandem import cli
 from tandem.cli import certificate_stores
+from tandem.cli.certificate_issuing import VOUCHER_FILE
 from tandem.wire.tls import ROLES, role_name
 
 JOB = [name for name in SETS if name not in ("tls", "existing-secrets", "mesh")]
@@ -127,11 +128,47 @@ def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
     )
 
 
+@pytest.mark.promise("S6-190")
+@pytest.mark.parametrize("name", JOB)
+def test_routers_alone_mount_the_voucher_key_that_the_job_made(name: str) -> None:
+    (made,) = {
+        cli._parser().parse_args(["certificates", *pod.main["args"]]).voucher_secret
+        for pod in makers(name)
+    }
+    for pod in pods.of(chart_renders.of_set(name)):
+        mounted = [volume for volume in pod.spec["volumes"] if made in yaml.safe_dump(volume)]
+        if pod.component != "router":
+            assert mounted == []
+            continue
+        (volume,) = mounted
+        assert [item["key"] for item in volume["secret"]["items"]] == [VOUCHER_FILE]
+        (mount,) = (each for each in pod.main["volumeMounts"] if each["name"] == volume["name"])
+        path = f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}"
+        assert settings(name, "router")["voucher_key_file"] == path
+
+
+@pytest.mark.parametrize("name", ["tls", "mesh"])
+def test_without_the_job_and_without_a_secret_routers_sign_nothing(name: str) -> None:
+    assert "voucher_key_file" not in settings(name, "router")
+    volumes = pods.of_set(name)["router"].spec["volumes"]
+    assert "voucher-key" not in [volume["name"] for volume in volumes]
+
+
+def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_job_s() -> None:
+    given = {"router": {"voucherKey": {"existingSecret": "mine", "key": "a.key"}}}
+    (router,) = (
+        pod for pod in pods.of(chart_renders.manifests(given)) if pod.component == "router"
+    )
+    (volume,) = (each for each in router.spec["volumes"] if each["name"] == "voucher-key")
+    assert volume["secret"]["secretName"] == "mine"
+    assert volume["secret"]["items"] == [{"key": "a.key", "path": "voucher.key"}]
+
+
 @pytest.mark.promise("S5-127", "S6-159")
 @pytest.mark.parametrize("name", JOB)
-def test_the_role_of_the_job_names_its_two_secrets_and_nothing_else(name: str) -> None:
+def test_the_role_of_the_job_names_its_three_secrets_and_nothing_else(name: str) -> None:
     names = sorted(each["metadata"]["name"] for each in of_tls(name, "Secret"))
-    assert len(names) == 2
+    assert len(names) == 3
     assert rules(name) == [
         {
             "apiGroups": [""],
@@ -161,7 +198,8 @@ def test_the_job_and_its_renewal_run_what_the_command_takes(name: str) -> None:
     assert job.main["command"] == ["tandem", "certificates"]
     assert job.main["image"] == pods.of_set(name)["router"].main["image"]
     arguments = cli._parser().parse_args([*job.main["command"][1:], *job.main["args"]])
-    assert sorted(arguments.secrets) == rules(name)[0]["resourceNames"]
+    named = [*arguments.secrets, arguments.voucher_secret]
+    assert sorted(named) == rules(name)[0]["resourceNames"]
     assert arguments.secrets[0].endswith("-ca")
     assert arguments.namespace == chart_renders.NAMESPACE
     for role in ROLES:

@@ -8,7 +8,7 @@ import re
 import ssl
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,12 +18,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from router import vouchers
 from tandem import certificates
 from tandem.cli import main
 from tandem.cli.certificate_issuing import (
     AUTHORITIES_FILE,
     CA_FILE,
     SETTLE,
+    VOUCHER_FILE,
     Holding,
     Issued,
     Plan,
@@ -264,6 +266,44 @@ def test_a_clock_that_was_ahead_leaves_nothing_that_is_not_valid_yet(first: Issu
     assert issue(again.holding, PLAN, NOW).changes == ()
 
 
+# --- the voucher key ------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S6-190")
+@pytest.mark.parametrize("days", [0, 100, 2000])
+def test_the_voucher_key_outlives_every_certificate(first: Issued, days: int) -> None:
+    """A router refuses what another key signed."""
+    held = Holding(first.holding.authorities, first.holding.certificates, {})
+    made = issue(held, PLAN, NOW).holding
+    again = issue(made, PLAN, NOW + days * DAY)
+    assert again.holding.voucher == made.voucher
+    assert not [change for change in again.changes if VOUCHER_FILE in change]
+
+
+@pytest.mark.parametrize("content", [{}, {VOUCHER_FILE: b""}, {VOUCHER_FILE: b"short" + 40 * b" "}])
+def test_a_voucher_key_that_no_router_takes_is_made_anew(
+    first: Issued, content: dict[str, bytes]
+) -> None:
+    held = Holding(first.holding.authorities, first.holding.certificates, content)
+    again, other = issue(held, PLAN, NOW), issue(held, PLAN, NOW)
+    assert len(again.changes) == 1
+    assert again.holding.certificates == first.holding.certificates
+    assert again.holding.voucher is not None
+    assert again.holding.voucher != other.holding.voucher, "it is random"
+    secrets = {**again.holding.authorities, **again.holding.certificates}
+    assert again.holding.voucher[VOUCHER_FILE] not in secrets.values()
+
+
+def test_a_key_of_the_operator_s_is_kept_as_it_is(first: Issued) -> None:
+    held = Holding(first.holding.authorities, first.holding.certificates, {VOUCHER_FILE: b"x" * 32})
+    assert issue(held, PLAN, NOW).holding == held
+
+
+def test_routers_take_the_voucher_key_that_is_made(tmp_path: Path) -> None:
+    assert main(["certificates", "--to", str(tmp_path)]) == 0
+    assert vouchers.load(str(tmp_path / VOUCHER_FILE)) is not None
+
+
 # --- in a folder ----------------------------------------------------------------------------------
 
 
@@ -271,7 +311,7 @@ def test_a_folder_is_filled_once_and_its_keys_are_the_owners_alone(tmp_path: Pat
     command = ["certificates", "--to", str(tmp_path / "made"), "--peer-name", "here"]
     assert main(command) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
-    assert set(before) == CERTIFICATE_FILES | {AUTHORITIES_FILE}
+    assert set(before) == CERTIFICATE_FILES | {AUTHORITIES_FILE, VOUCHER_FILE}
     assert main(command) == 0
     assert {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()} == before
     for path in (tmp_path / "made").iterdir():
@@ -299,6 +339,7 @@ def test_a_folder_that_cannot_be_written_is_named(
         ([], "--to, or --secrets"),
         (["--to", "a", "--secrets", "b", "c"], "--to, or --secrets"),
         (["--secrets", "b", "c"], "--secrets needs --namespace"),
+        (["--to", "a", "--voucher-secret", "b"], "--voucher-secret needs --secrets"),
         (["--to", "a", "--days", "90", "--ca-days", "30"], "--days must not be above --ca-days"),
     ],
 )
@@ -326,6 +367,9 @@ def test_a_life_that_is_none_is_refused(days: str) -> None:
 # --- in Secrets -----------------------------------------------------------------------------------
 
 
+VOUCHER_SECRET = "the-voucher"
+
+
 class FakeApi(ThreadingHTTPServer):
     """GET and PUT of Secrets, with their versions."""
 
@@ -334,12 +378,15 @@ class FakeApi(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.secrets: dict[str, dict[str, Any]] = {name: _secret(name) for name in self.SECRETS}
+        names = (*self.SECRETS, VOUCHER_SECRET)
+        self.secrets: dict[str, dict[str, Any]] = {name: _secret(name) for name in names}
         self.calls: list[tuple[str, str]] = []
         self.refuse: int = 0
         """A status for every call, where it is set."""
         self.interfere = 0
         """How many more PUTs meet a Secret that another has written since it was read."""
+        self.between: Callable[[dict[str, Any]], object] | None = None
+        """What another writes before the next PUT."""
 
 
 def _secret(name: str) -> dict[str, Any]:
@@ -367,6 +414,10 @@ class _Handler(BaseHTTPRequestHandler):
         if verb == "PUT":
             if api.interfere:
                 api.interfere -= 1
+                _count_up(held)
+            if api.between is not None:
+                api.between(held)
+                api.between = None
                 _count_up(held)
             given = json.loads(body)
             if given["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]:
@@ -442,6 +493,28 @@ def test_it_asks_the_api_for_two_secrets_by_name_and_for_nothing_else(api: FakeA
     allowed = {f"/api/v1/namespaces/ns/secrets/{name}" for name in FakeApi.SECRETS}
     assert {path for _, path in api.calls} == allowed
     assert [verb for verb, _ in api.calls] == ["GET", "GET", "PUT", "PUT"]
+
+
+@pytest.mark.promise("S6-190")
+def test_the_voucher_key_is_in_a_secret_of_its_own_where_one_is_named(api: FakeApi) -> None:
+    assert main(IN_SECRETS) == 0
+    assert content(api.secrets[VOUCHER_SECRET]) == {}
+    assert main([*IN_SECRETS, "--voucher-secret", VOUCHER_SECRET]) == 0
+    made = content(api.secrets[VOUCHER_SECRET])
+    assert set(made) == {VOUCHER_FILE}
+    assert all(VOUCHER_FILE not in content(api.secrets[name]) for name in FakeApi.SECRETS)
+    assert main([*IN_SECRETS, "--voucher-secret", VOUCHER_SECRET]) == 0
+    assert content(api.secrets[VOUCHER_SECRET]) == made
+
+
+@pytest.mark.promise("S6-190")
+def test_of_two_runs_at_once_the_second_keeps_the_voucher_key_of_the_first(api: FakeApi) -> None:
+    assert main(IN_SECRETS) == 0
+    api.between = lambda held: held.update(
+        data={VOUCHER_FILE: base64.b64encode(b"f" * 32).decode()}
+    )
+    assert main([*IN_SECRETS, "--voucher-secret", VOUCHER_SECRET]) == 0
+    assert content(api.secrets[VOUCHER_SECRET]) == {VOUCHER_FILE: b"f" * 32}
 
 
 def test_what_another_wrote_meanwhile_is_read_first(api: FakeApi) -> None:

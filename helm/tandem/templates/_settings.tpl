@@ -57,10 +57,8 @@
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
 {{- end }}
-{{- with .Values.router.voucherKey }}
-{{- if .existingSecret }}
-{{- $settings = merge $settings (dict "voucher_key_file" (printf "/etc/tandem-voucher/%s" .key)) }}
-{{- end }}
+{{- if include "tandem.voucherVolume" . }}
+{{- $settings = merge $settings (dict "voucher_key_file" "/etc/tandem-voucher/voucher.key") }}
 {{- end }}
 {{- /* What the frontends let clients ask for must pass the router. */}}
 {{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}

@@ -26,6 +26,23 @@ secret:
   {{- end }}
 {{- end }}
 
+{{- /* What holds the routers' voucher key: a Secret of the operator's, or the Job's. Empty: there is none. */}}
+{{- define "tandem.voucherVolume" -}}
+{{- $given := .Values.router.voucherKey }}
+{{- if or $given.existingSecret (include "tandem.tlsJob" .) -}}
+name: voucher-key
+secret:
+  defaultMode: 0440
+  {{- if $given.existingSecret }}
+  secretName: {{ $given.existingSecret }}
+  items: [{key: {{ $given.key }}, path: voucher.key}]
+  {{- else }}
+  secretName: {{ include "tandem.component" (list . "tls") }}-voucher
+  items: [{key: voucher.key, path: voucher.key}]
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The pod that makes certificates, or finds them good. */}}
 {{- define "tandem.tlsPod" -}}
 {{- $job := .Values.tls.job }}
@@ -59,6 +76,7 @@ spec:
         - --secrets
         - {{ $secret }}-ca
         - {{ $secret }}
+        - --voucher-secret={{ $secret }}-voucher
         - --namespace={{ .Release.Namespace }}
         - --peer-name={{ include "tandem.peerName" . }}
         - --days={{ $job.certificateDays }}
