@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -186,20 +186,24 @@ class Fleet:
         avoided = None if other_than is None else other_than.decode
         return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
 
-    def parkers(self, edition: Edition) -> list[Worker]:
+    def parkers(self, edition: Edition, *, other_than: Collection[str] = ()) -> list[Worker]:
         """Prefill workers of an edition that may run a context-only request: not where it would
-        show what nobody has judged.
+        show what nobody has judged, and none of those keys.
         """
         return [
             worker
             for group in self.editions[edition].groups.values()
             for worker in group.prefill
-            if worker.profile.parks and group.decode and _judges_enough(worker, group.decode)
+            if worker.profile.parks
+            and worker.key not in other_than
+            and group.decode
+            and _judges_enough(worker, group.decode)
         ]
 
-    def pick_parker(self, edition: Edition) -> Worker | None:
+    def pick_parker(self, edition: Edition, *, other_than: Collection[str] = ()) -> Worker | None:
         """One of them with a free slot, by the policy; None where there is none."""
-        free = sorted((each for each in self.parkers(edition) if each.free), key=_KEY)
+        parkers = self.parkers(edition, other_than=other_than)
+        free = sorted((each for each in parkers if each.free), key=_KEY)
         return self.editions[edition].policy.choose(_preferred(free, None)) if free else None
 
     def keeper(self, kv_peer: str) -> Worker | None:

@@ -28,6 +28,7 @@ from tandem.errors import (
     HookError,
     InternalError,
     NoPairError,
+    ParkingFullError,
     QueueFullError,
     TandemError,
     WorkerError,
@@ -206,6 +207,8 @@ class Lifecycle:
         elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
             return  # The KV has arrived and the verdict is in: prefill owes nothing more.
         else:
+            if isinstance(closed.error, ParkingFullError):
+                sequence.no_room_at |= {leg.worker.key}
             self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
 
     def _context_closed(self, sequence: Sequence, leg: Leg) -> None:
@@ -239,7 +242,8 @@ class Lifecycle:
     ) -> None:
         """Another attempt where nothing was shown and another pair exists; else the error. A worker
         that was full, shut down or never got the leg has not tried: that costs no attempt and shuts
-        no pair out. A phase that runs alone is not tried again elsewhere: whoever asked for it can.
+        no pair out. A phase that runs alone is not tried again elsewhere, whoever asked for it can;
+        but where one worker may park no more, another may.
         """
         request = sequence.request
         repeatable = retryable and sequence.stage is Stage.PREFILLING
@@ -251,6 +255,15 @@ class Lifecycle:
             # Frontends take DrainingError for this router's own word, and submit again.
             kept = NoPairError(error.message) if isinstance(error, DrainingError) else error
             sequence.failure = sequence.failure or kept
+            self._run_again(sequence, error.code)
+        elif (
+            repeatable
+            and request.submit.context_only
+            and isinstance(error, ParkingFullError)
+            and self._state.fleet.parkers(request.edition, other_than=sequence.no_room_at)
+        ):
+            self._state.counts.requeued += 1
+            sequence.failure = error
             self._run_again(sequence, error.code)
         elif (
             repeatable

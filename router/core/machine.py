@@ -325,12 +325,14 @@ class Core:
 
     def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
         """Whether a context-only sequence has left the queue."""
-        if worker := self.state.fleet.pick_parker(edition):
+        fleet, full = self.state.fleet, sequence.no_room_at
+        if worker := fleet.pick_parker(edition, other_than=full):
             self._lifecycle.start_prefill(sequence, worker)
-        elif error := admission.parking_error(self.state, edition):
-            self._lifecycle.end(sequence, error=error)
-        else:
+        elif fleet.parkers(edition, other_than=full):
             return False
+        else:
+            error = sequence.failure if full else admission.parking_error(self.state, edition)
+            self._lifecycle.end(sequence, error=error)
         return True
 
     def _start_decodes(self, queue: Queue) -> None:

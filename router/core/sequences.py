@@ -85,6 +85,8 @@ class Sequence:
     """The pair of this or the last attempt."""
     avoided: Pair | None = None
     """The pair that failed; a retry takes another."""
+    no_room_at: frozenset[str] = frozenset()
+    """Prefill workers that may not park its KV, as they said; another may."""
     failure: TandemError | None = None
     regenerations: int = 0
     overlay: bytes = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -272,7 +273,6 @@ def test_what_an_ordinary_leg_says_to_have_parked_is_nothing() -> None:
     ("error", "told"),
     [
         (EngineError("x"), "engine_error"),
-        (ParkingFullError("x"), "parking_full"),
         (VoucherError("x"), "voucher_refused"),
     ],
 )
@@ -284,6 +284,65 @@ def test_neither_half_is_tried_on_other_workers(second: bool, error: Any, told: 
     b.close(leg, Outcome.FAILED, error=error, retryable=True)
     assert b.ends() == [(9, told)]
     assert b.at_rest()
+
+
+def refuse_room(b: Bench, leg: actions.StartLeg) -> None:
+    b.close(leg, Outcome.FAILED, error=ParkingFullError("x"), retryable=True)
+
+
+@pytest.mark.promise("S6-190")
+def test_where_one_worker_may_park_no_more_another_is_asked() -> None:
+    b = bench(3)
+    b.submit(context_only=True)
+    asked = []
+    for _ in range(2):
+        (leg,) = b.of(actions.StartLeg)
+        asked.append(leg.worker)
+        refuse_room(b, leg)
+    assert b.ends() == []
+    (leg,) = b.of(actions.StartLeg)
+    assert sorted([*asked, leg.worker]) == ["prefill-0", "prefill-1", "prefill-2"]
+    b.feed(parked(leg))
+    b.close(leg)
+    (given,) = b.of(actions.GiveVoucher)
+    assert given.voucher.kv_peer == f"kv-of-{leg.worker}"
+    assert b.at_rest()
+
+
+@pytest.mark.promise("S6-190")
+def test_it_is_told_that_parking_is_full_once_every_worker_has_said_so() -> None:
+    b = bench(2)
+    b.worker(Phase.PREFILL, 2)  # parks nothing
+    b.submit(context_only=True)
+    for ends in ([], [(1, "parking_full")]):
+        (leg,) = b.of(actions.StartLeg)
+        refuse_room(b, leg)
+        assert b.ends() == ends
+    assert b.at_rest()
+
+
+def test_a_second_half_is_not_tried_elsewhere_whatever_its_worker_says_of_parking() -> None:
+    b = bench(2, 2)
+    b.submit(9, voucher=voucher(b))
+    (leg,) = b.of(actions.StartLeg)
+    refuse_room(b, leg)
+    assert b.ends() == [(9, "parking_full")]
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_it_waits_for_the_worker_that_was_not_asked_as_long_as_there_is_one(goes: bool) -> None:
+    b = bench(1)
+    b.submit(context_only=True)
+    (leg,) = b.of(actions.StartLeg)
+    b.worker(Phase.PREFILL, 1, parks=True, max_sequences=1, other_legs=1)
+    refuse_room(b, leg)
+    assert (b.of(actions.StartLeg), b.ends()) == ([], [])
+    if goes:
+        b.feed(events.WorkerDown("prefill-1", "gone"))
+        assert b.ends() == [(1, "parking_full")]
+    else:
+        b.feed(events.WorkerLoad("prefill-1", 0))
+        assert [each.worker for each in b.of(actions.StartLeg)] == ["prefill-1"]
 
 
 def test_what_an_attempt_left_that_a_worker_gave_up_is_not_given() -> None:
@@ -371,9 +430,15 @@ class Chance:
         self.vouchers: list[Voucher] = []
         self.first = 0
         self.given = self.resumed = 0
+        self.full: defaultdict[int, set[str]] = defaultdict(set)
+        """Workers that refused to park a sequence's KV."""
+        self.full_ends = 0
 
     def step(self) -> None:
         getattr(self, self.dice.choice(self.KINDS))()
+        for start in self.b.of(actions.StartLeg):
+            assert start.worker not in self.full[start.sequence] or not start.context_only
+        self.full_ends += sum(code == ParkingFullError.code for _, code in self.b.ends())
         for given in self.b.of(actions.GiveVoucher):
             self.vouchers.append(given.voucher)
             self.given += 1
@@ -417,7 +482,13 @@ class Chance:
                     events.LegClosed(*where, Outcome.FAILED, error=error, retryable=retryable)
                 )
             case "full":
-                full = self.dice.choice([QueueFullError("x"), DrainingError("x")])
+                full = self.dice.choice(
+                    [QueueFullError("x"), DrainingError("x"), ParkingFullError("x")]
+                )
+                if isinstance(full, ParkingFullError):
+                    if not leg.sequence.request.submit.context_only:
+                        return
+                    self.full[leg.sequence.number].add(leg.worker.key)
                 self.b.feed(events.LegClosed(*where, Outcome.FAILED, error=full, retryable=True))
 
     def parked(self, worker: str, leg: int) -> None:
@@ -456,7 +527,7 @@ class Chance:
 
 @pytest.mark.promise("S2-082")
 def test_in_every_order_each_half_ends_once_and_nothing_is_left() -> None:
-    given = resumed = 0
+    given = resumed = full = 0
     for seed in SEEDS:
         chance = Chance(seed)
         for _ in range(STEPS):
@@ -464,4 +535,7 @@ def test_in_every_order_each_half_ends_once_and_nothing_is_left() -> None:
         chance.rest()
         given += chance.given
         resumed += chance.resumed
-    assert (given > 2 * len(SEEDS), resumed > len(SEEDS)) == (True, True), (given, resumed)
+        full += chance.full_ends
+    assert given > 2 * len(SEEDS)
+    assert resumed > len(SEEDS)
+    assert full > len(SEEDS) // 4

@@ -110,6 +110,8 @@ class SequenceBook:
     decode: LegBook | None = None
     pair: PairBook | None = None
     avoided: PairBook | None = None
+    full: set[str] = field(default_factory=set)
+    """Prefill workers that may not park its KV."""
     failure: TandemError | None = None
     parked: LegParked | None = None
     """What its prefill leg has parked."""
@@ -193,7 +195,7 @@ class Books:
         return None
 
     def parkers(self, make: Make) -> list[WorkerBook]:
-        """Prefill workers that may run a context-only request."""
+        """Prefill workers that may run a context-only request, if they have room to park it."""
         return [
             worker
             for prefill, decode in self.groups(make)

@@ -37,6 +37,7 @@ from tandem.errors import (
     InternalError,
     InvalidRequestError,
     NoPairError,
+    ParkingFullError,
     QueueFullError,
     RouterLostError,
     TandemError,
@@ -251,6 +252,18 @@ class RouterRules:
             return VoucherError.code
         return None if books.decoders(voucher.kv_peer) else NoPairError.code
 
+    def _half_end(self, sequence: SequenceBook) -> str | None:
+        """Why one that waits cannot run any more, as the fleet is."""
+        if sequence.full and not self._may_park(sequence):
+            return ParkingFullError.code
+        return self._half_refusal(sequence.request)
+
+    def _half_starts(self, sequence: SequenceBook) -> bool:
+        """Whether one that waits has a slot."""
+        if sequence.request.submit.context_only:
+            return any(each.free for each in self._may_park(sequence))
+        return self._free_slots(sequence.request) > 0
+
     def _starts_at_once(self, request: RequestBook) -> int:
         waiting = self.books.waiting(request.line)
         half = request.submit.half
@@ -456,6 +469,8 @@ class RouterRules:
         elif closed.outcome is Outcome.LOST and sequence.shown and not held:
             pass
         else:
+            if isinstance(closed.error, ParkingFullError):
+                sequence.full.add(leg.worker.key)
             self._failed(sequence, closed)
 
     def _context_closed(self, sequence: SequenceBook, leg: LegBook) -> None:
@@ -511,6 +526,9 @@ class RouterRules:
             told = NoPairError("") if isinstance(error, DrainingError) else error
             sequence.failure = sequence.failure or told
             self._again(sequence)
+        elif repeatable and isinstance(error, ParkingFullError) and self._may_park(sequence):
+            sequence.failure = error
+            self._again(sequence)
         elif (
             repeatable
             and not sequence.request.submit.half
@@ -523,6 +541,12 @@ class RouterRules:
             self._again(sequence)
         else:
             self._end(sequence, error.code)
+
+    def _may_park(self, sequence: SequenceBook) -> list[WorkerBook]:
+        """Who may run a context-only sequence, and has not said that it has no room."""
+        request = sequence.request
+        parkers = self.books.parkers(request.make) if request.submit.context_only else []
+        return [each for each in parkers if each.key not in sequence.full]
 
     def _again(self, sequence: SequenceBook) -> None:
         sequence.stage = "retrying"
@@ -605,7 +629,7 @@ class RouterRules:
             return
         expected = self._due.get(key)
         if expected is None and sequence.stage == "waiting" and sequence.request.submit.half:
-            refusal = self._half_refusal(sequence.request)
+            refusal = self._half_end(sequence)
             expected = None if refusal is None else (refusal, "")
         if expected is None and self._hopeless(sequence):
             assert sequence.failure is not None
@@ -673,7 +697,7 @@ class RouterRules:
         voucher = submit.voucher
         kv_peer, digest, room = "", b"", leg.room
         if voucher is None:
-            may = books.parkers(sequence.request.make)
+            may = self._may_park(sequence)
             sequence.prefill = leg
         else:
             may = books.decoders(voucher.kv_peer)
@@ -877,9 +901,8 @@ class RouterRules:
         lines = {each.request.line for each in self.books.waiting()}
         for line in lines:
             for place, each in enumerate(sorted(self.books.waiting(line), key=self.shares.turn)):
-                request = each.request
-                if request.submit.half:
-                    if place == 0 and (self._half_refusal(request) or self._free_slots(request)):
+                if each.request.submit.half:
+                    if place == 0 and (self._half_end(each) or self._half_starts(each)):
                         self.fault(f"{each.key} waits, and could start or never will")
                     break
                 found.append(each)
