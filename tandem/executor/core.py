@@ -281,9 +281,10 @@ class ExecutorCore:
                 self._places += entry.asked.sequences
             self.recorder.ended(request_id, entry.unread)
             self._credit += entry.spare()
-        if entry.unread.ready:
+        if entry.unread.ready and request_id not in self._ready:
+            first = not self._ready
             self._ready[request_id] = None
-            self._waiters.wake(request_id)
+            self._waiters.wake(request_id, first=first)
 
     def _read(self, request_id: int) -> list[Response]:
         entry = self._entries[request_id]

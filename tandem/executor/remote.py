@@ -214,18 +214,14 @@ class _Served:
         self._id = start.request_id
         self._end_id = start.request.end_id
         self._bring = bring
-        self._brought = False
 
     def pump(self) -> bool:
         """Something came; it is told with what other requests got by the same message."""
-        if not self._brought:
-            self._brought = True
-            self._bring(self)
+        self._bring(self)
         return True
 
     def tell(self, core: ExecutorCore) -> None:
         """Tell the core all that came. The lock is held."""
-        self._brought = False
         rows, ended = self.state.take()
         for choice, _, token_ids, logprobs in rows:
             if token_ids:

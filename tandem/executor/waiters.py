@@ -32,11 +32,13 @@ class Waiters:
         else:
             self._of.setdefault(waiter.request_id, []).append(waiter)
 
-    def wake(self, request_id: int) -> None:
-        """There is something to read of this request."""
+    def wake(self, request_id: int, *, first: bool) -> None:
+        """There is something to read of this request. `first`: nothing was to be read of any, so
+        that nobody who waits for any is awake.
+        """
         for waiter in self._of.pop(request_id, ()):
             waiter.wake()
-        if self._any:
+        if first and self._any:
             self._wake_one()
 
     def forget(self, waiter: Waiter, *, unread: bool) -> None:

@@ -186,6 +186,21 @@ def test_one_who_was_woken_and_leaves_without_reading_wakes_another() -> None:
     assert woken == ["first", "second"]
 
 
+def test_of_those_who_wait_for_any_one_is_woken_for_all_that_came() -> None:
+    executor = core(max_open_sequences=3)
+    requests = [started(executor, streaming=True) for _ in range(3)]
+    woken: list[int] = []
+    for number in range(3):
+        executor.wait(Waiter(None, lambda number=number: woken.append(number)))
+    for request_id in requests:
+        executor.tokens(request_id, 0, [1], [])
+        executor.tokens(request_id, 0, [2], [])
+    assert woken == [0]
+    assert len(executor.read(None)) == 6
+    executor.tokens(requests[0], 0, [3], [])
+    assert woken == [0, 1]
+
+
 def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
     executor = core()
     request_id = started(executor)
