@@ -77,12 +77,14 @@ _RANGES = {
 
 def check_ranges(sampling: common_pb2.SamplingParams, *, where: str = "") -> None:
     """Raises InvalidRequestError naming the field, after `where`. NaN is in no range."""
-    for name, allowed in _RANGES.items():
-        _check(name, getattr(sampling, name), allowed, where)
-    if sampling.top_k != TOP_K_OFF:
-        _check("top_k", sampling.top_k, _TOP_K, where)
+    for name, (low, high, words) in _RANGES.items():
+        if not low <= getattr(sampling, name) <= high:
+            raise _outside(name, words, where)
+    if sampling.top_k != TOP_K_OFF and not _TOP_K.low <= sampling.top_k <= _TOP_K.high:
+        raise _outside("top_k", _TOP_K.words, where)
     for bias in sampling.logit_bias.values():
-        _check("logit_bias", bias, _LOGIT_BIAS, where)
+        if not _LOGIT_BIAS.low <= bias <= _LOGIT_BIAS.high:
+            raise _outside("logit_bias", _LOGIT_BIAS.words, where)
 
 
 def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
@@ -91,7 +93,8 @@ def check(sampling: common_pb2.SamplingParams, *, vocabulary: int) -> None:
     if not all(sampling.stop):
         raise InvalidRequestError("stop must be of strings that are not empty", param="stop")
     check_token_ids(sampling.stop_token_ids, vocabulary, param="stop_token_ids")
-    check_stop_words([word.token_id for word in sampling.stop_words], vocabulary)
+    if sampling.stop_words:
+        check_stop_words((word.token_id for word in sampling.stop_words), vocabulary)
     check_token_ids(sampling.logit_bias, vocabulary, param="logit_bias")
     if sampling.logprobs > vocabulary:
         raise InvalidRequestError(
@@ -107,6 +110,5 @@ def check_stop_words(words: Iterable[Collection[int]], vocabulary: int) -> None:
         check_token_ids(word, vocabulary, param="stop_words")
 
 
-def _check(name: str, value: float, allowed: _Range, where: str) -> None:
-    if not allowed.low <= value <= allowed.high:
-        raise InvalidRequestError(f"{name} must be {allowed.words}", param=where + name)
+def _outside(name: str, words: str, where: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{name} must be {words}", param=where + name)

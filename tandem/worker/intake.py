@@ -114,14 +114,15 @@ class Intake:
     def check(self, parsed: ParsedTask) -> ReadTask:
         """Do the rest of reading a task. Raises RequestError."""
         task = parsed.task
-        _sample_again(task.sampling, task.regeneration)
+        if task.HasField("regeneration"):
+            _sample_again(task.sampling, task.regeneration)
         self._check_task(task)
         if error := context_error(
             len(parsed.token_ids), task.sampling.max_tokens, self._limits.context_length
         ):
             raise error
-        words = [word.token_id for word in task.sampling.stop_words]
-        table = StopWordTable(words) if words else None
+        words = task.sampling.stop_words
+        table = StopWordTable([word.token_id for word in words]) if words else None
         return ReadTask(task, parsed.token_ids, self._logits(task.logits), table)
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
@@ -181,7 +182,8 @@ class Intake:
             raise UnknownModelError("this worker serves another model", param="model")
         sampling.check(task.sampling, vocabulary=self._limits.vocabulary)
         task_checks.check(task, self._limits)
-        embedding_bias.check(task.embedding_bias, self._limits.vocabulary)
+        if task.HasField("embedding_bias"):
+            embedding_bias.check(task.embedding_bias, self._limits.vocabulary)
 
     def _check_command(self, command: worker_pb2.StartLeg) -> None:
         if command.room == 0:
@@ -247,10 +249,11 @@ def _for_engine(given: common_pb2.SamplingParams) -> common_pb2.SamplingParams:
     """
     params = common_pb2.SamplingParams()
     params.CopyFrom(given)
-    params.ClearField("stop_words")
-    if not given.ignore_eos:
-        singles = [word.token_id[0] for word in given.stop_words if len(word.token_id) == 1]
-        params.stop_token_ids.extend(singles)
+    if given.stop_words:
+        params.ClearField("stop_words")
+        if not given.ignore_eos:
+            singles = [word.token_id[0] for word in given.stop_words if len(word.token_id) == 1]
+            params.stop_token_ids.extend(singles)
     return params
 
 

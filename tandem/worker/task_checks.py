@@ -27,25 +27,36 @@ MOST_TOKENS = 2**31 - 1
 
 def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
     """Raises InvalidRequestError, naming the field."""
-    sampling = task.sampling
-    _at_most(MOST_STOPS, len(sampling.stop), "stop")
-    _at_most(MOST_STOP_CHARACTERS, sum(map(len, sampling.stop)), "stop")
-    _at_most(MOST_STOP_TOKEN_IDS, len(sampling.stop_token_ids), "stop_token_ids")
-    lengths = [len(word.token_id) for word in sampling.stop_words]
-    _at_most(MOST_STOP_WORD_TOKENS, max(lengths, default=0), "stop_words")
-    _at_most(MOST_STOP_WORDS_TOKENS, sum(lengths), "stop_words")
-    _at_most(limits.vocabulary, len(sampling.logit_bias), "logit_bias")
-    _at_most(MOST_LOGPROBS, sampling.logprobs, "logprobs")
-    _at_most(MOST_PROCESSORS, len(task.logits.processors), "logits_processors")
-    _at_most(MOST_METADATA, len(task.metadata), "metadata")
-    characters = sum(len(key) + len(value) for key, value in task.metadata.items())
-    _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
+    _check_sampling(task.sampling, limits)
     _at_most(MAX_NAME, len(task.tenant), "tenant")
     _at_most(MOST_SALT_CHARACTERS, len(task.cache_salt), "cache_salt")
-    again = task.regeneration
+    if task.HasField("logits"):
+        _at_most(MOST_PROCESSORS, len(task.logits.processors), "logits_processors")
+    if task.metadata:
+        _at_most(MOST_METADATA, len(task.metadata), "metadata")
+        characters = sum(len(key) + len(value) for key, value in task.metadata.items())
+        _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
+    if task.HasField("regeneration"):
+        _check_regeneration(task.regeneration, limits.context_length)
+
+
+def _check_sampling(sampling: common_pb2.SamplingParams, limits: worker_pb2.Limits) -> None:
+    _at_most(MOST_LOGPROBS, sampling.logprobs, "logprobs")
+    _at_most(MOST_STOP_TOKEN_IDS, len(sampling.stop_token_ids), "stop_token_ids")
+    _at_most(limits.vocabulary, len(sampling.logit_bias), "logit_bias")
+    if sampling.stop:
+        _at_most(MOST_STOPS, len(sampling.stop), "stop")
+        _at_most(MOST_STOP_CHARACTERS, sum(map(len, sampling.stop)), "stop")
+    if sampling.stop_words:
+        lengths = [len(word.token_id) for word in sampling.stop_words]
+        _at_most(MOST_STOP_WORD_TOKENS, max(lengths), "stop_words")
+        _at_most(MOST_STOP_WORDS_TOKENS, sum(lengths), "stop_words")
+
+
+def _check_regeneration(again: common_pb2.Regeneration, context_length: int) -> None:
     _at_most(MOST_RUNS, again.count, "regeneration.count")
     # Each run generates no more than a context holds.
-    spent = min(again.count * limits.context_length, MOST_TOKENS - limits.context_length)
+    spent = min(again.count * context_length, MOST_TOKENS - context_length)
     _at_most(spent, again.spent_tokens, "regeneration.spent_tokens")
 
 
