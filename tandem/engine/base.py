@@ -56,8 +56,7 @@ class Nodes:
 ONE_NODE = Nodes()
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class EngineRequest:
+class EngineRequest(Struct, frozen=True, kw_only=True):
     """One sequence, as one engine sees it."""
 
     request_id: int
@@ -108,8 +107,7 @@ class Logprobs:
     """For each token the most likely (token id, log-probability), best first."""
 
 
-@dataclass(slots=True, frozen=True)
-class KvTransfer:
+class KvTransfer(Struct, frozen=True):
     """What was measured of one hand-over."""
 
     bytes: int

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from tandem.engine.base import (
     Delta,
     Ending,
@@ -184,7 +186,9 @@ class TwoFacedEngine:
         seconds = min(leg.timeout_seconds for leg in joined.legs.values())
         decode = joined.legs[Role.DECODE]
         self.whole.submit(
-            replace(decode, request_id=engine_id, room=0, kv_peer="", timeout_seconds=seconds)
+            structs.replace(
+                decode, request_id=engine_id, room=0, kv_peer="", timeout_seconds=seconds
+            )
         )
         if joined.timer is not None:
             joined.timer.cancel()  # from now on the engine keeps the time

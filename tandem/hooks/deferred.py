@@ -15,7 +15,6 @@ on the event loop. Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
@@ -24,8 +23,7 @@ from tandem.errors import HookError
 from tandem.hooks.piece import Piece
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class SequenceInfo:
+class SequenceInfo(Struct, frozen=True, kw_only=True):
     """The sequence that chunks belong to."""
 
     request_id: int

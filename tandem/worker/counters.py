@@ -4,6 +4,8 @@ when they are scraped.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from tandem.endings import OUTCOME_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import CODES, TandemError
@@ -37,7 +39,7 @@ class WorkerCounters:
         """Prompt tokens whose KV the engine had already."""
         self.tokens = 0
         self.steps = Histogram(STEP_SECONDS)
-        self.transfers: dict[str, TransferCounters] = {"nixl/ucx": TransferCounters()}
+        self.transfers = defaultdict(TransferCounters, {"nixl/ucx": TransferCounters()})
 
     def step(self, tokens: int, seconds: float) -> None:
         """One engine step, and the time the worker took for it."""
@@ -46,7 +48,7 @@ class WorkerCounters:
 
     def kv(self, transfer: KvTransfer, *, trace_id: str = "") -> None:
         """`trace_id`: of a request that is traced."""
-        counters = self.transfers.setdefault(transfer.transport, TransferCounters())
+        counters = self.transfers[transfer.transport]
         counters.bytes += transfer.bytes
         counters.seconds.observe(transfer.seconds)
         if trace_id:

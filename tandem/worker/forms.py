@@ -11,6 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from tandem.engine.base import (
     Delta,
     Ending,
@@ -101,8 +103,8 @@ class FormedEngine:
         try:
             ready = {place: await self._compiled(spec, place, request.tenant) for place in places}
             left = request.timeout_seconds - (time.monotonic() - began)
-            formed = replace(_with(request, spec, ready), timeout_seconds=max(left, _LEAST_SECONDS))
-            self._engine.submit(formed)
+            formed = _with(request, spec, ready)
+            self._engine.submit(structs.replace(formed, timeout_seconds=max(left, _LEAST_SECONDS)))
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this request alone
             self._deliver([_failed(request.request_id, error)])
         finally:
@@ -138,7 +140,7 @@ def _with(
         entry = entries[place]
         assert isinstance(entry, LogitsProcessorEntry)
         entries[place] = replace(entry, ready=form)
-    return replace(request, logits=replace(spec, entries=tuple(entries)))
+    return structs.replace(request, logits=replace(spec, entries=tuple(entries)))
 
 
 def _at(place: int, error: TandemError) -> TandemError:

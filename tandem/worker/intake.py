@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from tandem import sampling
 from tandem.engine.base import EngineRequest, Role
@@ -40,8 +40,7 @@ _STOP_STATE_BYTES = 400
 """What a state of the stop words takes."""
 
 
-@dataclass(slots=True, frozen=True)
-class ReadTask:
+class ReadTask(Struct, frozen=True):
     """A task that was checked. Nobody changes it: several legs may run it."""
 
     task: common_pb2.Task
@@ -59,8 +58,7 @@ class ReadTask:
         return prompt + words + self.task.embedding_bias.ByteSize()
 
 
-@dataclass(slots=True, frozen=True)
-class ParsedTask:
+class ParsedTask(Struct, frozen=True):
     """A task whose prompt was made into tokens; the rest of it is not checked."""
 
     task: common_pb2.Task

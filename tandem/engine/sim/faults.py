@@ -13,7 +13,7 @@ CRASH_STATUS = 70
 """Exit status of a process that a crash fault ended."""
 
 
-class Fault(enum.Enum):
+class Fault(enum.StrEnum):
     DROP = "drop"
     WITHHOLD = "withhold"
     CORRUPT = "corrupt"

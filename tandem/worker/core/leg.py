@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tandem.byte_budget import Allotment
 from tandem.endings import OUTCOME_TO_WIRE, Outcome
@@ -49,7 +50,7 @@ from tandem.worker.core.outgoing import (
 from tandem.worker.core.output import Output
 
 
-class Stage(enum.Enum):
+class Stage(enum.StrEnum):
     """Where a leg is; see the drawing above."""
 
     WAITING = "waiting"
@@ -76,8 +77,7 @@ NEXT: dict[Stage, set[Stage]] = {
 """What may follow each state."""
 
 
-@dataclass(slots=True, frozen=True)
-class Closing:
+class Closing(Struct, frozen=True):
     """How a leg ends. The router is told once the engine holds nothing for the leg any more."""
 
     outcome: Outcome
@@ -107,8 +107,7 @@ class Closing:
         return worker_pb2.LegEvent(leg=leg, closed=closed)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Leg:
+class Leg(Struct, eq=False, kw_only=True):
     """What the core knows of a sequence that this worker runs. Only the core changes it."""
 
     request_id: int
