@@ -136,8 +136,7 @@ class Demultiplexer:
         self._output.expect(state)
         guard = asyncio.get_running_loop().call_later(
             submission.timeout_seconds + _DEADLINE_GRACE_SECONDS,
-            state.fail,
-            errors.DeadlineError("The request's time ran out"),
+            lambda: state.fail(errors.DeadlineError("The request's time ran out")),
         )
         try:
             self._dispatcher.submit(state, state.firsts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, Sequence
 from math import inf
 from typing import Protocol
 
@@ -126,7 +126,7 @@ class RouterLink:
             call = stub.Connect(stream.outbox.messages())
             reason = ""
             try:
-                reason = await self._listen(_readable(call), stream, receiver)
+                reason = await self._listen(call, stream, receiver)
             except TimeoutError:
                 silent = f"the router said nothing for {self._silence_seconds:g} seconds"
                 reason = silent if stream.opened else "the router did not greet"
@@ -148,15 +148,17 @@ class RouterLink:
 
     async def _listen(
         self,
-        messages: AsyncIterator[router_pb2.RouterMessage],
+        messages: AsyncIterable[router_pb2.RouterMessage | None],
         stream: RouterStream,
         receiver: Receiver,
     ) -> str:
         """Returns why it is over."""
         async with asyncio.timeout(_GREETING_SECONDS):
-            greeting = await anext(messages, None)
-        if greeting is None:
-            return _ENDED
+            async for message in messages:
+                greeting = _readable(message)
+                break
+            else:
+                return _ENDED
         if greeting.draining:
             return "the router drains"
         log.info("connected to the router", extra={"address": self._address})
@@ -167,9 +169,10 @@ class RouterLink:
         async with Silence(self._patience(greeting.beat_ms)) as listening:
             async for message in messages:
                 listening.heard()
-                if message.draining:  # before the first refusal that the message may hold
+                said = _readable(message)
+                if said.draining:  # before the first refusal that the message may hold
                     receiver.unsent(stream.drain())
-                receiver.receive(stream, message)
+                receiver.receive(stream, said)
         return _ENDED
 
     def _patience(self, beat_ms: int) -> float:
@@ -186,11 +189,8 @@ class RouterLink:
         self._complaint = reason
 
 
-async def _readable(
-    messages: AsyncIterable[router_pb2.RouterMessage | None],
-) -> AsyncIterator[router_pb2.RouterMessage]:
+def _readable(message: router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
     """Raises ValueError for None, which gRPC gives for a message that it cannot read."""
-    async for message in messages:
-        if message is None:
-            raise ValueError("a message is no tandem.v1.RouterMessage")
-        yield message
+    if message is None:
+        raise ValueError("a message is no tandem.v1.RouterMessage")
+    return message

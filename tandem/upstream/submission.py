@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tandem.endings import WithheldReason
 from tandem.errors import TooLargeError
@@ -15,8 +16,7 @@ from tandem.v1 import common_pb2, router_pb2
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     tokens: int
     """How many it has."""
     max_tokens: int
@@ -36,8 +36,7 @@ class Prompt:
         )
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Submission:
+class Submission(Struct, frozen=True, kw_only=True):
     id: str
     """What the answer is called; it is ours, and never used twice."""
     trace_id: str
