@@ -355,21 +355,21 @@ class WorkerLink:
 
     def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
         """As many of the first as make a message, with the tasks that they need."""
-        size = 0
-        while self._starts and size < MESSAGE_BYTES and len(command.start) < MOST_ITEMS:
+        starts, size = command.start, 0
+        while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
             action, start = self._starts.popleft()
-            kept = self._keeps(action)
             size += _ITEM_BYTES
-            if kept and action.request not in self._kept:
-                self._kept[action.request] = len(action.task)
-                self._kept_bytes += len(action.task)
-                command.keep.add(number=action.request, task=action.task)
+            if not self._keeps(action):
+                start.task = action.task + action.overlay
                 size += len(action.task)
-            elif not kept:
-                size += len(action.task)
-            start.task = action.overlay if kept else action.task + action.overlay
-            start.kept_task = action.request if kept else 0
-            command.start.append(start)
+            else:
+                start.task, start.kept_task = action.overlay, action.request
+                if action.request not in self._kept:
+                    self._kept[action.request] = len(action.task)
+                    self._kept_bytes += len(action.task)
+                    command.keep.add(number=action.request, task=action.task)
+                    size += len(action.task)
+            starts.append(start)
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""
