@@ -70,6 +70,7 @@ def test_a_refusal_says_the_bounds() -> None:
     ("field", "value"),
     [
         ("logit_bias", {1: 100.5}),
+        ("logit_bias", {1: -100.5}),
         ("logit_bias", {1: math.nan}),
         ("logit_bias", {100: 1.0}),
         ("stop_token_ids", [99, 100]),

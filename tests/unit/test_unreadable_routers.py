@@ -1,0 +1,102 @@
+"""A router whose message cannot be read loses that stream, and the log says why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tandem.byte_budget import ByteBudget
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.router_link import RouterLink
+from tandem.upstream.router_stream import RouterStream
+from tandem.v1 import router_pb2
+from tandem.wire.grpc import Server
+
+WAIT_SECONDS = 10.0
+NO_MESSAGE = b"\xff"
+
+
+class Told:
+    """Whatever the link says of its streams."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def opened(self, stream: RouterStream) -> None:
+        self.said.append("opened")
+
+    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+        self.said.append("message")
+
+    def unsent(self, firsts: Sequence[int]) -> None:
+        self.said.append("unsent")
+
+    def ended(self, stream: RouterStream, *, drained: bool) -> None:
+        self.said.append("ended")
+
+
+class Complaints(logging.Handler):
+    """Keeps the reasons that the link logs, and says when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+        self.one = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if reason := getattr(record, "reason", ""):
+            self.reasons.append(reason)
+            self.one.set()
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([NO_MESSAGE], []),
+        ([b"", NO_MESSAGE], ["opened", "message", "ended"]),
+    ],
+    ids=["its greeting", "a later one"],
+)
+async def test_a_message_of_a_router_that_cannot_be_read_ends_its_stream_and_is_named(
+    messages: list[bytes], said: list[str]
+) -> None:
+    told, complaints = Told(), Complaints()
+    log = logging.getLogger("tandem.upstream.router_link")
+    log.addHandler(complaints)
+    server = Server()
+    server.add(lambda into: _say(into, messages), "tandem.v1.Router")
+    port = await server.start("127.0.0.1:0")
+    link = RouterLink(f"127.0.0.1:{port}", UpstreamMetrics(CollectorRegistry()), ByteBudget())
+    running = asyncio.ensure_future(link.run(told))
+    try:
+        await asyncio.wait_for(complaints.one.wait(), WAIT_SECONDS)
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+        await server.stop(0)
+        log.removeHandler(complaints)
+    why = "the router broke the protocol: a message is no tandem.v1.RouterMessage"
+    assert complaints.reasons[0] == why
+    assert told.said[: len(said)] == said
+
+
+def _say(into: grpc.aio.Server, messages: Sequence[bytes]) -> None:
+    """Serve streams on which nothing follows these bytes."""
+
+    async def connect(requests: AsyncIterator[Any], _: Any) -> AsyncIterator[bytes]:
+        for message in messages:
+            yield message
+        async for _request in requests:
+            pass
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        connect, request_deserializer=router_pb2.FrontendMessage.FromString
+    )
+    service = grpc.method_handlers_generic_handler("tandem.v1.Router", {"Connect": handler})
+    into.add_generic_rpc_handlers((service,))
