@@ -6,11 +6,14 @@ import pytest
 
 from router.core.events import Submit
 from router.core.sequences import Request, Sequence
+from router.core.values import Edition
 from router.core.waiting import MAX_DEBTS, Queue
 from router.translate import submit
 from tandem.byte_budget import ByteBudget
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
+
+EDITION = Edition("tiny", "sha")
 
 
 def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -> Sequence:
@@ -25,13 +28,12 @@ def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -
         weight=weight,
         priority=priority,
     )
-    return Sequence(
-        Request(asked, 0.0, 1.0, 1, ByteBudget().allotment()), arrival, 0, (-priority, arrival), 0.0
-    )
+    request = Request(asked, EDITION, 0.0, 1.0, 1, ByteBudget().allotment())
+    return Sequence(request, arrival, 0, (-priority, arrival), 0.0)
 
 
 def queue(*waiting: Sequence) -> Queue:
-    made = Queue("tiny")
+    made = Queue(EDITION)
     for each in waiting:
         made.add(each)
     return made
@@ -105,7 +107,7 @@ def test_a_key_that_wants_nothing_and_owes_nothing_is_forgotten() -> None:
 
 
 def test_debts_are_remembered_but_not_any_number_of_them() -> None:
-    made = Queue("tiny")
+    made = Queue(EDITION)
     for number in range(MAX_DEBTS + 5):
         waiting = sequence(number, f"key{number}")
         made.add(waiting)
