@@ -2,8 +2,9 @@
 
 Each round runs `token_cost.py` three times: at the old commit, in this checkout, and at the old
 commit again, with the first two in changing order. The two old runs of a round show how much the
-machine alone moves a figure. A row is dearer where the median of its ratios is above 1 by more than
-3 % and by more than the largest difference that the old commit showed against itself.
+machine alone moves a figure. A round of which a run fails is left out, and said. A row is dearer
+where the median of its ratios is above 1 by more than 3 % and by more than the largest difference
+that the old commit showed against itself.
 
     python benchmarks/against.py 2b8592d --streams 64 --streams 256
     python benchmarks/against.py 2b8592d --pairs 5 --json out.json      # all rows, about an hour
@@ -26,6 +27,7 @@ from tempfile import TemporaryDirectory
 import machine
 
 ROOT = Path(__file__).resolve().parent.parent
+RUN_SECONDS = 900
 ALLOWED = 0.03
 """A row may be dearer by so much, as a share, before it counts."""
 
@@ -69,7 +71,10 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 def run(tree: Path, streams: Sequence[int]) -> dict[str, float]:
-    """The costs that one run of a tree's own token_cost.py measured, by the name of the row."""
+    """The costs that one run of a tree's own token_cost.py measured, by the name of the row.
+
+    Raises subprocess.SubprocessError where it fails, or takes too long.
+    """
     command = [sys.executable, str(tree / "benchmarks" / "token_cost.py")]
     for count in streams:
         command += ["--streams", str(count)]
@@ -80,8 +85,9 @@ def run(tree: Path, streams: Sequence[int]) -> dict[str, float]:
             cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree)},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=1800,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=RUN_SECONDS,
             check=True,
         )
         report = json.loads(out.read_text())
@@ -107,13 +113,26 @@ def compare(commit: str, *, pairs: int, streams: Sequence[int]) -> list[Comparis
     with checkout(commit) as tree:
         for number in range(pairs):
             order = ("old", "new", "again") if number % 2 == 0 else ("new", "old", "again")
-            for which in order:
-                kept[which].append(run(ROOT if which == "new" else tree, streams))
+            try:
+                found = {which: run(ROOT if which == "new" else tree, streams) for which in order}
+            except subprocess.SubprocessError as error:
+                print(f"  round {number + 1} is left out: {why(error)}", file=sys.stderr)
+                continue
+            for which, figures in found.items():
+                kept[which].append(figures)
             print(f"  round {number + 1} of {pairs} done", file=sys.stderr)
+    if not kept["new"]:
+        raise SystemExit("no round could be measured")
     return [
         Comparison(name, *(tuple(each[name] for each in kept[which]) for which in kept))
         for name in kept["old"][0]
     ]
+
+
+def why(error: subprocess.SubprocessError) -> str:
+    """With the end of what the run that failed has said."""
+    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+    return "\n".join([str(error), *(said or "").splitlines()[-10:]])
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
@@ -137,7 +156,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every figure here as well")
     options = parser.parse_args()
     found = compare(options.commit, pairs=options.pairs, streams=options.streams or ())
-    print(f"machine: {machine.describe()}\nold: {options.commit}, {options.pairs} rounds\n")
+    rounds = len(found[0].new)
+    print(f"machine: {machine.describe()}\nold: {options.commit}, {rounds} rounds\n")
     print(table(found))
     if options.json:
         options.json.write_text(json.dumps([vars(each) for each in found], indent=2) + "\n")
