@@ -715,6 +715,18 @@ PROMISES: tuple[Promise, ...] = (
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
+        "S5-206",
+        "Given workers of one model with different tokenizers, then a prompt's token ids run on "
+        "those of the tokenizer that made them alone, and neither waits for the other.",
+        ours=True,
+    ),
+    Promise(
+        "S5-207",
+        "Given a thread of SGLang's KV hand-over that dies, then its engine ends, typed and in "
+        "bounded time, and not the requests that would have waited for it.",
+        ours=True,
+    ),
+    Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "
         "gets exactly its own answers.",
@@ -947,18 +959,6 @@ PROMISES: tuple[Promise, ...] = (
         "S6-186",
         "Given a message of any content, then a router's or a worker's event loop parses a bounded "
         "part of it at once, and acts on it in bounded slices.",
-        ours=True,
-    ),
-    Promise(
-        "S6-194",
-        "Given workers of one model with different tokenizers, then a prompt's token ids run on "
-        "those of the tokenizer that made them alone, and neither waits for the other.",
-        ours=True,
-    ),
-    Promise(
-        "S6-195",
-        "Given a thread of SGLang's KV hand-over that dies, then its engine ends, typed and in "
-        "bounded time, and not the requests that would have waited for it.",
         ours=True,
     ),
     Promise(

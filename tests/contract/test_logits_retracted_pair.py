@@ -23,6 +23,7 @@ TOGETHER = 9  # fewer than a worker takes
 FLAGS = (
     "--hook=contract_hook.ContractHook",
     *logits_probe.FLAGS,
+    "--logits-timeout-ms=30000",  # what they compute is judged here, not how fast
     '--engine-options=server_args={"log_level": "warning"}',
 )
 

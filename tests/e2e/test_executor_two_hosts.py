@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,15 +47,23 @@ def stack(model_path: Path, tmp_path: Path) -> Iterator[Stack]:
         yield running
 
 
-def legs(stack: Stack, worker: str) -> float:
-    """Sequences that ended at a worker."""
-    metrics = stack.components[worker].launch.metrics
+def counted(stack: Stack, component: str, name: str) -> float:
+    metrics = stack.components[component].launch.metrics
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as response:
-        return metric_sum(response.read().decode(), "tandem_worker_legs_total", {})
+        return metric_sum(response.read().decode(), name, {})
+
+
+def wait_for_all(stack: Stack) -> None:
+    """The router is ready as soon as it has tried each worker once."""
+    deadline = time.monotonic() + 30
+    while counted(stack, "router", "tandem_router_routable_workers") < len(WORKERS):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.promise("S2-071")
 def test_a_callback_shapes_the_answers_of_both_pairs_and_no_other_answer(stack: Stack) -> None:
+    wait_for_all(stack)
     command = [sys.executable, "examples/executor_callback.py", stack.components["router"].address]
     told = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": PATH}, capture_output=True,
@@ -64,6 +73,6 @@ def test_a_callback_shapes_the_answers_of_both_pairs_and_no_other_answer(stack: 
         "32 of 32 answers are as the callback wants them,",
         "32 of 32 that did not name it are not",
     ]
-    counts = {worker: legs(stack, worker) for worker in WORKERS}
+    counts = {worker: counted(stack, worker, "tandem_worker_legs_total") for worker in WORKERS}
     assert min(counts.values()) > 0, counts
     assert sum(counts.values()) == 2 * 64

@@ -52,7 +52,7 @@ def _send_stray_frame(scheduler: psutil.Process) -> None:
                     stranger.send_multipart([b"stray"])
 
 
-@pytest.mark.promise("S6-195")
+@pytest.mark.promise("S5-207")
 async def test_a_scheduler_that_dies_whole_or_in_part_is_a_typed_error_in_bounded_time(
     model_path: Path, hook_log: Path, tmp_path: Path
 ) -> None:

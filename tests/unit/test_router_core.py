@@ -329,7 +329,7 @@ def two_tokenizers(old: int = 1, new: int = 1) -> Bench:
     return bench
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 @pytest.mark.parametrize(("tokenizer", "index"), [("sha", 0), ("new", 5)])
 def test_token_ids_run_on_workers_of_their_tokenizer_alone(tokenizer: str, index: int) -> None:
     bench = two_tokenizers()
@@ -344,7 +344,7 @@ def test_token_ids_run_on_workers_of_their_tokenizer_alone(tokenizer: str, index
     assert len(bench.legs()) == 2, "what waits for one does not block the other"
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 def test_what_loses_its_last_pair_ends_typed_though_others_have_one() -> None:
     bench = two_tokenizers()
     bench.submit(1, n=2, tokenizer_sha256="sha")
@@ -357,7 +357,7 @@ def test_what_loses_its_last_pair_ends_typed_though_others_have_one() -> None:
     assert bench.ends() == [(9, "no_pair")]
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 @pytest.mark.parametrize(("old", "new", "index"), [(2, 1, 0), (1, 2, 5)])
 def test_a_prompt_of_any_tokenizer_goes_where_most_pairs_are(
     old: int, new: int, index: int
@@ -367,7 +367,7 @@ def test_a_prompt_of_any_tokenizer_goes_where_most_pairs_are(
     assert bench.legs()[0].worker == f"prefill-{index}"
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 def test_frontends_are_told_of_each_tokenizer_s_pairs() -> None:
     bench = two_tokenizers(1, 2)
     served = bench.core.state.fleet.served()

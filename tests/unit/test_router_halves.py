@@ -121,7 +121,7 @@ def test_a_voucher_of_another_model_or_of_a_worker_that_is_gone_is_refused(
     assert b.at_rest()
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 @pytest.mark.parametrize("named", [False, True])
 def test_parked_kv_is_read_for_token_ids_of_its_tokenizer_alone(named: bool) -> None:
     b = bench()

@@ -29,7 +29,7 @@ thread.join()
 """
 
 
-@pytest.mark.promise("S6-195")
+@pytest.mark.promise("S5-207")
 @pytest.mark.parametrize(
     ("module", "act", "told"),
     [

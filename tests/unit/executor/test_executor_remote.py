@@ -279,7 +279,7 @@ async def test_a_router_that_serves_several_models_is_told_which(start: Start) -
     assert [reply.submit.model for reply in router.replies.values()] == ["other"]
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 async def test_requests_name_the_tokenizer_that_most_pairs_have(start: Start) -> None:
     both = fake_router.fleet(model=MODEL, tokenizer_sha256="old")
     both.MergeFrom(fake_router.fleet(model=MODEL, tokenizer_sha256="new", ready_pairs=2))

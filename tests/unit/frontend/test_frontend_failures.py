@@ -264,7 +264,7 @@ async def test_a_fleet_with_another_tokenizer_is_not_used_and_is_logged(
     assert not frontend.router.replies
 
 
-@pytest.mark.promise("S6-194")
+@pytest.mark.promise("S5-206")
 @pytest.mark.parametrize("pairs", [1, 9])
 async def test_requests_name_their_tokenizer_beside_workers_of_another(
     start: Start, pairs: int
