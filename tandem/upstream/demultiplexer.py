@@ -65,7 +65,7 @@ class Demultiplexer:
         self._max_backlog_bytes = max_backlog_bytes
         self._clock = clock
         self._output = Output(metrics, complaints, clock)
-        self._open: set[RequestState] = set()
+        self._open: dict[RequestState, None] = {}
         self._touched: list[RequestState] = []
         self._idle = asyncio.Event()
         self._idle.set()
@@ -131,7 +131,7 @@ class Demultiplexer:
             touched=self._touched,
             release=self._release,
         )
-        self._open.add(state)
+        self._open[state] = None
         self._idle.clear()
         self._output.expect(state)
         guard = asyncio.get_running_loop().call_later(
@@ -218,7 +218,7 @@ class Demultiplexer:
         """
         if state not in self._open:
             return
-        self._open.remove(state)
+        del self._open[state]
         if not self._open:
             self._idle.set()
         for sequence in state.sequences:

@@ -134,7 +134,7 @@ class Output:
 
     def _lost(self, stream: RouterStream, worker: int, fault: str) -> None:
         """Output of a worker is lost, and nobody knows of what: all that runs there ends."""
-        for state in set(self._running.of(stream, worker).values()):
+        for state in dict.fromkeys(self._running.of(stream, worker).values()):
             state.fail(rows.unreadable())
         self._complain(stream, worker, fault)
 

@@ -5,6 +5,7 @@ once.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,12 +89,16 @@ def test_a_taken_address_stops_the_start(tmp_path: Path, model_path: Path, setti
 
 
 @pytest.mark.sglang
-def test_an_engine_process_that_fails_at_the_start_fails_the_start(model_path: Path) -> None:
+def test_an_engine_process_that_fails_at_the_start_fails_the_start(
+    model_path: Path, tmp_path: Path
+) -> None:
     """It reports that by SIGQUIT, and would be waited for, for ever."""
-    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={model_path}"]
-    no_memory = "--engine-options=device=cpu,mem_fraction_static=0.0001"
+    spoilt = shutil.copytree(model_path, tmp_path / "model")
+    for weights in spoilt.glob("*.safetensors"):
+        weights.write_bytes(b"no weights")
+    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={spoilt}"]
     ended = subprocess.run(
-        [sys.executable, "-m", "decode_worker", *flags, "--engine=sglang", no_memory],
+        [sys.executable, "-m", "decode_worker", *flags, "--engine=sglang"],
         capture_output=True,
         text=True,
         timeout=SGLANG_READY_SECONDS,

@@ -61,9 +61,10 @@ def _scripts(seed: int) -> list[Script]:
 
 
 def _two(second: str) -> HookSettings:
-    """Two hooks that decide by different dice."""
-    first = settings("Scripted", config={"seed": 3}).chain
-    return HookSettings(chain=first + settings(second, config={"seed": 4}).chain, workers=2)
+    """Two hooks that decide by different dice, however long a busy machine takes for them."""
+    first = settings("Scripted", config={"seed": 3}, timeout_ms=30_000).chain
+    last = settings(second, config={"seed": 4}, timeout_ms=30_000).chain
+    return HookSettings(chain=first + last, workers=2)
 
 
 def _alone(chain: Chain, script: Script) -> list[Any]:
