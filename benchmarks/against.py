@@ -28,6 +28,7 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_SECONDS = 900
+"""After so long a run is given up, and its round left out."""
 ALLOWED = 0.03
 """A row may be dearer by so much, as a share, before it counts."""
 

@@ -175,9 +175,12 @@ async def _cancelled_after(seconds: float | None) -> AsyncIterator[None]:
 
 
 def _kill_router(stack: Stack, seconds: float, kills: int, over: threading.Event) -> None:
-    """Kill it at even times and start it again; in the end say that it is over."""
+    """Kill it at even times and start it again; in the end say that it is over. A router that is
+    not up yet has nothing to lose.
+    """
     try:
         for _ in range(kills):
+            stack.wait_ready(timeout_seconds=HANG_SECONDS)
             time.sleep(seconds / (kills + 1))
             router = stack.components["router"].process
             router.send_signal(signal.SIGKILL)
