@@ -36,7 +36,9 @@ _CHANNEL_OPTIONS = [
     *_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # What gRPC gives a connection with its TLS handshake, whatever the name says: a refused one
+    # is tried again by the two settings beside it.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
 ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -65,3 +69,39 @@ async def test_an_address_in_use_is_an_error() -> None:
     with pytest.raises((RuntimeError, OSError)):
         await second.start(f"127.0.0.1:{port}")
     await first.stop(0)
+
+
+SLOW = 0.4
+"""Seconds that the first answer of a far or busy host takes."""
+
+
+@asynccontextmanager
+async def _slowed(port: int) -> AsyncIterator[int]:
+    """The port of a relay to that port, which holds back what a connection is answered first."""
+
+    async def relay(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            sink.write(data)
+        sink.close()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, to_server = await asyncio.open_connection("127.0.0.1", port)
+        asking = asyncio.create_task(relay(reader, to_server))
+        await asyncio.sleep(SLOW)
+        await relay(behind, writer)
+        await asking
+
+    listening = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+async def test_a_slow_host_is_connected_to_at_the_first_attempt() -> None:
+    """A call that does not wait for a connection fails with the attempt that it came to."""
+    server = wire.Server()
+    await server.set_serving(True)
+    port = await server.start("127.0.0.1:0")
+    async with _slowed(port) as slow, wire.open_channel(f"127.0.0.1:{slow}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    await server.stop(0)
