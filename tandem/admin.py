@@ -103,29 +103,39 @@ class Admin:
 
     def _run(self, listener: socket.socket) -> None:
         with self._renderer, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve(listener))  # and cancels the requests that are left
+            runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(self._connected, sock=listener, limit=MAX_HEAD_BYTES)
         await self._stop.wait()
+        self._loop.remove_reader(listener)  # asyncio leaks what it accepts for a closed server
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # some still accept
+            for task in self._open:
+                task.cancel()
+            await asyncio.wait(others)
         server.close()
+        await asyncio.sleep(0)  # a transport closes a turn after it is told to
 
-    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Not awaited by asyncio, which writes a traceback for a connection that is cancelled."""
         if len(self._open) >= MAX_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.cancel()
+        task = self._loop.create_task(self._serve_in_time(reader, writer))
         self._open[task] = None
+        task.add_done_callback(lambda _: self._closed(task, writer))
+
+    def _closed(self, task: asyncio.Task[None], writer: StreamWriter) -> None:
+        self._open.pop(task, None)
+        writer.transport.abort()
+
+    async def _serve_in_time(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 await self._serve_one(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # the client is too slow, or gone: nobody is left to be told
-        finally:
-            self._open.pop(task, None)
-            writer.transport.abort()
 
     async def _serve_one(self, reader: StreamReader, writer: StreamWriter) -> None:
         """One request, one answer, and the end of the connection."""

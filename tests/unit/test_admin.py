@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -203,6 +205,24 @@ async def test_open_connections_do_not_hold_up_the_end() -> None:
             assert (await get(port, "/live"))[0] == 200
         assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /live HTTP/1.1\r\n\r\n"])
+async def test_the_end_leaves_no_connection_open_and_writes_no_traceback(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left open is a warning when it is collected, and a warning fails a test here."""
+    for _ in range(20):
+        clients = []
+        async with serving() as port:
+            for _ in range(10):
+                clients.append(socket.create_connection(("127.0.0.1", port)))
+                clients[-1].sendall(sent)
+            await asyncio.sleep(0.001)
+        for client in clients:
+            client.close()
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_an_address_that_cannot_be_used_is_named() -> None:
