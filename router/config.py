@@ -25,7 +25,13 @@ _ABOVE_ZERO = (
     "worker_silence_seconds",
     "eject_seconds",
 )
-_NOT_NEGATIVE = ("max_retries", "drain_seconds", "eject_after_faults")
+_NOT_NEGATIVE = (
+    "max_retries",
+    "drain_seconds",
+    "eject_after_faults",
+    "max_stories",
+    "max_story_bytes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,8 @@ class RouterConfig:
 
     listen: str = setting("127.0.0.1:7000", "Address to serve gRPC on.")
     metrics_listen: str = setting(
-        "127.0.0.1:7001", "Address of /metrics, /live and /ready, plain HTTP."
+        "127.0.0.1:7001",
+        "Address of /metrics, /live, /ready and /debug, plain HTTP; not for clients.",
     )
     tls_cert: str = setting("", tls.CERT_HELP)
     tls_key: str = setting("", tls.KEY_HELP)
@@ -130,6 +137,18 @@ class RouterConfig:
     )
     drain_seconds: float = setting(
         30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
+    )
+    max_stories: int = setting(
+        4096,
+        "Requests that have ended and that /debug/requests/TRACE_ID of metrics_listen still tells,"
+        " the oldest forgotten first; half of them are kept for refused ones. 0: none.",
+    )
+    max_story_bytes: int = setting(
+        16 * 1024 * 1024,
+        "What these may take together: 2,000 bytes each, and 400 for each thing that happened.",
+    )
+    log_requests: bool = setting(
+        False, "Log a line at the end of each request that tells its story; else at level debug."
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)

@@ -64,6 +64,7 @@ class WorkerConnection:
         self._tls = tls
         self._silence = silence_seconds
         self._pause = FIRST_BACKOFF_SECONDS
+        self._listening: Silence | None = None
         self._unlisted = asyncio.Event()
         self._withheld = False
         """The core has been told to give it nothing new."""
@@ -83,6 +84,11 @@ class WorkerConnection:
         self.tried.set()  # also where it left the list before it was dialled
         self.conduct.close()
         log.info("worker dropped", extra=self._extra(reason=UNLISTED))
+
+    @property
+    def silent_seconds(self) -> float:
+        """At least so long it has said nothing."""
+        return 0.0 if self._listening is None else self._listening.seconds
 
     def set_listed(self, is_listed: bool) -> None:
         """What discovery says of the worker now."""
@@ -151,6 +157,7 @@ class WorkerConnection:
         call = stub.Connect(link.outbox.messages())
         try:
             async with Silence(silence) as listening:
+                self._listening = listening
                 while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
                     listening.heard()
                     if not self.connected:  # the first frame says that it took the stream
@@ -170,6 +177,7 @@ class WorkerConnection:
                     raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
         finally:
             call.cancel()
+            self._listening = None
         return "it ended its stream" if self.is_listed else UNLISTED
 
     def _at_fault(self, fault: str) -> WorkerError:

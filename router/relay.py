@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from router import inspection, spans, suspects, translate
+from router import inspection, spans, story_line, suspects, translate
 from router.core import actions, events
 from router.core.machine import Core
+from router.core.story import Story
 from router.core.values import Phase, Profile
 from router.inspection import Inspection
 from router.links import BEAT_SECONDS, Sink, WorkerLink
+from router.story_book import StoryBook
 from router.vouchers import Vouchers
 from tandem import ids
 from tandem.byte_budget import ByteBudget
@@ -47,6 +49,8 @@ class Relay:
         *,
         tracer: Tracer | None = None,
         vouchers: Vouchers | None = None,
+        book: StoryBook | None = None,
+        log_requests: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
@@ -54,6 +58,10 @@ class Relay:
         """Where the spans of traced sequences go; None: the router makes none."""
         self.vouchers = vouchers
         """Signs what context-only requests leave; None: they are refused."""
+        self.book = book
+        """Keeps the stories of requests that have ended; None: nobody can ask for them."""
+        self._ends_at = logging.INFO if log_requests else logging.DEBUG
+        """The level of the line that tells a request's story."""
         self.fleet = router_pb2.Fleet()
         self.fleet_changed = asyncio.Event()
         self.idle = asyncio.Event()
@@ -148,6 +156,10 @@ class Relay:
         """Let every frontend have what is there for it, and end its stream."""
         for sink in self._frontends.values():
             sink.close()
+
+    def open_stories(self, trace_id: str) -> list[Story]:
+        """Those of the open requests with that trace id, the latest first."""
+        return self.core.stories(trace_id, self._clock())
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -255,7 +267,19 @@ class Relay:
         for address in action.workers:
             if link := self._workers.get(address):
                 link.forget(action.request)
-        _log_end(action)
+        if self.book is not None:
+            self.book.add(action.story, refused=action.refused)
+        if log.isEnabledFor(self._ends_at):
+            self._log_end(action.story)
+
+    def _log_end(self, story: Story) -> None:
+        fields = {
+            "trace_id": story.trace_id,
+            "outcome": story.outcome,
+            "seconds": story.seconds,
+            "story": story_line.of_story(story),
+        }
+        log.log(self._ends_at, "request ended", extra=fields)
 
     def _trace(self, action: actions.SequenceTraced) -> None:
         if self.tracer is not None:
@@ -284,16 +308,6 @@ def _failed(action: actions.Action) -> list[events.Event]:
             error = InternalError("the router could not release a leg")
             return [events.LegFailed(action.worker, action.leg, error)]
     return []
-
-
-def _log_end(action: actions.RequestEnded) -> None:
-    if log.isEnabledFor(logging.DEBUG):
-        fields = {
-            "trace_id": action.trace_id,
-            "outcome": action.outcome,
-            "seconds": round(action.seconds, 6),
-        }
-        log.debug("request ended", extra=fields)
 
 
 def _log_rejected(action: actions.PairRejected) -> None:

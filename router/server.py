@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 
-from router import metrics, vouchers
+from router import debug, metrics, vouchers
 from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
@@ -18,9 +19,10 @@ from router.discovery import Discovery, make_discovery
 from router.policies import POLICIES
 from router.relay import Relay
 from router.servicer import RouterServicer
+from router.story_book import StoryBook
 from router.workers import Workers
 from tandem import ids
-from tandem.admin import Admin, from_loop
+from tandem.admin import Admin, Document, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.errors import StartError
@@ -97,7 +99,11 @@ async def running(
 ) -> AsyncIterator[RunningRouter]:
     """A router that serves within the block. Raises StartError where an address is taken."""
     relay = Relay(
-        build_core(config), tracer=tracer, vouchers=vouchers.load(config.voucher_key_file)
+        build_core(config),
+        tracer=tracer,
+        vouchers=vouchers.load(config.voucher_key_file),
+        book=StoryBook(config.max_stories, config.max_story_bytes) if with_admin else None,
+        log_requests=config.log_requests,
     )
     peer_tls = PeerTls.of(config)
     workers = Workers(
@@ -158,7 +164,11 @@ def _admin(config: RouterConfig, router: RunningRouter) -> Admin:
     registry.register(HeldMetrics("router", router.relay.budget))
     registry.register(SpanCollector(router.relay.tracer))
     registry.register(ExpiryCollector(tls.files(config)))
-    return Admin(registry, ready=lambda: router.ready)
+    documents: dict[str, Callable[[str], Document]] = {
+        "/debug/requests/": partial(debug.request, router.relay),
+        "/debug/fleet": lambda _: debug.fleet(router.relay, router.workers),
+    }
+    return Admin(registry, ready=lambda: router.ready, documents=documents)
 
 
 async def _keep_health(relay: Relay, server: Server) -> None:

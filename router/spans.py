@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from router.core.actions import SequenceTraced
-from router.core.values import SpanEvent
+from router.core.story import Moment
 from tandem.tracing.spans import Event, Span, Value
 
 NAME = "route"
+_TOLD = ("pair_chosen", "retry", "regenerate")
 
 
 def of_sequence(traced: SequenceTraced) -> Span:
-    submit, happened = traced.submit, traced.span_events
+    submit, began = traced.submit, traced.arrived
+    happened = [each for each in traced.moments if each.name in _TOLD]
     pairs = [each for each in happened if each.name == "pair_chosen"]
     attributes: dict[str, Value] = {
         "gen_ai.request.model": submit.model,
         "tandem.output_index": traced.output_index,
         "tandem.outcome": traced.outcome,
-        "tandem.queue.seconds": (pairs[0].at if pairs else traced.ended) - traced.arrived,
+        "tandem.queue.seconds": pairs[0].at if pairs else traced.ended - began,
         "tandem.retries": sum(each.name == "retry" for each in happened),
     }
     if pairs:
@@ -26,20 +28,20 @@ def of_sequence(traced: SequenceTraced) -> Span:
         trace_id=submit.trace_id,
         span_id=submit.first_span + traced.output_index,
         parent_id=submit.parent_span,
-        began=traced.arrived,
+        began=began,
         ended=traced.ended,
         attributes=attributes,
-        events=[Event(each.name, each.at, _attributes(each)) for each in happened],
+        events=[Event(each.name, began + each.at, _attributes(each)) for each in happened],
         error=traced.error,
     )
 
 
-def _attributes(event: SpanEvent) -> dict[str, Value]:
+def _attributes(event: Moment) -> dict[str, Value]:
     if event.name == "pair_chosen":
         return _workers(event)
     return {"error.type": event.code} if event.code else {}
 
 
-def _workers(event: SpanEvent) -> dict[str, Value]:
-    names = {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
-    return {name: worker for name, worker in names.items() if worker}
+def _workers(event: Moment) -> dict[str, Value]:
+    choices = {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
+    return {name: choice.name for name, choice in choices.items() if choice}

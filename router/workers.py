@@ -6,14 +6,32 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from router.conduct import EJECT_AFTER, EJECT_SECONDS, Conduct
 from router.connection import UNLISTED, WorkerConnection
+from router.core.story import MAX_NAME_CHARACTERS
 from router.core.values import Phase
 from router.discovery import Discovery, Listed, Watchkeeper
 from router.relay import Relay
 from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class WorkerTold:
+    """A listed worker, as its connection sees it."""
+
+    address: str
+    name: str
+    phase: Phase
+    connected: bool
+    refused: str
+    """Why no pair uses it; empty: one does."""
+    silent_seconds: float
+    """At least so long it has said nothing, in quarters of `worker_silence_seconds`."""
+    faults: int
+    """That this router saw in its output."""
 
 
 class Workers:
@@ -107,6 +125,25 @@ class Workers:
     def conducts(self) -> list[tuple[Listed, Conduct]]:
         """How each listed worker does."""
         return [(each.listed, each.conduct) for each in self._connections.values()]
+
+    def told(self) -> list[WorkerTold]:
+        """Every listed worker, for people. Costs a pass over all of them."""
+        refusals = self._relay.core.refusals()
+        return [self._told(each, refusals) for each in self._connections.values()]
+
+    def _told(self, connection: WorkerConnection, refusals: dict[str, str]) -> WorkerTold:
+        address = connection.listed.address
+        refused = refusals.get(address, "") if connection.connected else connection.trouble
+        description = connection.description
+        return WorkerTold(
+            address=address,
+            name="" if description is None else description.name[:MAX_NAME_CHARACTERS],
+            phase=connection.listed.phase,
+            connected=connection.connected,
+            refused=refused if connection.is_listed else UNLISTED,
+            silent_seconds=connection.silent_seconds,
+            faults=connection.conduct.faults,
+        )
 
     def statuses(self) -> list[router_pb2.WorkerStatus]:
         """Every listed worker, connected or not, and why no pair uses it."""

@@ -1,4 +1,5 @@
-"""What operators and their machines ask a component: `/metrics`, `/live` and `/ready`.
+"""What operators and their machines ask a component: `/metrics`, `/live` and `/ready`, and of a
+router what it knows of requests and workers.
 
 One small HTTP server on an address of its own, in a thread of its own: it answers while the
 component's event loop is busy, and says so when that loop hangs. Nothing else is served there, and
@@ -7,6 +8,7 @@ nothing can be changed by it.
 - `/live`: 200 while the event loop answers and the component is alive. Restart it otherwise.
 - `/ready`: 200 while it takes work. Send it nothing otherwise.
 - `/metrics`: Prometheus text, or OpenMetrics, which carries exemplars, for those who accept that.
+- `/debug/...`: documents of the component, as JSON, made on its event loop.
 
 Every request is bounded in time, bytes and number, so a slow or hostile client costs nobody else.
 """
@@ -21,6 +23,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
@@ -53,6 +56,13 @@ def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callabl
     return ask
 
 
+class Document(NamedTuple):
+    """What a component says of itself: JSON, and whether it could."""
+
+    status: HTTPStatus
+    body: bytes
+
+
 class _Answer(NamedTuple):
     status: HTTPStatus
     body: bytes
@@ -70,10 +80,14 @@ class Admin:
         *,
         ready: Callable[[], bool],
         live: Callable[[], bool] = lambda: True,
+        documents: Mapping[str, Callable[[str], Document]] | None = None,
     ) -> None:
-        """`ready` and `live` are called on the component's loop."""
+        """`ready`, `live` and `documents` are called on the component's loop. A document is named
+        by its path; one whose path ends in a slash is told what follows there.
+        """
         self._registry = registry
         self._probes = {"/live": live, "/ready": ready}
+        self._documents = documents or {}
         self._component = asyncio.get_running_loop()
         self._open: dict[asyncio.Task[None], None] = {}
         """One for each connection, the oldest first."""
@@ -153,11 +167,14 @@ class Admin:
 
     async def _answer(self, method: str, path: str, headers: Mapping[str, str]) -> _Answer:
         probe = self._probes.get(path)
-        if probe is None and path != "/metrics":
+        document = self._document(path)
+        if probe is None and document is None and path != "/metrics":
             return _text(HTTPStatus.NOT_FOUND)
         if method not in ("GET", "HEAD"):
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "allow: GET, HEAD")
         try:
+            if document is not None:
+                return _json(await self._ask(document))
             if probe is None:
                 return await self._loop.run_in_executor(self._renderer, self._render, headers)
             holds = await self._ask(probe)
@@ -165,10 +182,17 @@ class Admin:
             return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
         return _text(HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    async def _ask(self, probe: Callable[[], bool]) -> bool:
+    def _document(self, path: str) -> Callable[[], Document] | None:
+        folder, slash, name = path.rpartition("/")
+        if make := self._documents.get(folder + slash):
+            return partial(make, name)
+        make = self._documents.get(path)
+        return make and partial(make, "")
+
+    async def _ask(self, probe: Callable[[], T]) -> T:
         """Raises TimeoutError while the component's loop hangs."""
 
-        async def answer() -> bool:
+        async def answer() -> T:
             return probe()
 
         asked = asyncio.run_coroutine_threadsafe(answer(), self._component)
@@ -195,6 +219,10 @@ def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     pairs = (line.partition(":") for line in lines)
     headers = {name.lower(): value.strip() for name, _, value in pairs}
     return method, target.partition("?")[0], headers
+
+
+def _json(document: Document) -> _Answer:
+    return _Answer(document.status, document.body, "application/json")
 
 
 def _text(status: HTTPStatus, *more: str) -> _Answer:

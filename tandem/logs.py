@@ -30,6 +30,7 @@ FIELDS = (
     "code",
     "reason",
     "seconds",
+    "story",
     "count",
     "sizes",
     "address",

@@ -713,6 +713,30 @@ PROMISES: tuple[Promise, ...] = (
         "Given a release, when it is uninstalled, then nothing of it is left.",
         ours=True,
     ),
+    Promise(
+        "S5-201",
+        "Given a request's trace id, when a router that has or had it is asked, then it tells its "
+        "queueing, the candidates and their costs, its pairs, times, verdicts, retries and end.",
+        ours=True,
+    ),
+    Promise(
+        "S5-202",
+        "Given a request that no worker suits, then its story has one entry for each rejected "
+        "worker and reason, and the log one line for each at a worker that comes up.",
+        ours=True,
+    ),
+    Promise(
+        "S5-203",
+        "Given requests of any number, size and end, then what a router keeps of their stories, "
+        "and what it answers, has a bound, and refused requests push out no other story.",
+        ours=True,
+    ),
+    Promise(
+        "S5-204",
+        "Given a story, at the admin port or in the log, then nothing of a prompt, an output or a "
+        "message of anybody's code is in it.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-206",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from router.core.events import Submit
-from router.core.values import ServedModel, SpanEvent, Voucher
+from router.core.story import Moment, Story
+from router.core.values import ServedModel, Voucher
 from tandem.errors import TandemError
 
 
@@ -68,11 +69,12 @@ class GiveVoucher(msgspec.Struct, frozen=True):
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
-    """All sequences of a request have ended: for logs, and for workers that keep its task."""
+    """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
+    logs, and for workers that keep its task.
+    """
 
-    trace_id: str
-    outcome: str
-    seconds: float
+    story: Story
+    refused: bool = False
     request: int = 0
     workers: tuple[str, ...] = ()
     """Those that legs of it were started on, where it has more than one sequence."""
@@ -87,7 +89,7 @@ class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
     outcome: str
     error: TandemError | None
-    span_events: tuple[SpanEvent, ...]
+    moments: tuple[Moment, ...]
 
 
 class WorkerDied(msgspec.Struct, frozen=True):
@@ -117,14 +119,14 @@ class WorkerPaired(msgspec.Struct, frozen=True):
 
 class PairRejected(msgspec.Struct, frozen=True):
     """A worker that came up does not match others of its model, or fits in no pair at all; said
-    once for each WorkerUp, for logs.
+    once for each reason at each WorkerUp, for logs.
     """
 
     worker: str
     reason: str
-    """The first one, for people."""
+    """For people, with the first of those that it does not match."""
     pairs: int
-    """How many pairs are refused."""
+    """How many pairs are refused for it."""
 
 
 class SettleOverdue(msgspec.Struct, frozen=True):

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
 from router.core.values import Edition, Fingerprint, Phase, Profile, ServedModel
 from router.policies import Policy
 
 PolicyFactory = Callable[[], Policy]
 _KEY = attrgetter("key")
+MOST_CANDIDATES = 4
+"""Told of each choice; more would cost each request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +54,11 @@ class Worker:
         """Legs that it can take now."""
         return max(0, self.profile.max_sequences - len(self.legs) - self.other_legs)
 
+    @property
+    def cost(self) -> float:
+        """The share of its slots that is taken, as it is told of candidates."""
+        return (len(self.legs) + self.other_legs) / self.profile.max_sequences
+
     def fill(self) -> None:
         """It has said that it is full: others have what we do not, until it reports again."""
         self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
@@ -65,6 +73,13 @@ class Worker:
 class Pair(NamedTuple):
     prefill: Worker
     decode: Worker
+
+
+class Pick(NamedTuple):
+    """A worker that is to run a leg."""
+
+    worker: Worker
+    choice: Choice
 
 
 class Group:
@@ -101,6 +116,8 @@ class Fleet:
     def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
         self.workers: dict[str, Worker] = {}
         self.editions: dict[Edition, EditionFleet] = {}
+        self.rejected: dict[str, tuple[Rejection, ...]] = {}
+        """By model, where somebody has asked since the fleet changed."""
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
 
@@ -124,6 +141,7 @@ class Fleet:
 
     def regroup(self, now: float) -> None:
         """Take a change of the workers in. Costs a pass over all of them; changes are rare."""
+        self.rejected.clear()
         for mine in self.editions.values():
             for group in mine.groups.values():
                 group.prefill.clear()
@@ -158,7 +176,7 @@ class Fleet:
             for group in self.editions[edition].groups.values()
         )
 
-    def pick(self, edition: Edition, *, other_than: Pair | None) -> Pair | None:
+    def pick(self, edition: Edition, *, other_than: Pair | None) -> tuple[Pick, Pick] | None:
         """A pair with a free slot on both sides, by the policies; None where there is none.
 
         `other_than` is never picked, and neither of its workers where others are free. Workers that
@@ -179,12 +197,12 @@ class Fleet:
         if len(decodes_of) > 1:
             prefills.sort(key=_KEY)
         avoided = None if other_than is None else other_than.prefill
-        prefill = self.editions[edition].policy.choose(_preferred(prefills, avoided))
-        group, decodes = decodes_of[prefill.key]
-        if other_than is not None and prefill is other_than.prefill:
+        prefill = _choose(self.editions[edition].policy, _preferred(prefills, avoided))
+        group, decodes = decodes_of[prefill.worker.key]
+        if other_than is not None and prefill.worker is other_than.prefill:
             decodes = [each for each in decodes if each is not other_than.decode]
         avoided = None if other_than is None else other_than.decode
-        return Pair(prefill, group.policy.choose(_preferred(decodes, avoided)))
+        return prefill, _choose(group.policy, _preferred(decodes, avoided))
 
     def parkers(self, edition: Edition, *, other_than: Collection[str] = ()) -> list[Worker]:
         """Prefill workers of an edition that may run a context-only request: not where it would
@@ -200,11 +218,11 @@ class Fleet:
             and _judges_enough(worker, group.decode)
         ]
 
-    def pick_parker(self, edition: Edition, *, other_than: Collection[str] = ()) -> Worker | None:
+    def pick_parker(self, edition: Edition, *, other_than: Collection[str] = ()) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
         parkers = self.parkers(edition, other_than=other_than)
         free = sorted((each for each in parkers if each.free), key=_KEY)
-        return self.editions[edition].policy.choose(_preferred(free, None)) if free else None
+        return _choose(self.editions[edition].policy, _preferred(free, None)) if free else None
 
     def keeper(self, kv_peer: str) -> Worker | None:
         """The connected prefill worker that hands over there, draining or not."""
@@ -218,11 +236,11 @@ class Fleet:
         group = self._group_of(kv_peer)
         return [] if group is None else group.decode
 
-    def pick_decoder(self, kv_peer: str) -> Worker | None:
+    def pick_decoder(self, kv_peer: str) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
         group = self._group_of(kv_peer)
         free = [] if group is None else [each for each in group.decode if each.free]
-        return group.policy.choose(_preferred(free, None)) if group and free else None
+        return _choose(group.policy, _preferred(free, None)) if group and free else None
 
     def mismatches(self, worker: Worker) -> Iterable[tuple[Worker, str]]:
         """Workers of the other phase that serve its model and differ from it, with the field."""
@@ -254,15 +272,10 @@ class Fleet:
 
     def misfit(self, worker: Worker) -> str:
         """Why a worker cannot be paired with some other, or any, for people; empty: it can."""
-        defect = worker.defect()
-        if defect == "phase":
-            return f"it is a {worker.phase} worker, listed as {worker.listed_as}"
-        if defect == "limits":
-            return "it takes no sequences: max_sequences is 0"
+        if defect := worker.defect():
+            return defect_text(worker, defect)
         for other, name in self.mismatches(worker):
-            mine = getattr(worker.profile.fingerprint, name)
-            theirs = getattr(other.profile.fingerprint, name)
-            return f"{name} is {mine!r}, but {theirs!r} on {other.phase} worker {other.key}"
+            return difference_text(worker, other, name)
         return ""
 
     def _group_of(self, kv_peer: str) -> Group | None:
@@ -300,6 +313,28 @@ def _served(edition: Edition, groups: Iterable[Group]) -> ServedModel:
         ready_pairs=sum(group.pairs() for group in ready),
         logits_processors=tuple(sorted(names)),
     )
+
+
+def defect_text(worker: Worker, defect: str) -> str:
+    """What `Worker.defect` says, for people."""
+    if defect == "phase":
+        return f"it is a {worker.phase} worker, listed as {worker.listed_as}"
+    return "it takes no sequences: max_sequences is 0"
+
+
+def difference_text(worker: Worker, other: Worker, name: str) -> str:
+    """In what field two workers differ, for people. What they say there is cut where it is long."""
+    mine = getattr(worker.profile.fingerprint, name)
+    theirs = getattr(other.profile.fingerprint, name)
+    return f"{name} is {mine!r:.100}, but {theirs!r:.100} on {other.phase} worker {other.key}"
+
+
+def _choose(policy: Policy, candidates: list[Worker]) -> Pick:
+    worker = policy.choose(candidates)
+    first = candidates[:MOST_CANDIDATES]
+    others = tuple([Alternative(each.key, each.cost) for each in first if each is not worker])
+    name = worker.profile.name[:MAX_NAME_CHARACTERS]
+    return Pick(worker, Choice(worker.key, name, worker.cost, len(candidates), others))
 
 
 def _free_slots(workers: list[Worker]) -> int:

@@ -17,11 +17,12 @@ from router.core.actions import (
     StartLeg,
 )
 from router.core.events import LegClosed, LegParked
-from router.core.fleet import Pair, Worker
+from router.core.fleet import Pair, Pick, Worker
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
+from router.core.stories import of_request
 from router.core.suspicion import MOST_DEATHS, suspect
-from router.core.values import Phase, SpanEvent, Voucher
+from router.core.values import Phase, Voucher
 from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
@@ -55,42 +56,47 @@ class Lifecycle:
     def refuse(self, request: Request, error: TandemError) -> None:
         """End a request that is not admitted."""
         self._state.counts.requests[error.code] += 1
-        sequences, request.sequences = request.sequences, []  # see _request_ended
-        for sequence in sequences:
+        request.open, request.outcome = 0, error.code
+        for sequence in request.sequences:
+            sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, error.code, self.now
             ended = EndSequence(request.submit.frontend, sequence.number, error)
             self.actions.append(ended)
-            if sequence.span_events is not None:
-                self.actions.append(sequence.traced(self.now, error.code, error))
+            if request.submit.first_span:
+                self.actions.append(sequence.traced(error))
+        story = of_request(request, self._state.fleet, self.now)
+        self.actions.append(RequestEnded(story, refused=True))
+        request.sequences = []  # see _request_ended
 
-    def start(self, sequence: Sequence, pair: Pair) -> None:
+    def start(self, sequence: Sequence, prefill: Pick, decode: Pick) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
-        sequence.pair = pair
-        names = pair.prefill.profile.name, pair.decode.profile.name
-        sequence.note(SpanEvent(self.now, "pair_chosen", *names))
+        sequence.pair = pair = Pair(prefill.worker, decode.worker)
+        sequence.note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice)
         hold = pair.prefill.profile.has_hook or sequence.request.submit.want_report
         sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
         sequence.decode = self._open(
             sequence, pair.decode, kv_peer=pair.prefill.profile.kv_endpoint, held=hold
         )
 
-    def start_prefill(self, sequence: Sequence, worker: Worker) -> None:
+    def start_prefill(self, sequence: Sequence, picked: Pick) -> None:
         """All of a context-only sequence, from the queue."""
         self._begin(sequence, self._fresh_room())
-        sequence.note(SpanEvent(self.now, "pair_chosen", worker.profile.name))
-        sequence.prefill = self._open(sequence, worker, kv_peer="", held=False)
+        sequence.note(self.now, "pair_chosen", prefill=picked.choice)
+        sequence.prefill = self._open(sequence, picked.worker, kv_peer="", held=False)
 
-    def start_decode(self, sequence: Sequence, worker: Worker, voucher: Voucher) -> None:
+    def start_decode(self, sequence: Sequence, picked: Pick, voucher: Voucher) -> None:
         """All of a sequence whose KV is parked, from the queue. Prefill's hooks have judged it."""
         self._begin(sequence, voucher.room)
-        sequence.note(SpanEvent(self.now, "pair_chosen", decode=worker.profile.name))
-        sequence.decode = self._open(sequence, worker, kv_peer=voucher.kv_peer, held=False)
+        sequence.note(self.now, "pair_chosen", decode=picked.choice)
+        sequence.decode = self._open(sequence, picked.worker, kv_peer=voucher.kv_peer, held=False)
 
     def started(self, leg: Leg) -> None:
         """Output follows, unless it is held. It may have been shown by the time that an attempt is
         given up: then there is no other.
         """
         sequence = leg.sequence
+        if sequence.stage is Stage.PREFILLING:
+            sequence.note(self.now, "started", leg.phase.value)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
@@ -135,6 +141,8 @@ class Lifecycle:
     def close(self, leg: Leg, closed: LegClosed) -> None:
         """The leg's one terminal event, or the loss of its worker."""
         sequence = leg.sequence
+        code = closed.outcome.value if closed.error is None else closed.error.code
+        sequence.note(self.now, "closed", leg.phase.value, code)
         self._forget(leg, closed.outcome)
         if closed.outcome is Outcome.TERMINATED:
             self.judge(leg, terminate=True, reason=closed.reason)
@@ -281,7 +289,7 @@ class Lifecycle:
 
     def _run_again(self, sequence: Sequence, code: str) -> None:
         sequence.stage = Stage.RETRYING
-        sequence.note(SpanEvent(self.now, "retry", code=code))
+        sequence.note(self.now, "retry", "", code)
         self._cancel_legs(sequence, code)
         self._retry_when_settled(sequence)
 
@@ -300,7 +308,7 @@ class Lifecycle:
         sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
         sequence.stage = Stage.RETRYING
-        sequence.note(SpanEvent(self.now, "regenerate"))
+        sequence.note(self.now, "regenerate")
         self._cancel_legs(sequence, Outcome.REGENERATE.value)
         self._retry_when_settled(sequence)
 
@@ -311,6 +319,7 @@ class Lifecycle:
         if len(self._state.waiting) < self._state.bounds.max_queue:
             sequence.stage = Stage.QUEUED
             sequence.queued_at = self.now
+            sequence.note(self.now, "queued")
             self._state.waiting.add(sequence)
             self.may_start = True
         else:
@@ -320,12 +329,12 @@ class Lifecycle:
         if sequence.stage is Stage.QUEUED:
             self._state.waiting.remove(sequence)
             self.may_start = True
-        sequence.stage = Stage.ENDED
+        sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self.now
         self._cancel_legs(sequence, outcome)
         self._state.open_sequences -= 1
         request = sequence.request
-        if sequence.span_events is not None:
-            self.actions.append(sequence.traced(self.now, outcome, error))
+        if request.submit.first_span:
+            self.actions.append(sequence.traced(error))
         request.open -= 1
         if request.outcome == Outcome.FINISHED.value:
             request.outcome = outcome
@@ -335,6 +344,8 @@ class Lifecycle:
     def _request_ended(self, request: Request) -> None:
         submit = request.submit
         self._state.deadlines.clear(request, request.deadline)
+        self._state.traces.remove(request)
+        story = of_request(request, self._state.fleet, self.now)
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if not request.legs:
             request.allotment.close()
@@ -343,13 +354,7 @@ class Lifecycle:
                 requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
         self.actions.append(
-            RequestEnded(
-                submit.trace_id,
-                request.outcome,
-                self.now - request.arrived,
-                request.number,
-                tuple(sorted(request.workers)),
-            )
+            RequestEnded(story, request=request.number, workers=tuple(sorted(request.workers)))
         )
 
     def _begin(self, sequence: Sequence, room: int) -> None:

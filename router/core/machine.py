@@ -9,13 +9,14 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from router.core import actions, admission, events, snapshot
+from router.core import actions, admission, events, rejections, snapshot, stories
 from router.core.actions import Action
 from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
 from router.core.lifecycle import Lifecycle
-from router.core.sequences import Leg, Request, Sequence, Stage
+from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
+from router.core.story import Story
 from router.core.values import Bounds, Edition, ServedModel
 from router.core.waiting import Queue
 from tandem.byte_budget import ByteBudget
@@ -121,6 +122,23 @@ class Core:
         """Why no pair uses a connected worker now, for people; empty: one does."""
         return self.state.fleet.refusal(self.state.fleet.workers[worker])
 
+    def stories(self, trace_id: str, now: float) -> list[Story]:
+        """Those of the open requests with that trace id, the latest first, as of `now`."""
+        found = self.state.traces.last(trace_id)
+        return [stories.of_request(each, self.state.fleet, now) for each in found]
+
+    def refusals(self) -> dict[str, str]:
+        """Each connected worker that no pair uses now, and why, for people. Costs a pass over all
+        of them.
+        """
+        fleet = self.state.fleet
+        models = {each.model for each in fleet.editions}
+        found = (each for name in models for each in rejections.of_model(fleet, name))
+        first: dict[str, str] = {}
+        for each in found:
+            first.setdefault(each.worker, each.reason)
+        return first
+
     def runs_elsewhere(self, worker: str, frontend: int, sequence: int) -> bool:
         """Whether a sequence is open, and its decode leg is not on that worker."""
         request = self.state.frontends.get(frontend, {}).get(sequence)
@@ -156,12 +174,13 @@ class Core:
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
-            sequence.span_events = [] if submit.first_span else None
+            sequence.moments = [QUEUED] if index < MOST_TOLD or submit.first_span else None
             request.sequences.append(sequence)
         if error := admission.refusal(self.state, request):
             self._lifecycle.refuse(request, error)
             return
         requests.update(dict.fromkeys(numbers, request))
+        self.state.traces.add(request)
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
         for sequence in request.sequences:
@@ -186,12 +205,9 @@ class Core:
         worker.other_legs = event.other_legs
         fleet = self.state.fleet
         fleet.workers[event.worker] = worker
-        rejected = [name for _, name in fleet.mismatches(worker)]
-        rejected += filter(None, [worker.defect()])
-        if rejected:
-            self.state.counts.pairs_rejected.update(rejected)
-            reason = fleet.misfit(worker)
-            self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, len(rejected)))
+        for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
+            self.state.counts.pairs_rejected[name] += pairs
+            self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
         self._fleet_changed()
 
     def _worker_down(self, event: events.WorkerDown) -> None:
@@ -245,6 +261,8 @@ class Core:
 
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg_of(event.worker, event.leg):
+            code = "terminate" if event.terminate else ""
+            leg.sequence.note(self._lifecycle.now, "verdict", leg.phase.value, code)
             self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
 
     def _leg_parked(self, event: events.LegParked) -> None:
@@ -313,8 +331,8 @@ class Core:
             if sequence.request.submit.context_only:
                 if not self._start_prefill(sequence, edition):
                     break
-            elif pair := fleet.pick(edition, other_than=avoided):
-                self._lifecycle.start(sequence, pair)
+            elif picked := fleet.pick(edition, other_than=avoided):
+                self._lifecycle.start(sequence, *picked)
             elif avoided and not fleet.has_pair(edition, other_than=avoided):
                 # No other pair is left.
                 self._lifecycle.end(sequence, error=sequence.failure)
@@ -326,8 +344,8 @@ class Core:
     def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
         """Whether a context-only sequence has left the queue."""
         fleet, full = self.state.fleet, sequence.no_room_at
-        if worker := fleet.pick_parker(edition, other_than=full):
-            self._lifecycle.start_prefill(sequence, worker)
+        if picked := fleet.pick_parker(edition, other_than=full):
+            self._lifecycle.start_prefill(sequence, picked)
         elif fleet.parkers(edition, other_than=full):
             return False
         else:
@@ -342,8 +360,8 @@ class Core:
             assert voucher is not None
             if error := admission.voucher_error(self.state, sequence.request, voucher):
                 self._lifecycle.end(sequence, error=error)
-            elif worker := self.state.fleet.pick_decoder(voucher.kv_peer):
-                self._lifecycle.start_decode(sequence, worker, voucher)
+            elif picked := self.state.fleet.pick_decoder(voucher.kv_peer):
+                self._lifecycle.start_decode(sequence, picked, voucher)
             else:
                 break
 

@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
-from router.core.values import Edition, Phase, SpanEvent
+from router.core.story import Choice, Moment, MomentName
+from router.core.values import Edition, Phase
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 
-MAX_SPAN_EVENTS = 64
-"""Noted of a traced sequence, however often it is run again."""
+MOST_TOLD = 16
+"""Sequences of a request whose moments are noted; those of traced ones always are."""
+MOST_MOMENTS = 64
+"""Noted of a sequence, however often it is run again."""
+QUEUED = Moment(0.0, "queued")
 
 
 class Stage(enum.Enum):
@@ -54,6 +58,7 @@ class Request:
     workers: set[str] = field(default_factory=set)
     """Those that legs of it were started on, where it has more than one sequence."""
     outcome: str = "finished"
+    """How the first sequence ended that did not finish; where all did, this."""
     deaths: int = 0
     """Workers that may have died of it: see suspicion.py."""
 
@@ -93,8 +98,11 @@ class Sequence:
     """Laid over the task since the last regeneration."""
     left: GiveVoucher | None = None
     """What a context-only one leaves, once its leg has closed in good order."""
-    span_events: list[SpanEvent] | None = None
-    """What its span will tell; None: it is not traced."""
+    moments: list[Moment] | None = None
+    """What is told of it; None: it is one of many, and not traced."""
+    outcome: str = ""
+    """How it ended: an outcome, or an error's code."""
+    ended_at: float = 0.0
 
     @property
     def span(self) -> int:
@@ -102,20 +110,31 @@ class Sequence:
         submit = self.request.submit
         return submit.first_span + self.output_index if submit.first_span else submit.parent_span
 
-    def note(self, event: SpanEvent) -> None:
-        if self.span_events is not None and len(self.span_events) < MAX_SPAN_EVENTS:
-            self.span_events.append(event)
+    def note(
+        self,
+        now: float,
+        name: MomentName,
+        phase: str = "",
+        code: str = "",
+        prefill: Choice | None = None,
+        decode: Choice | None = None,
+    ) -> None:
+        """Remember a moment, for its story and its span, as long as it has not ended."""
+        moments = self.moments
+        if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
+            at = round(now - self.request.arrived, 6)
+            moments.append(Moment(at, name, phase, code, prefill, decode))
 
-    def traced(self, ended: float, outcome: str, error: TandemError | None) -> SequenceTraced:
+    def traced(self, error: TandemError | None) -> SequenceTraced:
         """What its span is made of, now that it has ended."""
         return SequenceTraced(
             submit=self.request.submit,
             output_index=self.output_index,
             arrived=self.request.arrived,
-            ended=ended,
-            outcome=outcome,
+            ended=self.ended_at,
+            outcome=self.outcome,
             error=error,
-            span_events=tuple(self.span_events or ()),
+            moments=tuple(self.moments or ()),
         )
 
 

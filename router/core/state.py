@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from router.core.fleet import Fleet
 from router.core.sequences import Leg, Request
+from router.core.stories import Traces
 from router.core.timers import Timers
 from router.core.values import Bounds, Counts
 from router.core.waiting import Waiting
@@ -24,6 +25,7 @@ class State:
     waiting: Waiting = field(default_factory=Waiting)
     frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
     """Open requests of each connected frontend by the number of each of their sequences."""
+    traces: Traces = field(default_factory=Traces)
     legs: dict[int, Leg] = field(default_factory=dict)
     """Open legs, those of ended sequences included."""
     rooms: set[int] = field(default_factory=set)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
@@ -126,18 +126,6 @@ class Bounds:
     """A cancelled leg is expected to close within this; later it counts as overdue."""
     pair_wait_seconds: float = 10.0
     """How long queued sequences outlive the last pair of their model."""
-
-
-class SpanEvent(NamedTuple):
-    """What happened to a traced sequence, for its span."""
-
-    at: float
-    name: Literal["pair_chosen", "retry", "regenerate"]
-    prefill: str = ""
-    """pair_chosen: the names of its workers; empty for a phase that does not run."""
-    decode: str = ""
-    code: str = ""
-    """retry: why; an error's code."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -27,6 +27,11 @@ class Silence:
         self._limit = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def seconds(self) -> float:
+        """At least so long nothing has been heard, in quarters of the bound."""
+        return self._looks * self._pause if self._looks else 0.0
+
     def heard(self) -> None:
         """The peer has said something."""
         self._heard = True

@@ -28,6 +28,21 @@ async def test_a_peer_that_says_something_now_and_then_is_never_given_up() -> No
             listening.heard()
 
 
+async def test_it_says_for_how_long_at_least_nothing_was_heard() -> None:
+    async with Silence(10.0) as listening:
+        assert listening.seconds == 0.0
+        listening._look()
+        assert listening.seconds == 0.0, "what was heard before the block counts"
+        listening._look()
+        listening._look()
+        assert listening.seconds == 5.0
+        listening.heard()
+        listening._look()
+        assert listening.seconds == 0.0
+    async with Silence(inf) as listening:
+        assert listening.seconds == 0.0
+
+
 @pytest.mark.parametrize("pauses", [1, 2, LOOKS - 1])
 async def test_what_lay_in_the_socket_while_this_process_stood_still_counts(pauses: int) -> None:
     """The loop stands for longer than the bound, again and again. What the peer said meanwhile is

@@ -8,12 +8,15 @@ given, then by arrival, to a pair that may have them; and nothing that could sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
+from router.core.sequences import MOST_MOMENTS
+from router.core.story import Story
 from router.core.values import Bounds, Phase, Voucher
 from simulated.router_books import (
     Books,
@@ -86,8 +89,10 @@ class RouterRules:
         self._refused: dict[Key, str] = {}
         self._refused_frontend: int | None = None
         """The frontend that must be told that it broke the protocol."""
-        self._rejected: tuple[str, int] | None = None
-        """The worker that must be told of as a misfit, and of how many pairs."""
+        self._rejected: dict[tuple[str, str], int] = {}
+        """Pairs that are refused of a worker that came up, by the field that differs, or "it"."""
+        self._refused_request: tuple[str, str] | None = None
+        """The trace id of a request that is not admitted, and with which code."""
         self._worker_died: tuple[str, list[str]] | None = None
         """The worker that is to be said to have died, and of whose requests it may have."""
         self._vouchers: dict[Key, Voucher] = {}
@@ -191,6 +196,7 @@ class RouterRules:
         code = self._refusal(request)
         if code is not None:
             self._refused = {(submit.frontend, number): code for number in numbers}
+            self._refused_request = submit.trace_id, code
             return
         self.books.requests[submit.frontend, submit.first_sequence] = request
         for index, number in enumerate(numbers):
@@ -295,16 +301,16 @@ class RouterRules:
         )
         self.books.note_fleet(self.now)
         profile = event.profile
-        others = [
-            each
+        differ = Counter(
+            (event.worker, str(profile.fingerprint.difference(each.profile.fingerprint)))
             for each in self.books.workers.values()
             if each.profile.phase is not profile.phase
             and each.profile.fingerprint.model == profile.fingerprint.model
             and each.profile.fingerprint != profile.fingerprint
-        ]
-        defect = profile.phase is not event.listed_as or profile.max_sequences < 1
-        if others or defect:
-            self._rejected = event.worker, len(others) + defect
+        )
+        if profile.phase is not event.listed_as or profile.max_sequences < 1:
+            differ[event.worker, "it"] = 1
+        self._rejected = dict(differ)
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         self._lose(event.worker, died=event.died, unsent=event.unsent)
@@ -800,11 +806,31 @@ class RouterRules:
         leg.cancelled_at = self.now
 
     def _judge_request_ended(self, action: actions.RequestEnded) -> None:
+        story = action.story
+        self._judge_story(story)
+        if action.refused:
+            if self._refused_request != (story.trace_id, story.outcome):
+                self.fault(f"{story} is told of no request that was refused")
+            self._refused_request = None
+            return
         for request in self._closed_requests:
-            if request.submit.trace_id == action.trace_id:
+            if request.submit.trace_id == story.trace_id:
                 self._closed_requests.remove(request)
                 return
-        self.fault(f"request {action.trace_id} is said to have ended and has not")
+        self.fault(f"request {story.trace_id} is said to have ended and has not")
+
+    def _judge_story(self, story: Story) -> None:
+        """It goes forward in time, tells an end of each output, and no try after the last one."""
+        for told in story.sequences:
+            times = [0.0, *(moment.at for moment in told.moments), told.seconds, story.seconds]
+            if len(told.moments) < MOST_MOMENTS and times != sorted(times):
+                self.fault(f"a story goes back in time: {told}")
+            if not told.outcome or told.stage != "ended":
+                self.fault(f"a story ends before its output: {told}")
+            runs = [moment for moment in told.moments if moment.name == "pair_chosen"]
+            again = [each for each in told.moments if each.name in ("retry", "regenerate")]
+            if len(told.moments) < MOST_MOMENTS and len(runs) > len(again) + 1:
+                self.fault(f"a story leaves out why it was run again: {told}")
 
     def _judge_refuse_frontend(self, action: actions.RefuseFrontend) -> None:
         if action.frontend != self._refused_frontend:
@@ -812,9 +838,9 @@ class RouterRules:
         self._refused_frontend = None
 
     def _judge_pair_rejected(self, action: actions.PairRejected) -> None:
-        if self._rejected != (action.worker, action.pairs) or not action.reason:
+        key = action.worker, action.reason.partition(" ")[0]
+        if self._rejected.pop(key, None) != action.pairs:
             self.fault(f"{action} is said, {self._rejected} was to be")
-        self._rejected = None
 
     def _judge_worker_died(self, action: actions.WorkerDied) -> None:
         told = action.worker, sorted(each.trace_id for each in action.suspects)
@@ -848,9 +874,11 @@ class RouterRules:
         if self._worker_died is not None:
             self.fault(f"nobody says what {self._worker_died[0]} may have died of")
         self._worker_died = None
-        if self._rejected is not None:
-            self.fault(f"nobody says that pairs with {self._rejected[0]} are refused")
-        self._refused_frontend = self._rejected = None
+        if self._rejected:
+            self.fault(f"nobody says why pairs are refused: {self._rejected}")
+        if self._refused_request is not None:
+            self.fault(f"nobody tells the story of what was refused: {self._refused_request}")
+        self._refused_frontend = self._refused_request = None
         for key, expected in self._due.items():
             self.fault(f"sequence {key} has not ended with {expected}")
         for key, code in self._refused.items():

@@ -1,0 +1,79 @@
+"""How a request's story is made of what the core knows of it, and how open ones are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from router.core.fleet import Fleet
+from router.core.rejections import of_model, of_model_now, told
+from router.core.sequences import MOST_TOLD, Request, Sequence, Stage
+from router.core.story import MOST_OF_ONE_TRACE, Rejected, SequenceStory, Story
+from tandem.errors import NoPairError
+
+
+class Traces:
+    """The open requests by trace id."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[Request, None]] = {}
+
+    def add(self, request: Request) -> None:
+        self._open.setdefault(request.submit.trace_id, {})[request] = None
+
+    def remove(self, request: Request) -> None:
+        trace_id = request.submit.trace_id
+        mine = self._open.get(trace_id, {})
+        mine.pop(request, None)
+        if not mine:
+            self._open.pop(trace_id, None)
+
+    def last(self, trace_id: str) -> list[Request]:
+        """The last that came, the latest first."""
+        return list(islice(reversed(self._open.get(trace_id, {})), MOST_OF_ONE_TRACE))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+def of_request(request: Request, fleet: Fleet, now: float) -> Story:
+    """What happened to it until now."""
+    submit, sequences = request.submit, request.sequences
+    return Story(
+        submit.trace_id,
+        submit.model,
+        submit.tenant,
+        submit.n,
+        submit.priority,
+        submit.prompt_tokens,
+        submit.max_tokens,
+        submit.timeout_seconds,
+        round(now - request.arrived, 6),
+        "" if request.open else request.outcome,
+        tuple([_of_sequence(each, request.arrived) for each in sequences[:MOST_TOLD]]),
+        _more(sequences[MOST_TOLD:]) if len(sequences) > MOST_TOLD else {},
+        _rejected(request, fleet),
+    )
+
+
+def _more(sequences: list[Sequence]) -> dict[str, int]:
+    return dict(Counter(each.outcome or each.stage.value for each in sequences))
+
+
+def _rejected(request: Request, fleet: Fleet) -> Rejected | None:
+    if not request.open:
+        no_pair = request.outcome == NoPairError.code
+        return told(of_model(fleet, request.submit.model)) if no_pair else None
+    if any(each.stage is Stage.QUEUED for each in request.sequences):
+        return told(of_model_now(fleet, request.submit.model))
+    return None
+
+
+def _of_sequence(sequence: Sequence, arrived: float) -> SequenceStory:
+    return SequenceStory(
+        sequence.output_index,
+        sequence.stage.value,
+        sequence.outcome,
+        round(sequence.ended_at - arrived, 6) if sequence.outcome else 0.0,
+        tuple(sequence.moments or ()),
+    )

@@ -1,0 +1,105 @@
+"""What is told of a request, open or ended: plain values, which are JSON as they are.
+
+Names of models, workers and tenants, numbers and codes; never what a prompt or an output says, nor
+a message of anybody's code. Times are seconds since the request came.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+MOST_OF_ONE_TRACE = 16
+"""Requests of one trace id that are told, the last that came: a client's many prompts share it."""
+MAX_NAME_CHARACTERS = 200
+"""What a worker calls itself is cut to this."""
+MomentName = Literal["queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate"]
+
+
+class Alternative(msgspec.Struct, frozen=True, gc=False):
+    """A worker that could have been chosen."""
+
+    worker: str
+    """Its address."""
+    cost: float
+    """The share of its slots that is taken: what least_loaded compares."""
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """A worker that was chosen, and what else there was."""
+
+    worker: str
+    name: str
+    """As the worker calls itself."""
+    cost: float
+    candidates: int
+    """How many there were, itself included."""
+    others: tuple[Alternative, ...]
+    """The first of them by address, itself left out."""
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What happened to a sequence."""
+
+    at: float
+    name: MomentName
+    phase: str = ""
+    """started, verdict, closed: of which leg."""
+    code: str = ""
+    """verdict: terminate, or empty. closed: its outcome, or an error's code. retry: why."""
+    prefill: Choice | None = None
+    """pair_chosen: absent for a phase that does not run."""
+    decode: Choice | None = None
+
+
+class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One output of a request."""
+
+    output_index: int
+    stage: str
+    outcome: str
+    """finished, terminated, or an error's code; empty: it has not ended."""
+    seconds: float
+    """When it ended; 0: it has not."""
+    moments: tuple[Moment, ...]
+    """The first of them."""
+
+
+class Rejection(msgspec.Struct, frozen=True, gc=False):
+    """Why no pair takes a worker. A worker has one for each reason."""
+
+    worker: str
+    phase: str
+    reason: str
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """The workers of a model that would not do, and why."""
+
+    workers: tuple[Rejection, ...]
+    """The first of them by address."""
+    more: int
+
+
+class Story(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One request, at one router."""
+
+    trace_id: str
+    model: str
+    tenant: str
+    n: int
+    priority: int
+    prompt_tokens: int
+    max_tokens: int
+    timeout_seconds: float
+    seconds: float
+    """How long it took, or is open already."""
+    outcome: str
+    """How the first sequence ended that did not finish; finished: all did; empty: it is open."""
+    sequences: tuple[SequenceStory, ...]
+    """The first of them."""
+    more_sequences: dict[str, int] = {}
+    """How many others there are, by outcome, or by stage while they are open."""
+    rejected: Rejected | None = None
+    """Where no pair is to be had."""

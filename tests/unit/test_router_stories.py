@@ -1,0 +1,546 @@
+"""What a router tells of a request: while it is open, after it has ended, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import socket
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import msgspec
+import pytest
+
+from router import debug, story_line
+from router.config import RouterConfig
+from router.core import actions, events
+from router.core.machine import Core
+from router.core.rejections import MOST_NAMED
+from router.core.sequences import MOST_MOMENTS, MOST_TOLD
+from router.core.story import MOST_OF_ONE_TRACE, Story
+from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.discovery.static import StaticDiscovery
+from router.links import WorkerLink
+from router.policies import LeastLoaded
+from router.relay import Relay
+from router.server import running
+from router.story_book import StoryBook, size
+from tandem.endings import Outcome
+from tandem.errors import ConfigError, EngineError, WorkerLostError
+from tandem.message_limits import MAX_OUTPUTS
+
+FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OTHER = "0af7651916cd43dd8448eb211c80319c"
+PROMPT = b"what nobody else may read"
+
+
+def profile(phase: Phase, name: str = "w", **fields: Any) -> Profile:
+    given = {"fingerprint": FINGERPRINT, "max_sequences": 4, "context_length": 100, **fields}
+    return Profile(name=name, phase=phase, **given)
+
+
+class Bench:
+    """A core with so many workers of each phase."""
+
+    def __init__(self, workers: int = 2, **bounds: Any) -> None:
+        self.now = 100.0
+        self.core = Core(
+            bounds=Bounds(**bounds),
+            prefill_policy=LeastLoaded,
+            decode_policy=LeastLoaded,
+            new_room=itertools.count(1000).__next__,
+        )
+        self.done: list[Any] = []
+        self.feed(events.FrontendUp(1))
+        for phase, index in itertools.product(Phase, range(workers)):
+            self.worker(phase, index)
+
+    def worker(self, phase: Phase, index: int, **fields: Any) -> None:
+        address = f"{phase}-{index}:1"
+        described = profile(phase, f"{phase}-{index}", **fields)
+        self.feed(events.WorkerUp(worker=address, listed_as=phase, profile=described))
+
+    def feed(self, *batch: events.Event, after: float = 0.0) -> None:
+        self.now += after
+        self.done += self.core.handle(self.now, batch)
+
+    def submit(self, first: int = 1, n: int = 1, trace_id: str = TRACE, **fields: Any) -> None:
+        given = {"timeout_seconds": 60.0, "model": "tiny", "task": PROMPT, **fields}
+        self.feed(events.Submit(frontend=1, first_sequence=first, n=n, trace_id=trace_id, **given))
+
+    def legs(self) -> list[actions.StartLeg]:
+        return [each for each in self.done if isinstance(each, actions.StartLeg)]
+
+    def close(self, leg: actions.StartLeg, outcome: Outcome, **how: Any) -> None:
+        self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)
+
+    def open(self, trace_id: str = TRACE) -> list[Story]:
+        return self.core.stories(trace_id, self.now)
+
+    def ended(self) -> list[Story]:
+        return [each.story for each in self.done if isinstance(each, actions.RequestEnded)]
+
+
+def told(story: Story, index: int = 0) -> list[tuple[float, str, str, str]]:
+    return [(each.at, each.name, each.phase, each.code) for each in story.sequences[index].moments]
+
+
+@pytest.mark.promise("S5-201")
+def test_a_request_s_story_has_its_pair_its_candidates_its_verdict_its_times_and_its_end() -> None:
+    bench = Bench()
+    bench.submit(first=1, trace_id=OTHER)  # takes a slot of the first of each phase
+    bench.submit(first=2)
+    prefill, decode = bench.legs()[2:]
+    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, False), after=0.5)
+    bench.feed(events.LegStarted(decode.worker, decode.leg), after=0.25)
+    (story,) = bench.open()
+    assert (story.outcome, story.seconds, story.sequences[0].stage) == ("", 0.75, "decoding")
+    bench.close(prefill, Outcome.FINISHED)
+    bench.close(decode, Outcome.FINISHED)
+    assert bench.open() == []
+    (story,) = bench.ended()
+    assert (story.trace_id, story.outcome, story.seconds) == (TRACE, "finished", 2.75)
+    assert (story.sequences[0].outcome, story.sequences[0].seconds) == ("finished", 2.75)
+    assert told(story) == [
+        (0.0, "queued", "", ""),
+        (0.0, "pair_chosen", "", ""),
+        (0.5, "verdict", "prefill", ""),
+        (0.75, "started", "decode", ""),
+        (1.75, "closed", "prefill", "finished"),
+        (2.75, "closed", "decode", "finished"),
+    ]
+    choice = story.sequences[0].moments[1].decode
+    assert choice is not None
+    assert (choice.worker, choice.name, choice.cost) == ("decode-1:1", "decode-1", 0.0)
+    assert choice.candidates == 2
+    assert [(each.worker, each.cost) for each in choice.others] == [("decode-0:1", 0.25)]
+
+
+@pytest.mark.promise("S5-201", "S5-204")
+def test_a_retry_a_terminate_and_an_error_are_told() -> None:
+    bench = Bench()
+    bench.submit()
+    prefill, decode = bench.legs()
+    error = EngineError(f"the engine said {PROMPT.decode()}")
+    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    prefill, decode = bench.legs()[2:]
+    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, True, PROMPT.decode()))
+    bench.close(decode, Outcome.FAILED, error=WorkerLostError(PROMPT.decode()))
+    (story,) = bench.ended()
+    assert [each[1:] for each in told(story)] == [
+        ("queued", "", ""),
+        ("pair_chosen", "", ""),
+        ("closed", "prefill", "engine_error"),
+        ("retry", "", "engine_error"),
+        ("closed", "decode", "cancelled"),
+        ("queued", "", ""),
+        ("pair_chosen", "", ""),
+        ("verdict", "prefill", "terminate"),
+        ("closed", "decode", "worker_lost"),
+    ]
+    assert story.outcome == "worker_lost"
+    everything = msgspec.json.encode(story).decode() + story_line.of_story(story)
+    assert PROMPT.decode() not in everything, "not the prompt, nor what others said of it"
+
+
+@pytest.mark.promise("S5-202")
+def test_where_no_worker_will_do_there_is_one_entry_for_each_worker_and_reason() -> None:
+    bench = Bench(workers=0)
+    bench.worker(Phase.PREFILL, 0)
+    bench.worker(Phase.PREFILL, 1, draining=True)
+    bench.worker(Phase.DECODE, 0, fingerprint=FINGERPRINT._replace(page_size=32))
+    bench.worker(Phase.DECODE, 1, fingerprint=FINGERPRINT._replace(dtype="f16"))
+    bench.worker(Phase.DECODE, 2, fingerprint=FINGERPRINT._replace(page_size=32))
+    bench.worker(Phase.DECODE, 3, max_sequences=0)
+    bench.worker(Phase.DECODE, 4, fingerprint=FINGERPRINT._replace(model="another"))
+    bench.submit()
+    (story,) = bench.ended()
+    assert story.outcome == "no_pair"
+    assert story.rejected is not None
+    assert [(each.worker, each.phase, each.reason) for each in story.rejected.workers] == [
+        ("decode-0:1", "decode", "page_size is 32, but 16 on prefill worker prefill-0:1"),
+        ("decode-1:1", "decode", "dtype is 'f16', but 'f32' on prefill worker prefill-0:1"),
+        ("decode-2:1", "decode", "page_size is 32, but 16 on prefill worker prefill-0:1"),
+        ("decode-3:1", "decode", "it takes no sequences: max_sequences is 0"),
+        ("prefill-0:1", "prefill", "page_size is 16, but 32 on decode worker decode-0:1"),
+        ("prefill-0:1", "prefill", "dtype is 'f32', but 'f16' on decode worker decode-1:1"),
+        ("prefill-1:1", "prefill", "it is draining"),
+    ]
+    assert bench.core.refusals()["prefill-0:1"].startswith("page_size is 16")
+    bench.worker(Phase.DECODE, 0)
+    assert bench.core.refusals().keys() == {
+        *(f"decode-{index}:1" for index in (1, 2, 3, 4)),
+        "prefill-1:1",
+    }, "a change of the fleet is seen"
+
+
+@pytest.mark.promise("S5-202")
+def test_a_request_that_waits_tells_which_workers_are_full() -> None:
+    bench = Bench(workers=1)
+    bench.submit(n=5)
+    (story,) = bench.open()
+    assert [each.stage for each in story.sequences] == 4 * ["prefilling"] + ["queued"]
+    assert story.rejected is not None
+    assert [(each.worker, each.reason) for each in story.rejected.workers] == [
+        ("decode-0:1", "no slot is free: 4 of 4 taken"),
+        ("prefill-0:1", "no slot is free: 4 of 4 taken"),
+    ]
+
+
+def test_of_many_rejected_workers_the_first_are_named_and_the_others_counted() -> None:
+    bench = Bench(workers=0)
+    for index in range(MOST_NAMED + 3):
+        bench.worker(Phase.DECODE, index)
+    bench.submit()
+    (story,) = bench.ended()
+    assert story.rejected is not None
+    assert (len(story.rejected.workers), story.rejected.more) == (MOST_NAMED, 3)
+    assert {each.reason for each in story.rejected.workers} == {
+        "no matching prefill worker takes work"
+    }
+
+
+@pytest.mark.promise("S5-202")
+def test_a_worker_that_comes_up_has_one_line_for_each_reason() -> None:
+    bench = Bench(workers=2)
+    bench.worker(Phase.PREFILL, 2, fingerprint=FINGERPRINT._replace(page_size=32))
+    bench.done.clear()
+    bench.worker(Phase.DECODE, 2, fingerprint=FINGERPRINT._replace(dtype="f16"))
+    rejected = [each for each in bench.done if isinstance(each, actions.PairRejected)]
+    assert [(each.reason, each.pairs) for each in rejected] == [
+        ("dtype is 'f16', but 'f32' on prefill worker prefill-0:1", 3),
+    ]
+    bench.done.clear()
+    odd = FINGERPRINT._replace(page_size=32)
+    bench.worker(Phase.DECODE, 3, fingerprint=odd, max_sequences=0)
+    rejected = [each for each in bench.done if isinstance(each, actions.PairRejected)]
+    assert [(each.reason, each.pairs) for each in rejected] == [
+        ("it takes no sequences: max_sequences is 0", 1),
+        ("page_size is 32, but 16 on prefill worker prefill-0:1", 2),
+    ]
+    assert bench.core.snapshot().counts.pairs_rejected == {
+        "page_size": 4,
+        "dtype": 3,
+        "limits": 1,
+    }
+
+
+@pytest.mark.promise("S5-203")
+def test_of_many_outputs_the_first_are_told_and_the_others_counted() -> None:
+    bench = Bench(max_queue=MAX_OUTPUTS)
+    bench.submit(n=MAX_OUTPUTS)
+    (story,) = bench.open()
+    assert len(story.sequences) == MOST_TOLD
+    assert story.more_sequences == {"queued": MAX_OUTPUTS - MOST_TOLD}
+    bench.feed(events.Cancel(1, 1))
+    (story,) = bench.ended()
+    assert story.more_sequences == {"cancelled": MAX_OUTPUTS - MOST_TOLD}
+    assert len(msgspec.json.encode(story)) < 100_000
+
+
+@pytest.mark.promise("S5-203")
+def test_what_goes_round_for_long_has_a_bounded_story_that_still_tells_its_end() -> None:
+    bench = Bench(max_regenerations=MOST_MOMENTS)
+    bench.submit(timeout_seconds=10_000.0)
+    for _ in range(MOST_MOMENTS):
+        prefill, decode = bench.legs()[-2:]
+        bench.close(prefill, Outcome.FINISHED)
+        bench.close(decode, Outcome.REGENERATE, overlay=b"o")
+    bench.feed(events.Cancel(1, 1))
+    (story,) = bench.ended()
+    assert len(story.sequences[0].moments) == MOST_MOMENTS
+    assert story.sequences[0].outcome == "cancelled"
+
+
+def test_the_prompts_of_one_client_s_request_are_told_together_the_latest_first() -> None:
+    bench = Bench()
+    for first in range(1, MOST_OF_ONE_TRACE + 3):
+        bench.submit(first=first, max_tokens=first)
+    last = MOST_OF_ONE_TRACE + 2
+    assert [each.max_tokens for each in bench.open()] == list(range(last, 2, -1))
+    bench.feed(events.Cancel(1, last))
+    assert [each.max_tokens for each in bench.open()] == list(range(last - 1, 1, -1))
+    bench.feed(events.FrontendDown(1))
+    assert bench.open() == []
+    assert len(bench.core.state.traces) == 0
+
+
+# --- the book ---------------------------------------------------------------------------------
+
+
+def story_of(trace_id: str, *, rejected: bool = False) -> Story:
+    bench = Bench(workers=0 if rejected else 1)
+    bench.submit(trace_id=trace_id)
+    bench.feed(events.Cancel(1, 1))
+    (story,) = bench.ended()
+    return story
+
+
+def traces(count: int) -> list[str]:
+    return [f"{index:032x}" for index in range(1, count + 1)]
+
+
+@pytest.mark.promise("S5-203")
+def test_a_book_keeps_the_last_stories_of_a_number_and_of_so_many_bytes() -> None:
+    stories = [story_of(each) for each in traces(6)]
+    bytes_each = size(stories[0])
+    for book in (StoryBook(6, 10**6), StoryBook(100, 2 * (3 * bytes_each + 1))):
+        for story in stories:
+            book.add(story, refused=False)
+        assert [bool(book.of(each)) for each in traces(6)] == 3 * [False] + 3 * [True]
+        assert book.held == (3, 3 * bytes_each)
+    small = StoryBook(100, 2 * bytes_each - 2)
+    small.add(stories[0], refused=False)
+    assert small.held == (0, 0), "what has room nowhere pushes nothing out"
+
+
+@pytest.mark.promise("S5-203")
+def test_refused_requests_push_out_no_other_story() -> None:
+    book = StoryBook(10, 10**6)
+    book.add(story_of(TRACE), refused=False)
+    for each in traces(50):
+        book.add(story_of(each, rejected=True), refused=True)
+    assert len(book.of(TRACE)) == 1
+    assert book.held[0] == 6
+
+
+def test_a_book_of_no_stories_keeps_none_and_none_has_no_trace_id() -> None:
+    for book, trace_id in ((StoryBook(0, 10**6), TRACE), (StoryBook(9, 10**6), "")):
+        book.add(story_of(trace_id), refused=False)
+        book.add(story_of(trace_id), refused=True)
+        assert book.held == (0, 0)
+
+
+def test_one_trace_id_of_many_requests_is_told_in_part_and_forgotten_in_whole() -> None:
+    times = itertools.count(1.0)
+    book = StoryBook(2 * (MOST_OF_ONE_TRACE + 5), 10**6, clock=times.__next__)
+    for _ in range(MOST_OF_ONE_TRACE + 9):
+        book.add(story_of(TRACE), refused=False)
+    found = book.of(TRACE)
+    assert len(found) == MOST_OF_ONE_TRACE
+    assert [ago for ago, _ in found] == sorted(ago for ago, _ in found)
+    for each in traces(MOST_OF_ONE_TRACE + 5):
+        book.add(story_of(each), refused=False)
+    assert book.of(TRACE) == []
+
+
+def deep_size(value: Any, seen: set[int]) -> int:
+    """The memory of all that it holds, each object once."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    parts: list[Any] = []
+    if isinstance(value, msgspec.Struct):
+        parts = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, tuple):
+        parts = [*value]
+    elif isinstance(value, dict):
+        parts = [*value, *value.values()]
+    return sys.getsizeof(value) + sum(deep_size(each, seen) for each in parts)
+
+
+def test_a_story_counts_at_least_what_it_takes() -> None:
+    bench = Bench(workers=9, max_regenerations=3)
+    bench.submit(tenant="t" * 64)
+    bench.submit(first=10, n=64, trace_id=OTHER, tenant="t" * 64, timeout_seconds=10_000.0)
+    for _ in range(3):
+        bench.close(bench.legs()[-2], Outcome.FINISHED)
+        bench.close(bench.legs()[-1], Outcome.REGENERATE, overlay=b"o")
+    bench.feed(events.Cancel(1, 1), events.Cancel(1, 10))
+    for story in bench.ended():
+        assert deep_size(story, set()) <= size(story) < 4 * deep_size(story, set())
+
+
+# --- as it is told ----------------------------------------------------------------------------
+
+
+class Asked:
+    """A router with an admin port, two workers that a test speaks for, and one frontend."""
+
+    def __init__(self, relay: Relay, address: str) -> None:
+        self.relay = relay
+        self.address = address
+        for phase in Phase:
+            relay.worker_up(
+                phase.value, WorkerLink(), listed_as=phase, profile=profile(phase, phase.value)
+            )
+        relay.handle(events.FrontendUp(77))
+
+    def submit(self, first: int = 1, n: int = 1, trace_id: str = TRACE) -> None:
+        self.relay.handle(
+            events.Submit(
+                frontend=77,
+                first_sequence=first,
+                n=n,
+                model="tiny",
+                timeout_seconds=60.0,
+                task=PROMPT,
+                trace_id=trace_id,
+            )
+        )
+
+    async def get(self, path: str) -> tuple[int, str, bytes]:
+        def ask() -> tuple[int, str, bytes]:
+            try:
+                with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
+                    return answer.status, answer.headers["content-type"], answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code, error.headers["content-type"], error.read()
+
+        return await asyncio.to_thread(ask)
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+class Nobody:
+    """A frontend that reads nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: ""
+
+
+def asked_of(served: Any, address: str) -> Asked:
+    served.relay._frontends[77] = Nobody()
+    return Asked(served.relay, address)
+
+
+@pytest.mark.promise("S5-201", "S5-204")
+async def test_the_admin_port_tells_stories_of_open_and_of_ended_requests(address: str) -> None:
+    config = RouterConfig(listen="127.0.0.1:0", metrics_listen=address, max_stories=2)
+    nobody = StaticDiscovery(prefill=(), decode=())
+    async with running(config, discovery=nobody, with_admin=True) as served:
+        asked = asked_of(served, address)
+        status, kind, body = await asked.get(f"/debug/requests/{TRACE}")
+        assert (status, kind) == (404, "application/json")
+        assert json.loads(body)["error"]["code"] == "unknown_trace_id"
+        for wrong in ("", "x" * 32, TRACE.upper(), TRACE + "0", "%00", f"{TRACE}/.."):
+            status, kind, body = await asked.get(f"/debug/requests/{wrong}")
+            if "/" in wrong:
+                assert status == 404
+                continue
+            assert (status, kind) == (400, "application/json"), wrong
+            assert json.loads(body)["error"]["code"] == "invalid_trace_id"
+        asked.submit()
+        status, kind, body = await asked.get(f"/debug/requests/{TRACE}")
+        answer = json.loads(body)
+        assert (status, kind, answer["left_out"]) == (200, "application/json", 0)
+        (only,) = answer["requests"]
+        assert only["ended_seconds_ago"] is None
+        assert only["story"]["sequences"][0]["stage"] == "prefilling"
+        names = [each["name"] for each in only["story"]["sequences"][0]["moments"]]
+        assert names == ["queued", "pair_chosen"]
+        served.relay.handle(events.Cancel(77, 1))
+        asked.submit(first=2)
+        answer = json.loads((await asked.get(f"/debug/requests/{TRACE}?x"))[2])
+        assert [each["ended_seconds_ago"] is None for each in answer["requests"]] == [True, False]
+        assert [each["story"]["outcome"] for each in answer["requests"]] == ["", "cancelled"]
+        assert PROMPT not in body
+        served.relay.handle(events.Cancel(77, 2))
+        assert served.relay.book.held[0] == 1, "max_stories is the setting"
+
+
+async def test_an_answer_has_a_bound_and_tells_how_much_is_left_out(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RouterConfig(listen="127.0.0.1:0", metrics_listen=address)
+    nobody = StaticDiscovery(prefill=(), decode=())
+    async with running(config, discovery=nobody, with_admin=True) as served:
+        asked = asked_of(served, address)
+        for first in range(1, 5):
+            asked.submit(first=first)
+        whole = json.loads((await asked.get(f"/debug/requests/{TRACE}"))[2])
+        assert (len(whole["requests"]), whole["left_out"]) == (4, 0)
+        one = len(json.dumps(whole["requests"][-1], separators=(",", ":")))
+        for bound, shown in ((int(2.5 * one), 2), (1, 1)):
+            monkeypatch.setattr(debug, "MAX_ANSWER_BYTES", bound)
+            answer = json.loads((await asked.get(f"/debug/requests/{TRACE}"))[2])
+            assert (len(answer["requests"]), answer["left_out"]) == (shown, 4 - shown)
+
+
+def logging_relay(*, log_requests: bool) -> Relay:
+    bench = Bench()
+    relay = Relay(bench.core, log_requests=log_requests, clock=lambda: 100.0)
+    relay._frontends[1] = Nobody()  # type: ignore[assignment]
+    return relay
+
+
+def end_one(relay: Relay) -> None:
+    submit = events.Submit(
+        frontend=1,
+        first_sequence=1,
+        n=1,
+        model="another",
+        timeout_seconds=1.0,
+        task=PROMPT,
+        trace_id=TRACE,
+    )
+    relay.handle(submit)
+
+
+@pytest.mark.promise("S5-201")
+def test_one_line_tells_a_request_s_story_where_the_setting_asks_for_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    end_one(logging_relay(log_requests=True))
+    (line,) = [each for each in caplog.records if each.message == "request ended"]
+    assert (line.levelname, line.trace_id, line.outcome) == (  # type: ignore[attr-defined]
+        "INFO",
+        TRACE,
+        "model_not_found",
+    )
+    assert line.story == "0.000 queued; 0.000 model_not_found"  # type: ignore[attr-defined]
+    caplog.clear()
+    monkeypatch.setattr(story_line, "of_story", None)  # it would raise: nobody makes the text
+    end_one(logging_relay(log_requests=False))
+    assert caplog.records == []
+
+
+def test_a_line_tells_what_the_admin_port_tells() -> None:
+    bench = Bench()
+    bench.submit(n=2)
+    first = bench.legs()[0]
+    error = EngineError("x")
+    bench.close(first, Outcome.FAILED, error=error)
+    (story,) = bench.open()
+    line = story_line.of_story(story)
+    assert line == (
+        "[0] 0.000 queued; 0.000 pair_chosen prefill-0:1 (0 of 2, prefill-1:1 0)"
+        " decode-0:1 (0 of 2, decode-1:1 0); 1.000 closed prefill engine_error;"
+        " 1.000 engine_error"
+        " | [1] 0.000 queued; 0.000 pair_chosen prefill-1:1 (0 of 2, prefill-0:1 0.25)"
+        " decode-1:1 (0 of 2, decode-0:1 0.25)"
+    )
+
+
+def test_a_line_tells_who_was_rejected_and_is_cut_where_it_is_long() -> None:
+    bench = Bench(workers=0)
+    bench.worker(Phase.PREFILL, 0, draining=True)
+    bench.submit()
+    assert story_line.of_story(bench.ended()[-1]) == (
+        "0.000 queued; 0.000 no_pair | rejected: prefill-0:1 it is draining"
+    )
+    bench.worker(Phase.DECODE, 0, fingerprint=FINGERPRINT._replace(page_size=32))
+    for index in range(1, MOST_NAMED + 2):
+        bench.worker(Phase.PREFILL, index)
+    bench.submit()
+    line = story_line.of_story(bench.ended()[-1])
+    assert line.endswith(" ...")
+    assert len(line) == story_line.MAX_CHARACTERS + 4
+
+
+@pytest.mark.parametrize("name", ["max_stories", "max_story_bytes"])
+def test_settings_below_nothing_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least 0"):
+        RouterConfig(**{name: -1})
