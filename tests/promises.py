@@ -737,6 +737,12 @@ PROMISES: tuple[Promise, ...] = (
         "message of anybody's code is in it.",
         ours=True,
     ),
+    Promise(
+        "S5-205",
+        "Given routers and workers of which some do not answer, when `tandem top` is asked, then "
+        "it shows the others, names these, and waits for none beyond its time.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-206",

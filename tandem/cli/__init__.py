@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from tandem.cli import certificates, chat, check_hook, demo, fetch_model, keys, options, up, verify
+from tandem.cli import (
+    certificates,
+    chat,
+    check_hook,
+    demo,
+    fetch_model,
+    keys,
+    options,
+    top,
+    up,
+    verify,
+)
 from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.plan import COMPONENTS
@@ -17,6 +28,7 @@ from tandem.errors import StartError
 DISTRIBUTION = "tandem-serving"
 _CHECK_HOOK = "Run an output hook against the calls a worker makes."
 _VERIFY = "Check that a deployment serves, and that its KV cache really moves."
+_TOP = "Show the fleet, the queues and slow workers, live."
 _KEYS = "Make keys for clients."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
 _CERTIFICATES = "Make a CA and certificates for mutual TLS, or renew them in time."
@@ -62,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module, run, text in (
         ("check-hook", check_hook, check_hook.check_hook, _CHECK_HOOK),
         ("verify", verify, verify.verify, _VERIFY),
+        ("top", top, top.top, _TOP),
         ("keys", keys, keys.keys, _KEYS),
         ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
         ("certificates", certificates, certificates.certificates, _CERTIFICATES),

@@ -86,6 +86,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise ApiError(f"no usable answer from {self._parts.netloc}: {error!r}") from error
         finally:
+            response.close()  # where it ends with its connection, only it holds the socket
             connection.close()
 
     def _send(
@@ -101,7 +102,7 @@ class Client:
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise ApiError(f"no frontend answers at {self._parts.netloc}: {error}") from error
+            raise ApiError(f"nobody answers at {self._parts.netloc}: {error}") from error
 
     def _connection(self) -> http.client.HTTPConnection:
         netloc, timeout = self._parts.netloc, self._timeout

@@ -5,7 +5,7 @@ exactly that.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class RunState:
     owner: Identity | None
     """The `tandem up` that waits in the foreground; None when detached."""
     processes: dict[str, Identity]
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Where each answers /metrics, "host:port"."""
 
     def running(self) -> list[str]:
         return [name for name, process in self.processes.items() if processes.alive(process)]
@@ -33,7 +35,8 @@ class RunState:
 
 def of(stack: Stack, *, owner: Identity | None) -> RunState:
     members = {name: each.identity for name, each in stack.components.items()}
-    return RunState(stack.url, stack.options.engine, owner, members)
+    ports = {name: each.launch.metrics for name, each in stack.components.items()}
+    return RunState(stack.url, stack.options.engine, owner, members, ports)
 
 
 def write(run_dir: Path, state: RunState) -> None:
@@ -57,6 +60,7 @@ def read(run_dir: Path) -> RunState | None:
                 name: Identity(each["pid"], each["started"])
                 for name, each in content["processes"].items()
             },
+            metrics=content.get("metrics", {}),
         )
     except FileNotFoundError:
         return None

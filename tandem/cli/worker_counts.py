@@ -49,13 +49,13 @@ class Target:
         return [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
 
 
-def targets(text: str) -> list[Target]:
-    """HOST:PORT,HOST:PORT as targets. Raises ConfigError."""
+def targets(text: str, flag: str = "--kv") -> list[Target]:
+    """HOST:PORT,HOST:PORT as targets. Raises ConfigError, naming the flag."""
     found = []
     for part in filter(None, map(str.strip, text.split(","))):
         host, _, port = part.rpartition(":")
         if not host or not port.isdecimal():
-            raise ConfigError(f"--kv {part!r}: write it HOST:PORT, with the port of /metrics")
+            raise ConfigError(f"{flag} {part!r}: write it HOST:PORT, with the port of /metrics")
         found.append(Target(host.strip("[]"), int(port)))
     return found
 

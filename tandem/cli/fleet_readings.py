@@ -1,0 +1,149 @@
+"""What routers and workers say of themselves on their admin ports, for `tandem top`: asked side by
+side, each within its time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from tandem.cli.client import ApiError, Client
+
+T = TypeVar("T")
+ANSWER_SECONDS = 2.0
+"""What each that is asked has to answer."""
+
+
+class WorkerSeen(msgspec.Struct, frozen=True):
+    """A worker, as a router sees it."""
+
+    address: str
+    name: str
+    phase: str
+    connected: bool
+    refused: str
+    silent_seconds: float
+    faults: int
+    open_legs: int
+    other_legs: int
+    slots: int
+    overdue_legs: int
+
+
+class RouterReading(msgspec.Struct, frozen=True):
+    """What a router answers on /debug/fleet."""
+
+    queue_length: int
+    queue_limit: int
+    open_sequences: int
+    frontends: int
+    ready_pairs: int
+    draining: bool
+    requests: dict[str, int]
+    retries: int
+    workers: list[WorkerSeen]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class EngineReading:
+    """What a worker counts of its engine, since its start or now."""
+
+    phase: str
+    open_legs: float = 0.0
+    waiting_legs: float = 0.0
+    tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    kv_used_ratio: float = 0.0
+
+
+@dataclass(slots=True, frozen=True)
+class Readings:
+    """All of one moment, by address; of each that did not answer, why."""
+
+    at: float
+    routers: Mapping[str, RouterReading | ApiError]
+    engines: Mapping[str, EngineReading | ApiError]
+
+
+_GAUGES = ("open_legs", "waiting_legs", "kv_used_ratio")
+_COUNTERS = ("tokens", "prompt_tokens", "cached_tokens")
+_SERIES = {
+    **{f"tandem_worker_{name}": name for name in _GAUGES},
+    **{f"tandem_worker_{name}_total": name for name in _COUNTERS},
+}
+
+
+def read(routers: Iterable[str], workers: Iterable[str]) -> Readings:
+    """Ask all. Takes little longer than one has to answer."""
+    until = time.monotonic() + ANSWER_SECONDS
+    asked = _asking(routers, _fleet_of), _asking(workers, _engine_of)
+    return Readings(time.monotonic(), _collected(asked[0], until), _collected(asked[1], until))
+
+
+def engine(exposition: str) -> EngineReading:
+    """A worker's figures, from its metrics as Prometheus reads them. Raises ApiError for a text
+    that is none.
+    """
+    try:
+        families = list(text_string_to_metric_families(exposition))
+    except ValueError as error:
+        raise ApiError("what it answered is no exposition") from error
+    values: Counter[str] = Counter()
+    phase = ""
+    for sample in (sample for family in families for sample in family.samples):
+        if field := _SERIES.get(sample.name):
+            values[field] += sample.value  # type: ignore[assignment]
+            phase = sample.labels.get("phase", phase)
+    if not phase:
+        raise ApiError("it is no worker")
+    return EngineReading(phase=phase, **values)
+
+
+def _fleet_of(address: str) -> RouterReading:
+    told = Client(address, timeout_seconds=ANSWER_SECONDS).get("/debug/fleet")
+    try:
+        return msgspec.convert(told, RouterReading)
+    except msgspec.ValidationError as error:
+        raise ApiError(f"it answers as no router of this version does: {error}") from error
+
+
+def _engine_of(address: str) -> EngineReading:
+    return engine(Client(address, timeout_seconds=ANSWER_SECONDS).text("/metrics"))
+
+
+def _asking(
+    addresses: Iterable[str], ask: Callable[[str], T]
+) -> dict[str, tuple[threading.Thread, list[T | ApiError]]]:
+    """A thread for each. One whose peer sends a little now and then is left to itself."""
+    asked = {}
+    for address in addresses:
+        answers: list[T | ApiError] = []
+        thread = threading.Thread(target=_ask, args=(ask, address, answers), daemon=True)
+        thread.start()
+        asked[address] = thread, answers
+    return asked
+
+
+def _ask(ask: Callable[[str], T], address: str, answers: list[T | ApiError]) -> None:
+    try:
+        answers.append(ask(address))
+    except ApiError as error:
+        answers.append(error)
+
+
+def _collected(
+    asked: Mapping[str, tuple[threading.Thread, list[T | ApiError]]], until: float
+) -> dict[str, T | ApiError]:
+    found: dict[str, T | ApiError] = {}
+    for address, (thread, answers) in asked.items():
+        thread.join(max(0.0, until - time.monotonic()))
+        found[address] = answers[0] if answers else ApiError("it does not answer in time")
+    return found

@@ -1,0 +1,137 @@
+"""The story of a real request, asked at the router's admin port, and the frame of `tandem top`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from stacks import MODEL, SIM_READY_SECONDS, Served, options
+
+from tandem.cli.stack import Stack
+
+PROMPT = "The for statement is used to"
+_numbers = itertools.count(1)
+
+
+def new_trace() -> str:
+    return f"{0x570:016x}{time.time_ns() & 0xFFFFFFFF:08x}{next(_numbers):08x}"
+
+
+def ask(served: Served, trace_id: str, **fields: Any) -> httpx.Response:
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, **fields}
+    headers = {"traceparent": f"00-{trace_id}-{1:016x}-00"}
+    return httpx.post(f"{served.url}/v1/completions", json=body, headers=headers, timeout=60)
+
+
+def told(served: Served, trace_id: str) -> dict[str, Any]:
+    """The one story of a trace id; no other answer of the router is one."""
+    address = served.stack.components["router"].launch.metrics
+    with urllib.request.urlopen(
+        f"http://{address}/debug/requests/{trace_id}", timeout=10
+    ) as answer:
+        text = answer.read().decode()
+    assert PROMPT not in text
+    (only,) = json.loads(text)["requests"]
+    assert only["ended_seconds_ago"] >= 0
+    story: dict[str, Any] = only["story"]
+    return story
+
+
+def happened(story: dict[str, Any]) -> list[tuple[str, str, str]]:
+    (sequence,) = story["sequences"]
+    return [
+        (each["name"], each.get("phase", ""), each.get("code", "")) for each in sequence["moments"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def served(
+    model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """The first hand-over of one of two prefill workers is damaged; each request is logged."""
+    run_dir = tmp_path_factory.mktemp("stories")
+    flags = {
+        "router": ("--log-requests", "--log-format=json", "--prefill-policy=round_robin"),
+        "prefill_worker-0": ("--engine-options=fault_corrupt=nth:1",),
+    }
+    changes: dict[str, Any] = {"prefill": 2, "flags": flags, "hook_decode": ""}
+    with Stack(options("sim", model_path, **changes), run_dir=run_dir) as stack:
+        stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        served = Served("sim", stack, hook_log)
+        deadline = time.monotonic() + 10
+        while served.metric("router", "tandem_router_routable_workers", phase="prefill") < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield served
+
+
+@pytest.mark.promise("S5-201", "S5-204")
+def test_the_router_tells_a_real_request_s_story_and_a_retried_one_s(served: Served) -> None:
+    ids = [new_trace(), new_trace()]  # one of two meets the fault
+    assert [ask(served, each).status_code for each in ids] == [200, 200]
+    whole, retried = sorted((told(served, each) for each in ids), key=lambda it: len(happened(it)))
+    names = [name for name, _, _ in happened(whole)]
+    assert names[:2] == ["queued", "pair_chosen"]
+    assert ("verdict", "prefill", "") in happened(whole), "prefill's hook let it go"
+    assert ("started", "decode", "") in happened(whole)
+    assert happened(whole)[-1] == ("closed", "decode", "finished")
+    assert (whole["outcome"], whole["model"], whole["max_tokens"]) == ("finished", MODEL, 8)
+    (sequence,) = whole["sequences"]
+    times = [each["at"] for each in sequence["moments"]]
+    assert times == sorted(times)
+    assert 0 < times[-1] <= sequence["seconds"] <= whole["seconds"]
+    chosen = sequence["moments"][1]
+    assert chosen["prefill"]["candidates"] == 2
+    assert chosen["prefill"]["cost"] == 0.0
+    workers = served.stack.components
+    assert chosen["decode"]["worker"] == workers["decode_worker-0"].address
+    assert chosen["decode"]["name"] == "decode_worker-0"
+
+    assert retried["outcome"] == "finished"
+    assert retried["sequences"][0]["moments"][-1]["code"] == "finished"
+    assert ("retry", "", "kv_corrupt") in happened(retried)
+    pairs = [each for each in retried["sequences"][0]["moments"] if each["name"] == "pair_chosen"]
+    assert [each["prefill"]["name"] for each in pairs] == ["prefill_worker-0", "prefill_worker-1"]
+
+    log = workers["router"].log.read_text(encoding="utf-8").splitlines()
+    lines = [json.loads(line) for line in log if '"request ended"' in line]
+    (line,) = [each for each in lines if each["trace_id"] == retried["trace_id"]]
+    assert (line["level"], line["outcome"]) == ("info", "finished")
+    assert " retry kv_corrupt; " in line["story"]
+    assert PROMPT not in line["story"]
+
+
+@pytest.mark.promise("S5-205")
+def test_top_shows_the_routers_the_workers_and_their_engines(served: Served) -> None:
+    components = served.stack.components
+    ports = {name: each.launch.metrics for name, each in components.items()}
+    ask(served, new_trace())
+    shown = subprocess.run(
+        [
+            *(sys.executable, "-m", "tandem.cli", "top", "--once", "--interval=0.2"),
+            f"--routers={ports['router']}",
+            f"--workers={ports['prefill_worker-0']},{ports['decode_worker-0']}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert [ports["router"], "0/1024", "0", "2", "1"] in [row[:5] for row in rows]
+    for name in ("prefill_worker-0", "prefill_worker-1", "decode_worker-0"):
+        (row,) = [row for row in rows if row[1:2] == [name]]
+        assert row[:4] == [components[name].address, name, name.partition("_")[0], "0"]
+    for name in ("prefill_worker-0", "decode_worker-0"):
+        (row,) = [row for row in rows if row[:1] == [ports[name]]]
+        assert row[1:4] == [name.partition("_")[0], "0", "0"]
