@@ -159,6 +159,7 @@ def test_where_no_worker_will_do_there_is_one_entry_for_each_worker_and_reason()
     bench.worker(Phase.DECODE, 2, fingerprint=FINGERPRINT._replace(page_size=32))
     bench.worker(Phase.DECODE, 3, max_sequences=0)
     bench.worker(Phase.DECODE, 4, fingerprint=FINGERPRINT._replace(model="another"))
+    bench.worker(Phase.DECODE, 5, fingerprint=FINGERPRINT._replace(page_size=64))
     bench.submit()
     (story,) = bench.ended()
     assert story.outcome == "no_pair"
@@ -168,6 +169,7 @@ def test_where_no_worker_will_do_there_is_one_entry_for_each_worker_and_reason()
         ("decode-1:1", "decode", "dtype is 'f16', but 'f32' on prefill worker prefill-0:1"),
         ("decode-2:1", "decode", "page_size is 32, but 16 on prefill worker prefill-0:1"),
         ("decode-3:1", "decode", "it takes no sequences: max_sequences is 0"),
+        ("decode-5:1", "decode", "page_size is 64, but 16 on prefill worker prefill-0:1"),
         ("prefill-0:1", "prefill", "page_size is 16, but 32 on decode worker decode-0:1"),
         ("prefill-0:1", "prefill", "dtype is 'f32', but 'f16' on decode worker decode-1:1"),
         ("prefill-1:1", "prefill", "it is draining"),
@@ -175,7 +177,7 @@ def test_where_no_worker_will_do_there_is_one_entry_for_each_worker_and_reason()
     assert bench.core.refusals()["prefill-0:1"].startswith("page_size is 16")
     bench.worker(Phase.DECODE, 0)
     assert bench.core.refusals().keys() == {
-        *(f"decode-{index}:1" for index in (1, 2, 3, 4)),
+        *(f"decode-{index}:1" for index in (1, 2, 3, 4, 5)),
         "prefill-1:1",
     }, "a change of the fleet is seen"
 
@@ -238,6 +240,9 @@ def test_of_many_outputs_the_first_are_told_and_the_others_counted() -> None:
     (story,) = bench.open()
     assert len(story.sequences) == MOST_TOLD
     assert story.more_sequences == {"queued": MAX_OUTPUTS - MOST_TOLD}
+    (request,) = bench.core.state.traces.last(TRACE)
+    noted = [each.moments is not None for each in request.sequences]
+    assert noted == MOST_TOLD * [True] + (MAX_OUTPUTS - MOST_TOLD) * [False]
     bench.feed(events.Cancel(1, 1))
     (story,) = bench.ended()
     assert story.more_sequences == {"cancelled": MAX_OUTPUTS - MOST_TOLD}
