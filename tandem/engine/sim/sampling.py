@@ -53,7 +53,9 @@ class RowSampler:
         self.tapped = tapped
         self._generated: list[int] = []
         self._counts: Counter[int] = Counter()
-        self._bias = dict(sampling.logit_bias)
+        bias = dict(sampling.logit_bias)
+        self._biased = np.array(list(bias), dtype=np.int64)
+        self._bias = np.array(list(bias.values()), dtype=np.float32)
         self.processors: RequestLogits | None = None
         if request.logits is not None:
             registry.check(request.logits, available=EVERYTHING, model=model)
@@ -85,8 +87,7 @@ class RowSampler:
         if self.tapped is not None and self.tapped.wants_generation:
             self.tapped.row(self._output_index, len(self._generated), row)
         self._penalise(row)
-        for token, bias in self._bias.items():
-            row[token] += bias
+        row[self._biased] += self._bias
         return row
 
     def take(self, row: Any) -> Chosen:
