@@ -29,6 +29,7 @@ _NOT_NEGATIVE = (
     "max_retries",
     "drain_seconds",
     "eject_after_faults",
+    "pair_memory_seconds",
     "max_stories",
     "max_story_bytes",
 )
@@ -115,7 +116,12 @@ class RouterConfig:
         10.0, "Time a worker has to close a cancelled leg; later its slot counts as overdue."
     )
     pair_wait_seconds: float = setting(
-        10.0, "Time queued sequences wait for workers to come back once the last pair is gone."
+        10.0, "Time a queued sequence waits while no pair of workers for it takes work."
+    )
+    pair_memory_seconds: float = setting(
+        600.0,
+        "How long after a model's last pair has gone requests for it are queued, and not refused at"
+        " once. 0: they are refused.",
     )
     worker_silence_seconds: float = setting(
         10.0,

@@ -82,6 +82,7 @@ def build_core(config: RouterConfig) -> Core:
             max_retries=config.max_retries,
             settle_seconds=config.settle_seconds,
             pair_wait_seconds=config.pair_wait_seconds,
+            pair_memory_seconds=config.pair_memory_seconds,
         ),
         prefill_policy=POLICIES[config.prefill_policy],
         decode_policy=POLICIES[config.decode_policy],

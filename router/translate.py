@@ -208,4 +208,5 @@ def _served(model: ServedModel) -> router_pb2.ServedModel:
         ),
         ready_pairs=model.ready_pairs,
         logits_processors=model.logits_processors,
+        waits=model.waits,
     )

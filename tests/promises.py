@@ -743,7 +743,6 @@ PROMISES: tuple[Promise, ...] = (
         "it shows the others, names these, and waits for none beyond its time.",
         ours=True,
     ),
-    # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
@@ -756,6 +755,14 @@ PROMISES: tuple[Promise, ...] = (
         "bounded time, and not the requests that would have waited for it.",
         ours=True,
     ),
+    Promise(
+        "S5-220",
+        "Given a model whose last pair has gone, when a request comes within pair_memory_seconds, "
+        "then it waits for the next pair, up to pair_wait_seconds and within max_queue, and "
+        "frontends stay ready.",
+        ours=True,
+    ),
+    # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "

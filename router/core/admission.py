@@ -34,7 +34,8 @@ def refusal(state: State, request: Request) -> TandemError | None:
     if fleet.editions and not fleet.serves(submit.model):
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
     mine = fleet.editions.get(request.edition)
-    if mine is None or not mine.served.ready_pairs:
+    waits = mine is not None and mine.served.waits and not submit.half
+    if mine is None or not (mine.served.ready_pairs or waits):
         return NoPairError("no matching prefill and decode workers are ready")
     context = mine.served.context_length
     if submit.half and (error := _half_error(state, request)):

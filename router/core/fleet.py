@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -104,8 +104,19 @@ class EditionFleet:
         self.edition = edition
         self.policy = policy
         self.groups: dict[Fingerprint, Group] = {}
-        self.served = _served(edition, ())
+        self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
         self.pairless_since: float | None = None
+
+    def serve(self, now: float) -> None:
+        """Say what frontends are to know, now that the groups are as they are. Without a pair it is
+        what they knew, and requests wait for another.
+        """
+        if served := _served(self.edition, self.groups.values()):
+            self.served, self.pairless_since = served, None
+        elif self.pairless_since is None:
+            had_pairs = self.served.ready_pairs > 0
+            self.served = replace(self.served, ready_pairs=0, waits=had_pairs)
+            self.pairless_since = now
 
 
 class Fleet:
@@ -130,14 +141,18 @@ class Fleet:
         return any(each.model == model for each in self.editions)
 
     def edition(self, model: str, tokenizer_sha256: str) -> Edition:
-        """Which one a request is of; one that names no tokenizer, that with the most ready pairs.
-        It may be one that no worker is of.
+        """Which one a request is of; one that names no tokenizer, that with the most ready pairs,
+        or that for which requests wait. It may be one that no worker is of.
         """
         if not tokenizer_sha256:
             mine = sorted(each for each in self.editions if each.model == model)
             if mine:
-                return max(mine, key=lambda each: self.editions[each].served.ready_pairs)
+                return max(mine, key=self._readiness)
         return Edition(model, tokenizer_sha256)
+
+    def _readiness(self, edition: Edition) -> tuple[int, bool]:
+        served = self.editions[edition].served
+        return served.ready_pairs, served.waits
 
     def regroup(self, now: float) -> None:
         """Take a change of the workers in. Costs a pass over all of them; changes are rare."""
@@ -156,11 +171,18 @@ class Fleet:
                 for print_, group in mine.groups.items()
                 if group.prefill or group.decode
             }
-            mine.served = _served(mine.edition, mine.groups.values())
-            if mine.served.ready_pairs:
-                mine.pairless_since = None
-            elif mine.pairless_since is None:
-                mine.pairless_since = now
+            mine.serve(now)
+
+    def forget(self, now: float, memory_seconds: float) -> None:
+        """Let requests wait no more for an edition that had its last pair so long ago, or whose
+        model has pairs of another by now.
+        """
+        paired = {each.model for each, mine in self.editions.items() if mine.served.ready_pairs}
+        for edition, mine in self.editions.items():
+            since = mine.pairless_since
+            if mine.served.waits and since is not None:
+                waits = now - since < memory_seconds and edition.model not in paired
+                mine.served = replace(mine.served, waits=waits)
 
     def free_pairs(self, edition: Edition) -> int:
         """Sequences of an edition that could start now."""
@@ -297,12 +319,12 @@ class Fleet:
         return group
 
 
-def _served(edition: Edition, groups: Iterable[Group]) -> ServedModel:
-    """What frontends are told of an edition."""
+def _served(edition: Edition, groups: Iterable[Group]) -> ServedModel | None:
+    """What frontends are told of an edition that has a pair; None: it has none."""
     ready = [group for group in groups if group.pairs()]
     profiles = [each.profile for group in ready for each in (*group.prefill, *group.decode)]
     if not profiles:
-        return ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
+        return None
     names = frozenset.intersection(*(each.logits_processors for each in profiles))
     return ServedModel(
         name=edition.model,

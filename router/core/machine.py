@@ -239,14 +239,20 @@ class Core:
         fleet = self.state.fleet
         fleet.regroup(self._lifecycle.now)
         self._lifecycle.may_start = True
-        served = fleet.served()
-        if served != self._served:
-            self._served = served
-            self._lifecycle.actions.append(actions.FleetChanged(served))
+        self._tell_served()
         for worker in fleet.workers.values():
             if not worker.paired and fleet.uses(worker):
                 worker.paired = True
                 self._lifecycle.actions.append(actions.WorkerPaired(worker.key))
+
+    def _tell_served(self) -> None:
+        """Requests of an edition that is forgotten are refused from now on."""
+        fleet = self.state.fleet
+        fleet.forget(self._lifecycle.now, self.state.bounds.pair_memory_seconds)
+        served = fleet.served()
+        if served != self._served:
+            self._served = served
+            self._lifecycle.actions.append(actions.FleetChanged(served))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -291,12 +297,16 @@ class Core:
     # --- time ------------------------------------------------------------------------------------
 
     def _tick(self, _: events.Tick) -> None:
+        self._tell_served()
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
-            since = self.state.fleet.editions[queue.edition].pairless_since
-            if since is not None and self._lifecycle.now - since >= wait:
-                error = NoPairError(f"no pair of workers has come back within {wait:g} seconds")
-                for sequence in queue.all():
+            pairless = self.state.fleet.editions[queue.edition].pairless_since
+            if pairless is None:
+                continue
+            for sequence in queue.all():
+                since = max(pairless, sequence.queued_at)
+                if self._lifecycle.now - since >= wait:
+                    error = NoPairError(f"no pair of workers has come within {wait:g} seconds")
                     self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:

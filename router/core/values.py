@@ -108,6 +108,8 @@ class ServedModel:
     vocabulary: int = 0
     ready_pairs: int = 0
     logits_processors: tuple[str, ...] = ()
+    waits: bool = False
+    """It has no pair now, had one lately, and requests wait for the next."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -125,7 +127,9 @@ class Bounds:
     settle_seconds: float = 10.0
     """A cancelled leg is expected to close within this; later it counts as overdue."""
     pair_wait_seconds: float = 10.0
-    """How long queued sequences outlive the last pair of their model."""
+    """How long a queued sequence waits while there is no pair of its edition."""
+    pair_memory_seconds: float = 600.0
+    """How long after an edition's last pair requests for it are still queued."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

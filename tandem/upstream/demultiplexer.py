@@ -86,9 +86,9 @@ class Demultiplexer:
 
     @property
     def ready(self) -> bool:
-        """Whether a pair for the served model takes work now."""
+        """Whether a request would find a pair for the served model now, or wait for one."""
         used = self._dispatcher.stream is not None
-        return used and self._served is not None and self._served.ready_pairs > 0
+        return used and self._served is not None and _takes(self._served)
 
     async def served_model(
         self, client: Client, timeout_seconds: float | None
@@ -253,13 +253,13 @@ class Demultiplexer:
         return first in stream.open and any(self._output.of(each) for each in choices)
 
     def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
-        """A router that has only just started knows no workers: it is used once it has a pair. What
-        a draining one still says of its fleet is not for what waits.
+        """A router that has only just started knows no workers: it is used once it has a pair, or
+        has had one. What a draining one still says of its fleet is not for what waits.
         """
         if stream is not self._dispatcher.newest or stream.draining:
             return
         served = self._of(fleet.models)
-        if served is not None and served.ready_pairs:
+        if served is not None and _takes(served):
             self._dispatcher.use(stream)
         if stream is self._dispatcher.stream:
             self._served = served
@@ -271,8 +271,13 @@ class Demultiplexer:
         named = [model for model in models if self._model in ("", model.name)]
         expected = self._tokenizer_sha256
         mine = [model for model in named if expected in ("", model.tokenizer_sha256)]
-        if not mine and any(model.ready_pairs for model in named):
+        if not mine and any(_takes(model) for model in named):
             log.error("the workers of the served model have another tokenizer: it is not served")
         if len({model.name for model in mine}) != 1:
             return None
-        return max(mine, key=lambda model: model.ready_pairs)
+        return max(mine, key=lambda model: (model.ready_pairs, model.waits))
+
+
+def _takes(model: router_pb2.ServedModel) -> bool:
+    """Whether requests for it are not refused."""
+    return model.ready_pairs > 0 or model.waits

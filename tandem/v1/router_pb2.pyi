@@ -290,10 +290,13 @@ class ServedModel(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     READY_PAIRS_FIELD_NUMBER: _builtins.int
     LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
     """matching prefill and decode workers that take work now; 0: not servable"""
+    waits: _builtins.bool
+    """no pair now: a request waits for one; the rest is as it was"""
     @_builtins.property
     def limits(self) -> _worker_pb2.Limits:
         """the smallest of its pairs"""
@@ -310,10 +313,11 @@ class ServedModel(_message.Message):
         limits: _worker_pb2.Limits | None = ...,
         ready_pairs: _builtins.int = ...,
         logits_processors: _abc.Iterable[_builtins.str] | None = ...,
+        waits: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "logits_processors", b"logits_processors", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "logits_processors", b"logits_processors", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

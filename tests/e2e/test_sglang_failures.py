@@ -56,7 +56,8 @@ def _send_stray_frame(scheduler: psutil.Process) -> None:
 async def test_a_scheduler_that_dies_whole_or_in_part_is_a_typed_error_in_bounded_time(
     model_path: Path, hook_log: Path, tmp_path: Path
 ) -> None:
-    plain = options("sglang", model_path, hook_prefill="", hook_decode="")
+    flags = {"router": ("--pair-memory-seconds=0",)}  # what is refused is not to wait first
+    plain = options("sglang", model_path, hook_prefill="", hook_decode="", flags=flags)
     with Stack(plain, run_dir=tmp_path) as stack:
         stack.wait_ready(timeout_seconds=SGLANG_READY_SECONDS)
         served = Served("sglang", stack, hook_log)

@@ -134,10 +134,77 @@ def test_an_unknown_model_is_refused() -> None:
 
 
 def test_a_known_model_without_a_pair_is_refused_as_unavailable_not_as_unknown() -> None:
-    bench = Bench()
+    bench = Bench(pair_memory_seconds=0.0)
     bench.feed(events.WorkerDown("decode-0", "gone"))
     bench.submit()
     assert bench.ends() == [(1, "no_pair")]
+
+
+@pytest.mark.promise("S5-220")
+def test_a_request_that_comes_after_the_last_pair_went_waits_for_the_next() -> None:
+    bench = Bench(pair_wait_seconds=5.0)
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    (served,) = bench.of(actions.FleetChanged)[-1].models
+    assert (served.ready_pairs, served.waits) == (0, True)
+    assert served.context_length == 100, "what a request may be is as it was"
+    bench.submit(1)
+    assert bench.done == []
+    bench.worker(Phase.DECODE, 1)
+    assert [leg.worker for leg in bench.legs()] == ["prefill-0", "decode-1"]
+    (served,) = bench.of(actions.FleetChanged)[-1].models
+    assert (served.ready_pairs, served.waits) == (1, False)
+
+
+@pytest.mark.promise("S5-220")
+def test_each_request_waits_for_a_pair_as_long_as_any_other() -> None:
+    bench = Bench(pair_wait_seconds=5.0)
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.feed(events.Tick(), after=4.0)
+    bench.submit(1)
+    bench.feed(events.Tick(), after=4.0)
+    bench.submit(2)
+    bench.feed(events.Tick(), after=1.0)
+    assert bench.ends() == [(1, "no_pair")]
+    bench.feed(events.Tick(), after=4.0)
+    assert bench.ends() == [(2, "no_pair")]
+
+
+@pytest.mark.promise("S5-220")
+def test_requests_wait_no_more_for_a_model_that_had_its_last_pair_long_ago() -> None:
+    bench = Bench(pair_wait_seconds=5.0, pair_memory_seconds=60.0)
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.feed(events.Tick(), after=59.0)
+    bench.submit(1)
+    assert bench.ends() == []
+    bench.feed(events.Tick(), after=1.0)
+    assert not bench.of(actions.FleetChanged)[-1].models[0].waits
+    assert bench.ends() == [], "what waits already still may"
+    bench.submit(2)
+    assert bench.ends() == [(2, "no_pair")]
+
+
+@pytest.mark.promise("S5-220")
+def test_requests_do_not_wait_for_a_model_that_never_had_a_pair() -> None:
+    bench = Bench(decode=0)
+    bench.submit()
+    assert bench.ends() == [(1, "no_pair")]
+
+
+@pytest.mark.promise("S5-220")
+def test_what_waits_for_a_pair_is_bounded_as_any_queue() -> None:
+    bench = Bench(max_queue=2)
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.submit(1, n=2)
+    bench.submit(3)
+    assert bench.ends() == [(3, "queue_full")]
+
+
+@pytest.mark.promise("S5-220")
+def test_a_request_too_long_for_the_last_pair_is_not_queued_for_the_next() -> None:
+    bench = Bench()
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.submit(prompt_tokens=1_000_000)
+    assert bench.ends() == [(1, "context_length_exceeded")]
 
 
 def test_a_prompt_beyond_the_context_is_refused_where_its_length_is_known() -> None:
@@ -388,7 +455,8 @@ def test_a_draining_worker_gets_nothing_new_and_keeps_what_it_has() -> None:
     bench.close(decode)
     assert bench.ends() == []
     bench.submit(2)
-    assert bench.ends() == [(2, "no_pair")]
+    assert not bench.of(actions.StartLeg)
+    assert bench.ends() == []
 
 
 def test_output_that_comes_while_an_attempt_is_given_up_ends_the_request() -> None:

@@ -120,7 +120,8 @@ class FrontendRules:
             book.greeted = self._greeted
         for model in message.fleet.models:
             mine = frontend.model, frontend.tokenizer_sha256
-            if (model.name, model.tokenizer_sha256) == mine and model.ready_pairs:
+            takes = model.ready_pairs or model.waits
+            if (model.name, model.tokenizer_sha256) == mine and takes:
                 book.has_pair = True
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()

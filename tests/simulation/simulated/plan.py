@@ -108,6 +108,7 @@ def draw(seed: int) -> Plan:
         max_regenerations=source.choice((0, 1, RUNS)) if faulty else RUNS,
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
+        pair_memory_seconds=source.choice((0.0, 3.0, 600.0)) if faulty else 600.0,
     )
     models = ("m0", "m1")[: source.choice((1, 1, 2))]
     judged = {model: _judged(source, faulty) for model in models}

@@ -104,6 +104,7 @@ class SequenceBook:
     key: Key
     index: int
     arrival: int
+    waits_since: float
     stage: str = "waiting"
     """waiting, running, retrying or ended."""
     prefill: LegBook | None = None
@@ -138,6 +139,8 @@ class Books:
         """Seen since the start."""
         self.pairless: dict[Make, float] = {}
         """Those without a pair, and since when."""
+        self.contexts: dict[Make, int] = {}
+        """The smallest context of those that have a pair, or had the last a while ago."""
         self.requests: dict[Key, RequestBook] = {}
         self.sequences: dict[Key, SequenceBook] = {}
         self.legs: dict[int, LegBook] = {}
@@ -155,7 +158,8 @@ class Books:
                 return make_of(keeper.profile)
             mine = [each for each in self.makes if each[0] == submit.model]
             if mine:
-                return min(mine, key=lambda each: (-self.pairs(each), each))
+                order = sorted(mine)
+                return max(order, key=lambda each: (self.pairs(each), each in self.contexts))
         return submit.model, submit.tokenizer_sha256
 
     def groups(self, make: Make) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
@@ -242,11 +246,25 @@ class Books:
             if each.stage == "waiting" and line in (None, each.request.line)
         ]
 
-    def note_fleet(self, now: float) -> None:
+    def note_fleet(self, now: float, memory: float) -> None:
         for worker in self.workers.values():
             self.makes.add(make_of(worker.profile))
         for make in self.makes:
             if self.pairs(make):
                 self.pairless.pop(make, None)
+                self.contexts[make] = min(
+                    each.profile.context_length
+                    for group in self.groups(make)
+                    if group[0] and group[1]
+                    for each in (*group[0], *group[1])
+                )
             else:
                 self.pairless.setdefault(make, now)
+        self.forget(now, memory)
+
+    def forget(self, now: float, memory: float) -> None:
+        """Nobody waits for what had no pair for so long, nor for what others have taken over."""
+        for make, since in self.pairless.items():
+            others = any(self.pairs(each) for each in self.makes if each[0] == make[0])
+            if others or now - since >= memory:
+                self.contexts.pop(make, None)

@@ -202,7 +202,7 @@ class RouterRules:
         for index, number in enumerate(numbers):
             self.books.arrivals += 1
             key = submit.frontend, number
-            sequence = SequenceBook(request, key, index, self.books.arrivals)
+            sequence = SequenceBook(request, key, index, self.books.arrivals, self.now)
             self.shares.waits(sequence)
             request.sequences.append(sequence)
             self.books.sequences[key] = sequence
@@ -222,18 +222,14 @@ class RouterRules:
             return TooLargeError.code
         if books.makes and submit.model not in {model for model, _ in books.makes}:
             return UnknownModelError.code
-        if not books.pairs(request.make):
+        waits = request.make in books.contexts and not submit.half
+        if not (books.pairs(request.make) or waits):
             return NoPairError.code
         if submit.half and submit.n != 1:
             return InvalidRequestError.code
         if submit.half and (code := self._half_refusal(request)):
             return code
-        context = min(
-            each.profile.context_length
-            for group in books.groups(request.make)
-            if group[0] and group[1]
-            for each in (*group[0], *group[1])
-        )
+        context = books.contexts[request.make]
         if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
             return ContextLengthError.code
         starts = self._starts_at_once(request)
@@ -299,7 +295,7 @@ class RouterRules:
             event.profile.draining,
             event.other_legs,
         )
-        self.books.note_fleet(self.now)
+        self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         profile = event.profile
         differ = Counter(
             (event.worker, str(profile.fingerprint.difference(each.profile.fingerprint)))
@@ -319,7 +315,7 @@ class RouterRules:
         worker = self.books.workers.pop(key, None)
         if worker is None:
             return
-        self.books.note_fleet(self.now)
+        self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         condemned: list[RequestBook] = []
         if died:
             condemned = self._died(worker, unsent)
@@ -368,7 +364,7 @@ class RouterRules:
     def _worker_draining(self, event: events.WorkerDraining) -> None:
         if worker := self.books.workers.get(event.worker):
             worker.draining = event.draining
-            self.books.note_fleet(self.now)
+            self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
@@ -427,7 +423,7 @@ class RouterRules:
         if event.worker_died:
             condemned = self._died(leg.worker)
             leg.worker.draining = True
-            self.books.note_fleet(self.now)
+            self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         self._closed(leg, event)
         self._condemn(condemned)
         if isinstance(event.error, QueueFullError):
@@ -436,7 +432,7 @@ class RouterRules:
             worker.others = max(worker.others, full)
         elif isinstance(event.error, DrainingError):
             leg.worker.draining = True
-            self.books.note_fleet(self.now)
+            self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _closed(self, leg: LegBook, closed: events.LegClosed) -> None:
         sequence = leg.sequence
@@ -563,17 +559,19 @@ class RouterRules:
             return
         if len(self.books.waiting()) < self.bounds.max_queue:
             self.shares.waits(sequence)
-            sequence.stage = "waiting"
+            sequence.stage, sequence.waits_since = "waiting", self.now
             sequence.shown = False
         else:
             self._end_failed(sequence)
 
     def _tick(self, event: events.Tick) -> None:
-        for make, since in self.books.pairless.items():
-            if self.now - since >= self.bounds.pair_wait_seconds:
-                for sequence in self.books.waiting():
-                    if sequence.request.make == make:
-                        self._end(sequence, NoPairError.code)
+        self.books.forget(self.now, self.bounds.pair_memory_seconds)
+        for make, pairless in self.books.pairless.items():
+            for sequence in self.books.waiting():
+                since = max(pairless, sequence.waits_since)
+                overdue = self.now - since >= self.bounds.pair_wait_seconds
+                if sequence.request.make == make and overdue:
+                    self._end(sequence, NoPairError.code)
 
     def _drain(self, event: events.Drain) -> None:
         self.books.draining = True

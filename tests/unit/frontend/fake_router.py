@@ -257,6 +257,7 @@ def fleet(
     context_length: int = 4096,
     vocabulary: int = 2048,
     logits_processors: Sequence[str] = (),
+    waits: bool = False,
 ) -> router_pb2.Fleet:
     limits = worker_pb2.Limits(
         max_sequences=256, context_length=context_length, vocabulary=vocabulary
@@ -269,6 +270,7 @@ def fleet(
                 limits=limits,
                 ready_pairs=ready_pairs,
                 logits_processors=logits_processors,
+                waits=waits,
             )
         ]
     )

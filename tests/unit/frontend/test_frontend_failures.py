@@ -252,6 +252,18 @@ async def test_a_fleet_that_cannot_serve_makes_the_frontend_unready(
     await frontend.until("/ready", 200)
 
 
+@pytest.mark.promise("S5-220")
+async def test_a_fleet_that_lets_requests_wait_for_a_pair_keeps_the_frontend_ready(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0, waits=True))
+    await frontend.until("/ready", 200)
+    assert (await frontend.chat()).status_code == 200
+
+
 async def test_a_fleet_with_another_tokenizer_is_not_used_and_is_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

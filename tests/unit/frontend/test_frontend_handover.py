@@ -485,6 +485,21 @@ async def test_a_router_that_has_only_just_started_gets_requests_once_it_has_a_p
     assert (await asked).status_code == 200
 
 
+@pytest.mark.promise("S5-220")
+async def test_a_router_that_lets_requests_wait_for_a_pair_gets_them(
+    serve: Serve, model_path: Path
+) -> None:
+    service = await serve(say_hello, say_hello)
+    first, second = service.routers
+    second.change_fleet(fleet_of(model_path, ready_pairs=0, waits=True))
+    service.lead_to(second)
+    first.drain()
+    await second.until(lambda router: bool(router.streams))
+    assert (await service.frontend.chat()).status_code == 200
+    assert len(second.replies) == 1
+    await service.frontend.until("/ready", 200)
+
+
 async def test_a_router_that_never_gets_a_pair_ends_the_wait_with_no_pair(serve: Serve) -> None:
     service = await serve(say_hello, say_hello, router_wait_seconds=0.2)
     first, second = service.routers

@@ -114,7 +114,7 @@ async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_l
         f.discovery.say(f.decode)
         await until(lambda: not f.router.relay.ready)
         assert (await f.statuses())[f.prefill.address].refused == "it is no longer listed"
-        assert await _status_of(f.generate()) is grpc.StatusCode.UNAVAILABLE
+        late = f.generate()
         reports = prefill.reports
         await until(lambda: prefill.reports > reports + 2)
         assert f.prefill.live == [prefill]
@@ -123,6 +123,8 @@ async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_l
         decode.finish(second)
         assert await _status_of(call) is grpc.StatusCode.OK
         assert f.prefill.address not in await f.statuses()
+        assert not late.done(), "it waits for another pair"
+        late.cancel()
         assert len(f.prefill.streams) == 1
 
 
