@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(400)
 TOPICS = ("Tell me about the assert statement.", "Tell me about the import statement.")
 TOKENS = 24
 REFERENCE_SECONDS = 300
+IDLE_WITHIN = 60
 
 
 def _prompts(model_path: Path) -> tuple[list[int], list[int]]:
@@ -91,13 +92,20 @@ async def test_every_byte_of_the_prompts_kv_is_counted(pair: Pair, model_path: P
 
 
 async def test_idle_workers_use_no_cpu(workers: tuple[WorkerProcess, WorkerProcess]) -> None:
+    """Once what earlier tests asked of them is done with: SGLang's schedulers poll until then."""
+    async with asyncio.timeout(IDLE_WITHIN):
+        while (cores := await _busiest(workers)) >= 0.1:
+            print(f"{cores:.2f} of a core, and nothing is open")
+
+
+async def _busiest(workers: tuple[WorkerProcess, WorkerProcess]) -> float:
+    """Cores that one of the workers uses, over some seconds."""
     before = [_group_cpu_seconds(worker.process.pid) for worker in workers]
     began = time.monotonic()
     await asyncio.sleep(4)
     seconds = time.monotonic() - began
-    for worker, spent in zip(workers, before, strict=True):
-        cores = (_group_cpu_seconds(worker.process.pid) - spent) / seconds
-        assert cores < 0.1, f"{cores:.2f} of a core while idle"
+    after = [_group_cpu_seconds(worker.process.pid) for worker in workers]
+    return max(now - then for then, now in zip(before, after, strict=True)) / seconds
 
 
 def _group_cpu_seconds(session: int) -> float:
