@@ -169,7 +169,7 @@ class Demultiplexer:
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
         self._output.receive(stream, message)
-        for end in message.ends:
+        for end in message.ends[:]:
             if state := self._output.of(end.sequence):
                 state.guarded(self._sequence_end, stream, state, end)
         for state in self._touched:

@@ -23,6 +23,10 @@ from tandem.wire import columns as wire_columns
 
 log = logging.getLogger(__name__)
 
+# Repeated fields are cut into lists before they are gone through, here, in rows.py and in
+# demultiplexer.py: protobuf ends each iteration with an IndexError and its text, which costs more
+# than the row of a token.
+
 UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
 FOREIGN = "rows of sequences that run elsewhere"
 LOST = "the router could not pass it on"
@@ -57,12 +61,12 @@ class Output:
         """Raises ValueError where the router says no part's worker, or other nonsense, and
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
-        for sequence, worker in zip(message.run_sequence, message.run_worker, strict=True):
+        for sequence, worker in zip(message.run_sequence[:], message.run_worker[:], strict=True):
             self._begin(stream, sequence, worker)
         if message.payload:
             for worker, payload in _parts(message):
                 self._part(stream, worker, payload)
-        for worker in message.lost:
+        for worker in message.lost[:]:
             self._lost(stream, worker, LOST)
 
     def _begin(self, stream: RouterStream, sequence: int, worker: int) -> None:
@@ -88,10 +92,10 @@ class Output:
             return
         if out.tokens:
             self._metrics.completion_tokens.inc(out.tokens)
-        for report in columns.report:
+        for report in columns.report[:]:
             if state := self._routes.get(report.sequence):
                 state.guarded(state.report, report)
-        for finish in columns.finish:
+        for finish in columns.finish[:]:
             self._finish(finish, routes, out)
         if out.strays and not out.strays.isdisjoint(self._routes):
             self._complain(stream, worker, FOREIGN)
@@ -153,13 +157,13 @@ class Output:
 
 def _parts(message: router_pb2.RouterMessage) -> Iterator[tuple[int, bytes]]:
     """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
-    payload = message.payload
-    if not message.part_worker:
+    payload, workers, sizes = message.payload, message.part_worker[:], message.part_bytes[:]
+    if not workers:
         yield 0, payload
         return
-    if sum(message.part_bytes) != len(payload) or 0 in message.part_worker:
+    if sum(sizes) != len(payload) or 0 in workers:
         raise ValueError("parts of a payload are not those of all of it")
     begin = 0
-    for worker, size in zip(message.part_worker, message.part_bytes, strict=True):
+    for worker, size in zip(workers, sizes, strict=True):
         yield worker, payload[begin : begin + size]
         begin += size

@@ -50,17 +50,18 @@ def hand_out(
     Raises ValueError where the columns disagree, before any row is handed out: a text that is
     missing would give each of those after it to its neighbour's client.
     """
-    sequences, counts, texts = columns.sequence, columns.token_count, columns.text
-    offsets = columns.offset
+    sequences, offsets = columns.sequence[:], columns.offset[:]
+    counts, texts = columns.token_count[:], columns.text[:]
     if not len(sequences) == len(counts) == len(texts) == len(offsets):
         raise ValueError("the columns of a frame differ in length")
     out = HandedOut()
+    rows = list(zip(sequences, offsets, counts, texts, strict=True))
     rich = columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
     if rich or max(counts, default=0) > MOST_ROW_TOKENS:
-        _hand_out_rich(columns, routes, now, out)
+        _hand_out_rich(columns, rows, routes, now, out)
         return out
     get = routes.get
-    for sequence, offset, count, text in zip(sequences, offsets, counts, texts, strict=True):
+    for sequence, offset, count, text in rows:
         state = get(sequence)
         if state is None:
             out.strays.add(sequence)
@@ -72,26 +73,20 @@ def hand_out(
 
 def _hand_out_rich(
     columns: common_pb2.TokenColumns,
+    rows: Sequence[tuple[int, int, int, str]],
     routes: Mapping[int, RequestState],
     now: float,
     out: HandedOut,
 ) -> None:
     """Rows some of which have token ids or log-probabilities, or too many tokens."""
-    with_ids = (
-        count
-        for sequence, count in zip(columns.sequence, columns.token_count, strict=True)
-        if sequence & WITH_TOKEN_IDS
-    )
-    token_ids = list(columns.token_id)
-    if sum(with_ids) != len(token_ids):
+    token_ids = columns.token_id[:]
+    if sum(count for sequence, _, count, _ in rows if sequence & WITH_TOKEN_IDS) != len(token_ids):
         raise ValueError("token ids and rows of a frame disagree")
     logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
-    for entry in columns.logprobs:
+    for entry in columns.logprobs[:]:
         logprobs[entry.sequence].append(entry)
     position = tokens = 0
-    for sequence, offset, count, text in zip(
-        columns.sequence, columns.offset, columns.token_count, columns.text, strict=True
-    ):
+    for sequence, offset, count, text in rows:
         ids: Sequence[int] = _NO_IDS
         if sequence & WITH_TOKEN_IDS:
             ids = token_ids[position : position + count]
