@@ -52,6 +52,8 @@ class ExecutorCore:
         """Requests of which nothing has come, here and at the router."""
         self._ready: dict[int, None] = {}
         """Requests that have responses, in the order in which they got their first."""
+        self._came: list[int] = []
+        """Those that got their first since the last `wakes`."""
         self._waiters = Waiters()
         self.recorder = Recorder(
             iterations=iter_stats_max_iterations,
@@ -200,6 +202,13 @@ class ExecutorCore:
         """The time of a request is over."""
         self._end(request_id, FinishReason.TIMED_OUT)
 
+    def wakes(self) -> list[Waiter]:
+        """Who is to be woken for what came or ended since the last call, which the program may
+        have done too. They want the lock, so wake them without it.
+        """
+        came, self._came = self._came, []
+        return self._waiters.take(came, first=len(came) >= len(self._ready)) if came else []
+
     def expire(self, now: float) -> None:
         """Time out whatever is due."""
         while (first := self._deadlines.first()) is not None and first[1] <= now:
@@ -282,9 +291,8 @@ class ExecutorCore:
             self.recorder.ended(request_id, entry.unread)
             self._credit += entry.spare()
         if entry.unread.ready and request_id not in self._ready:
-            first = not self._ready
             self._ready[request_id] = None
-            self._waiters.wake(request_id, first=first)
+            self._came.append(request_id)
 
     def _read(self, request_id: int) -> list[Response]:
         entry = self._entries[request_id]

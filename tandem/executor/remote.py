@@ -129,6 +129,9 @@ class RemoteBackend:
             starts, cancels = core.starts(), core.cancels()
             core.record(now, came=bool(brought))
             deadline = core.next_deadline()
+            wakes = core.wakes()
+        for waiter in wakes:
+            waiter.wake()
         for start in starts:
             self._start(start)
         for request_id in cancels:
@@ -184,8 +187,8 @@ class RemoteBackend:
             self._live.held(start.request_id, submission.trace_id, start.request) as tapped,
             self._demultiplexer.submit(submission, _PROGRAM) as state,
         ):
-            served = _Served(start, state, self._bring, tapped)
-            state.pump = served.pump
+            served = _Served(start, state, tapped)
+            state.pump = partial(self._bring, served)
             if submission.want_report:
                 with self._lock:
                     self._core.measure(start.request_id, partial(timing.measure, state))
@@ -193,32 +196,22 @@ class RemoteBackend:
             state.pump = None  # they hold each other
             return served
 
-    def _bring(self, served: _Served) -> None:
+    def _bring(self, served: _Served) -> bool:
+        """Something came; it is told with what other requests got by the same message."""
         self._brought.append(served)
         self.turn_soon()
+        return True
 
 
 class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
 
-    def __init__(
-        self,
-        start: Start,
-        state: RequestState,
-        bring: Callable[[_Served], object],
-        tapped: Tapped | None,
-    ) -> None:
+    def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state
         self._tapped = tapped
         self._counts: Counter[int] = Counter()
         self._id = start.request_id
         self._end_id = start.request.end_id
-        self._bring = bring
-
-    def pump(self) -> bool:
-        """Something came; it is told with what other requests got by the same message."""
-        self._bring(self)
-        return True
 
     def tell(self, core: ExecutorCore) -> None:
         """Tell the core all that came. The lock is held."""

@@ -180,17 +180,19 @@ class Executor:
     # --- inside ----------------------------------------------------------------------------------
 
     def _await(self, request_id: int | None, until: float) -> list[Response]:
-        woken = threading.Event()
-        waiter = Waiter(request_id, woken.set)
+        woken = threading.Lock()  # held until then: half the calls of an Event
+        waiter = Waiter(request_id, woken.release)
+        responses: list[Response] = []
         try:
+            woken.acquire()
             while not (responses := self._calls.read(request_id, waiter)):
                 left = min(until - time.monotonic(), threading.TIMEOUT_MAX)
-                if self._calls.closed or not woken.wait(left):
+                if self._calls.closed or not woken.acquire(timeout=max(0.0, left)):
                     break
-                woken.clear()
             return responses
         finally:
-            self._calls.forget(waiter)
+            if not responses:
+                self._calls.forget(waiter)
 
     def _run(self) -> None:
         """The thread: it ends at shutdown."""

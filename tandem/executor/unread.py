@@ -129,6 +129,7 @@ class Unread:
         """All responses that are ready; they are not given again."""
         responses: list[Response] = []
         for piece in self._pieces:
+            self.unread_tokens -= len(piece.token_ids)
             if self._request.streaming and len(piece.token_ids) > 1:
                 responses += self._each(piece)
             else:
@@ -139,7 +140,6 @@ class Unread:
             message = error.message or error.code
             responses.append(Response(self._id, message, self._request.client_id, error.code))
         self.ready = 0
-        self.unread_tokens = sum(len(piece.token_ids) for piece in self._held.values())
         return responses
 
     def _measured(self, sequence: int) -> RequestPerfMetrics:
@@ -171,9 +171,11 @@ class Unread:
         self, piece: _Piece, token_ids: list[int], log_probs: list[float], *, last: bool = True
     ) -> Response:
         sequence, request = piece.sequence, self._request
+        completion = piece.completion if last else None
         result = Result(
             is_final=last and piece.final,
             output_token_ids=[self._shown(sequence, token_ids)],
+            finish_reasons=[completion.reason if completion else FinishReason.NOT_FINISHED],
             sequence_index=sequence,
         )
         if request.output_config.return_log_probs:
@@ -181,9 +183,8 @@ class Unread:
             self._cumulative[sequence] += sum(log_probs)
             result.log_probs = [list(self._log_probs[sequence])]
             result.cum_log_probs = [self._cumulative[sequence]]
-        if last and (completion := piece.completion) is not None:
+        if completion is not None:
             result.is_sequence_final = True
-            result.finish_reasons = [completion.reason]
             result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
             result.request_perf_metrics = completion.perf_metrics
             result.context_logits, result.generation_logits = completion.logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class Waiter:
@@ -32,14 +32,14 @@ class Waiters:
         else:
             self._of.setdefault(waiter.request_id, []).append(waiter)
 
-    def wake(self, request_id: int, *, first: bool) -> None:
-        """There is something to read of this request. `first`: nothing was to be read of any, so
-        that nobody who waits for any is awake.
+    def take(self, came: Sequence[int], *, first: bool) -> list[Waiter]:
+        """Who is to be woken, now that there is something to read of these requests. `first`:
+        nothing was to be read of any, so that nobody who waits for any is awake.
         """
-        for waiter in self._of.pop(request_id, ()):
-            waiter.wake()
+        found = [waiter for request_id in came for waiter in self._of.pop(request_id, ())]
         if first and self._any:
-            self._wake_one()
+            found.append(self._any.popitem(last=False)[0])
+        return found
 
     def forget(self, waiter: Waiter, *, unread: bool) -> None:
         """It waits no longer. `unread`: there is something left for whoever waits for any."""

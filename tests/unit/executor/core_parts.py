@@ -24,6 +24,12 @@ def core(**changes: int) -> ExecutorCore:
     return ExecutorCore(**bounds | changes)
 
 
+def wake(executor: ExecutorCore) -> None:
+    """Do what a backend does at the end of its turn."""
+    for waiter in executor.wakes():
+        waiter.wake()
+
+
 def asked(*, n: int = 1, max_tokens: int = 4, seconds: float = SECONDS, **fields: Any) -> Asked:
     sampling = SamplingConfig(num_return_sequences=n)
     request = Request([7, 8], max_tokens=max_tokens, sampling_config=sampling, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_parts import LENGTH, MOST_SEQUENCES, asked, core
+from core_parts import LENGTH, MOST_SEQUENCES, asked, core, wake
 
 from tandem.errors import WorkerError
 from tandem.executor.core import ExecutorCore
@@ -181,6 +181,7 @@ def test_one_who_was_woken_and_leaves_without_reading_wakes_another() -> None:
     executor.wait(first)
     executor.wait(Waiter(None, lambda: woken.append("second")))
     executor.tokens(request_id, 0, [1], [])
+    wake(executor)
     assert woken == ["first"]
     executor.forget(first)
     assert woken == ["first", "second"]
@@ -195,10 +196,39 @@ def test_of_those_who_wait_for_any_one_is_woken_for_all_that_came() -> None:
     for request_id in requests:
         executor.tokens(request_id, 0, [1], [])
         executor.tokens(request_id, 0, [2], [])
+    wake(executor)
     assert woken == [0]
-    assert len(executor.read(None)) == 6
     executor.tokens(requests[0], 0, [3], [])
+    wake(executor)
+    assert woken == [0], "what is unread is for the one who is awake"
+    assert len(executor.read(None)) == 7
+    executor.tokens(requests[0], 0, [4], [])
+    wake(executor)
     assert woken == [0, 1]
+
+
+def test_one_who_is_awake_reads_what_comes_of_others_before_it_looks() -> None:
+    executor = core()
+    requests = [started(executor, streaming=True) for _ in range(2)]
+    woken: list[int] = []
+    for number in range(2):
+        executor.wait(Waiter(None, lambda number=number: woken.append(number)))
+    for request_id in requests:
+        executor.tokens(request_id, 0, [1], [])
+        wake(executor)
+    assert woken == [0]
+
+
+def test_what_was_read_before_the_turn_leaves_what_comes_next_to_whoever_waits() -> None:
+    executor = core()
+    requests = [started(executor, streaming=True) for _ in range(2)]
+    executor.tokens(requests[0], 0, [1], [])
+    assert executor.read(None)
+    woken: list[int] = []
+    executor.wait(Waiter(None, lambda: woken.append(1)))
+    executor.tokens(requests[1], 0, [2], [])
+    wake(executor)
+    assert woken == [1]
 
 
 def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
@@ -211,6 +241,7 @@ def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
         executor.wait(Waiter(which, lambda which=which: woken.append(f"waits for {which}")))
         executor.forget(gone)
     executor.finish(request_id, 0, LENGTH)
+    wake(executor)
     assert woken == [f"waits for {request_id}", "waits for None"]
 
 
@@ -221,6 +252,7 @@ def test_all_who_wait_for_one_request_are_woken() -> None:
     for number in range(3):
         executor.wait(Waiter(request_id, lambda number=number: woken.append(number)))
     executor.finish(request_id, 0, LENGTH)
+    wake(executor)
     assert woken == [0, 1, 2]
 
 

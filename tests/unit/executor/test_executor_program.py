@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import pytest
-from core_parts import LENGTH, MOST_QUEUE, MOST_SEQUENCES, MOST_UNREAD, asked, core
+from core_parts import LENGTH, MOST_QUEUE, MOST_SEQUENCES, MOST_UNREAD, asked, core, wake
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -238,8 +238,9 @@ class Program(RuleBasedStateMachine):
         assert held <= MOST_UNREAD
         assert sequences <= MOST_SEQUENCES
 
-    @invariant()
-    def nobody_sleeps_over_a_response(self) -> None:
+    @rule()
+    def after_a_turn_nobody_sleeps_over_a_response(self) -> None:
+        wake(self.core)
         woken_any = any(woken for waiter, woken in self.waiters if waiter.request_id is None)
         for waiter, woken in self.waiters:
             assert len(woken) <= 1
