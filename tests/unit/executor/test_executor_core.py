@@ -207,13 +207,13 @@ def test_of_those_who_wait_for_any_one_is_woken_for_all_that_came() -> None:
     assert woken == [0, 1]
 
 
-def test_one_who_is_awake_reads_what_comes_of_others_before_it_looks() -> None:
+def test_one_who_is_awake_reads_what_comes_before_it_looks() -> None:
     executor = core()
     requests = [started(executor, streaming=True) for _ in range(2)]
     woken: list[int] = []
     for number in range(2):
         executor.wait(Waiter(None, lambda number=number: woken.append(number)))
-    for request_id in requests:
+    for request_id in (requests[0], requests[0], requests[1]):
         executor.tokens(request_id, 0, [1], [])
         wake(executor)
     assert woken == [0]
