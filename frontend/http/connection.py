@@ -176,6 +176,10 @@ class Connection(HttpToolsProtocol):
 
     # --- while the process drains ---
 
+    def cut(self) -> None:
+        """Close at once, whatever it still waits for: the process ends."""
+        self._socket.abort()
+
     def check_opened_in_time(self) -> None:
         """Raises DrainingError where it was opened so late that nothing is begun for it."""
         if self._draining.refuses(self):

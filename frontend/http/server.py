@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import socket
@@ -71,6 +72,13 @@ class HttpServer(uvicorn.Server):
     def connections(self) -> set[Connection]:
         """Those that are open now; it changes with them."""
         return cast("set[Connection]", self.server_state.connections)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn leaves those open whose clients do not take their last words in time."""
+        await super().shutdown(sockets)
+        for connection in list(self.connections):
+            connection.cut()
+        await asyncio.sleep(0)  # a transport closes a turn after it is told to
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
