@@ -84,8 +84,10 @@ def test_revisions_are_never_paired_and_readiness_waits_for_a_pair_once(rollout:
     # Its peer comes; the old one loses its own, and stays what it was.
     rollout.stack.components[PREFILL].process.kill()
     rollout.stack.components[PREFILL].process.wait(timeout=10)
-    until(lambda: rollout.status("frontend", "/ready") == 503)
+    until(lambda: rollout.metric("router", "tandem_router_ready_pairs") == 0)
     assert rollout.status(OLD, "/ready") == 200
+    # Requests would wait for the next pair, so clients must still reach the frontend.
+    assert rollout.status("frontend", "/ready") == 200
     rollout.restart_prefill("two")
     until(rollout.ready(PREFILL, NEW, "router", "frontend"))
     for _ in range(4):

@@ -41,7 +41,9 @@ class Tools:
 def options(
     model_path: Path, run_dir: Path, *, hook: str = "watched_code:Hook", **changes: Any
 ) -> StackOptions:
-    """With hooks in a pool, an audit log, a classifier, and logits processors."""
+    """With hooks in a pool, an audit log, a classifier, and logits processors. A frontend without
+    a pair is unready soon.
+    """
     settings = run_dir / "worker.yaml"
     phrases = {"path": "banned_phrases", "name": "phrases", "config": {"phrases": ["of the sea"]}}
     sections = {
@@ -53,6 +55,7 @@ def options(
     worker = (f"--config={settings}",)
     flags = {
         "frontend": ("--client-logits-processors=forced_sequence",),
+        "router": ("--pair-memory-seconds=5",),
         "prefill_worker": worker,
         "decode_worker": worker,
     }
