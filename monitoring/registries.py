@@ -105,7 +105,7 @@ def _worker() -> Iterator[Metric]:
         hooks=WorkerHooks(pool, pool.hooks),
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
-        load=worker_pb2.Load,
+        load=lambda: worker_pb2.Load(step_age_ms=0),
         ready=lambda: False,
         figures=lambda: EngineFigures(open_handovers=0),
     ).collect()

@@ -24,12 +24,15 @@ _ABOVE_ZERO = (
     "pair_wait_seconds",
     "worker_silence_seconds",
     "eject_seconds",
+    "eject_first_seconds",
+    "stall_seconds",
 )
 _NOT_NEGATIVE = (
     "max_retries",
     "drain_seconds",
     "eject_after_faults",
     "pair_memory_seconds",
+    "eject_after_failures",
     "max_stories",
     "max_story_bytes",
 )
@@ -128,6 +131,16 @@ class RouterConfig:
         "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"
         " at least each second.",
     )
+    stall_seconds: float = setting(
+        10.0,
+        "A worker whose engine has work and has made no step for this long gets nothing new until"
+        " it makes one. Engines that cannot say when they did (SGLang's prefill) are left alone.",
+    )
+    stall_failover_seconds: float = setting(
+        30.0,
+        "After this long without a step, at least stall_seconds, the worker's stream is given up:"
+        " what showed nothing runs elsewhere, what did ends with worker_lost.",
+    )
     eject_after_faults: int = setting(
         EJECT_AFTER,
         "Faults in a worker's output within a minute after which it is taken out for"
@@ -135,6 +148,26 @@ class RouterConfig:
     )
     eject_seconds: float = setting(
         EJECT_SECONDS, "Time for which a worker is left alone whose output could not be read."
+    )
+    eject_after_failures: int = setting(
+        5,
+        "Legs that fail on a worker within the last 30 to 60 seconds, by its own doing, before it"
+        " may be ejected for them. 0: never.",
+    )
+    eject_ratio: float = setting(
+        0.3,
+        "How much larger the share of a worker's legs that fail must be than the median of its"
+        " group's, above 0 and at most 1, for it to be ejected.",
+    )
+    eject_first_seconds: float = setting(
+        10.0,
+        "Time for which a worker that fails gets nothing new; twice as long each further time in a"
+        " row, up to 600 seconds. Then it gets one request at a time until three have ended well.",
+    )
+    eject_most_share: float = setting(
+        0.5,
+        "Largest share of the workers of a group and phase that are out at once for failing, from 0"
+        " to 1. The last of them never is.",
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,
@@ -170,6 +203,12 @@ class RouterConfig:
         for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
+        if self.stall_failover_seconds < self.stall_seconds:
+            raise ConfigError("stall_failover_seconds must be at least stall_seconds")
+        if not 0 < self.eject_ratio <= 1:
+            raise ConfigError("eject_ratio must be above 0 and at most 1")
+        if not 0 <= self.eject_most_share <= 1:
+            raise ConfigError("eject_most_share must be from 0 to 1")
         if self.max_held_bytes < _LEAST_HELD_BYTES:
             raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
         if self.max_n > MAX_OUTPUTS:

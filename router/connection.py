@@ -161,7 +161,7 @@ class WorkerConnection:
                 while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
                     listening.heard()
                     if not self.connected:  # the first frame says that it took the stream
-                        self._begin(link, await self._describe(stub), frame.load.open_legs)
+                        self._begin(link, await self._describe(stub), frame.load)
                     if len(frame.events) > MOST_EVENTS:
                         raise self._at_fault(f"a frame of {len(frame.events)} events")
                     relay.frame(address, frame)
@@ -169,6 +169,8 @@ class WorkerConnection:
                         raise WorkerError("too much of its output could not be read")
                     if frame.HasField("load"):
                         self._take_load(frame.load)
+                        if link.given_up:
+                            return link.given_up
                         if self._is_over():
                             break
                         if link.waits and link.patience.over(clock(), silence):
@@ -193,7 +195,7 @@ class WorkerConnection:
         self.description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
         return translate.profile(self.description)
 
-    def _begin(self, link: WorkerLink, profile: Profile, other_legs: int) -> None:
+    def _begin(self, link: WorkerLink, profile: Profile, load: worker_pb2.Load) -> None:
         self.connected, self.trouble = True, ""
         link.keeps_tasks = profile.keeps_tasks
         self.tried.set()
@@ -203,7 +205,8 @@ class WorkerConnection:
             link,
             listed_as=self.listed.phase,
             profile=profile,
-            other_legs=other_legs,
+            other_legs=load.open_legs,
+            step_age=translate.step_age(load),
         )
         self._withhold()
         log.info("worker connected", extra=self._extra())
@@ -213,7 +216,8 @@ class WorkerConnection:
         if self.description is not None:
             self.description.load.CopyFrom(load)
         self._withhold()
-        self._relay.handle(events.WorkerLoad(self.listed.address, load.open_legs))
+        age = translate.step_age(load)
+        self._relay.handle(events.WorkerLoad(self.listed.address, load.open_legs, age))
 
     def _withhold(self) -> None:
         """Tell the core whether the worker is to get nothing new, where that has changed."""

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import msgspec
 
-from router.core.snapshot import WorkerSnapshot
+from router.core.snapshot import RecordSnapshot, WorkerSnapshot
 from router.relay import Relay
 from router.workers import Workers
 from tandem import ids
@@ -71,6 +71,7 @@ def fleet(relay: Relay, workers: Workers) -> Document:
                 "silent_seconds": round(told.silent_seconds, 3),
                 "faults": told.faults,
                 **_slots(connected.get(told.address)),
+                **_record(core.records.get(told.address)),
             }
             for told in workers.told()
         ],
@@ -86,6 +87,16 @@ def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:
         "other_legs": worker.other_legs,
         "slots": worker.slots,
         "overdue_legs": worker.overdue_legs,
+    }
+
+
+def _record(record: RecordSnapshot | None) -> dict[str, str | int]:
+    if record is None:
+        return {"standing": "whole", "failed_legs": 0, "ended_legs": 0}
+    return {
+        "standing": record.standing.value,
+        "failed_legs": record.failed,
+        "ended_legs": record.ended,
     }
 
 

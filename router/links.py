@@ -296,6 +296,8 @@ class WorkerLink:
         self._over: list[int] = []
         """Requests whose tasks no further leg runs."""
         self._paired = False
+        self.given_up = ""
+        """Why the stream is to be closed; empty: it is not."""
 
     def start(self, action: actions.StartLeg) -> None:
         """Raises ValueError where it cannot be said: it must not come to light when it leaves

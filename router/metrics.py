@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from router.conduct import Conduct
-from router.core.snapshot import Snapshot, WorkerSnapshot
-from router.core.values import Counts, Fingerprint, Phase
+from router.core.snapshot import RecordSnapshot, Snapshot, WorkerSnapshot
+from router.core.values import Counts, Fingerprint, Phase, Standing
 from router.discovery import Listed
 from router.discovery.base import Trouble
 from router.relay import Relay
@@ -28,6 +28,7 @@ from router.workers import Workers
 from tandem import errors, metrics
 from tandem.endings import Outcome
 
+_UNKNOWN = RecordSnapshot(Standing.WHOLE, 0, 0, 0, 0)
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
 _REJECTIONS = (*Fingerprint._fields[1:], "phase", "limits")
 
@@ -100,7 +101,7 @@ class RouterCollector(Collector):
         yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
         yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
         yield from _workers(core.workers)
-        yield from _conducts(reading.conducts)
+        yield from _conducts(reading.conducts, core.records)
         yield from _discovery(reading)
 
 
@@ -137,6 +138,7 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
         ("other_legs", "Legs of other routers, as the worker last reported."),
         ("slots", "Legs that the worker takes at once."),
         ("overdue_legs", "Cancelled legs that it has not closed in time."),
+        ("stalled", "1 while its engine has work and makes no step."),
     ):
         family = GaugeMetricFamily(f"tandem_router_worker_{name}", text, labels=["worker", "phase"])
         for worker in workers:
@@ -144,17 +146,38 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
         yield family
 
 
-def _conducts(conducts: Iterable[tuple[Listed, Conduct]]) -> Iterator[Metric]:
-    for name, text in (
-        ("faults", "What the worker sent and could not be read, as this router saw it."),
-        ("ejections", "How often the worker was left alone for a time, for that."),
-    ):
-        family = CounterMetricFamily(
-            f"tandem_router_worker_{name}", text, labels=["worker", "phase"]
-        )
-        for listed, conduct in conducts:
-            family.add_metric([listed.address, listed.phase.value], getattr(conduct, name))
-        yield family
+def _conducts(
+    conducts: Iterable[tuple[Listed, Conduct]], records: Mapping[str, RecordSnapshot]
+) -> Iterator[Metric]:
+    labels = ["worker", "phase"]
+    faults = CounterMetricFamily(
+        "tandem_router_worker_faults",
+        "What the worker sent and could not be read, as this router saw it.",
+        labels=labels,
+    )
+    failures = CounterMetricFamily(
+        "tandem_router_worker_failures",
+        "Legs that ended by the worker's own failure, and its faults.",
+        labels=labels,
+    )
+    ejections = CounterMetricFamily(
+        "tandem_router_worker_ejections",
+        "How often the worker was left alone for a time, for its faults or failures.",
+        labels=labels,
+    )
+    ejected = GaugeMetricFamily(
+        "tandem_router_worker_ejected",
+        "1 while the worker is ejected for its failures, or on probation.",
+        labels=labels,
+    )
+    for listed, conduct in conducts:
+        values = [listed.address, listed.phase.value]
+        record = records.get(listed.address, _UNKNOWN)
+        faults.add_metric(values, conduct.faults)
+        failures.add_metric(values, record.failures)
+        ejections.add_metric(values, conduct.ejections + record.ejections)
+        ejected.add_metric(values, record.standing is not Standing.WHOLE)
+    yield from (faults, failures, ejections, ejected)
 
 
 def _counters(counts: Counts) -> Iterator[Metric]:

@@ -83,6 +83,10 @@ class Relay:
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.WorkerDied: suspects.log_death,
+            actions.WorkerStalled: _log_stalled,
+            actions.GiveUpWorker: self._give_up_worker,
+            actions.WorkerEjected: _log_ejected,
+            actions.WorkerReturned: _log_returned,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
             actions.WorkerPaired: lambda action: self._workers[action.worker].pair(),
@@ -171,11 +175,16 @@ class Relay:
         listed_as: Phase,
         profile: Profile,
         other_legs: int = 0,
+        step_age: float | None = None,
     ) -> None:
         link.number, link.shows = self._new_worker(), profile.phase is Phase.DECODE
         self._workers[address] = self._numbered[link.number] = link
         up = events.WorkerUp(
-            worker=address, listed_as=listed_as, profile=profile, other_legs=other_legs
+            worker=address,
+            listed_as=listed_as,
+            profile=profile,
+            other_legs=other_legs,
+            step_age=step_age,
         )
         self.handle(up)
 
@@ -203,6 +212,7 @@ class Relay:
                         fault = fault or self._inspect(address, link, envelope)
                 if fault:
                     link.conduct.blame(fault)
+                    self.handle(events.WorkerFault(address))
         if frame.events:
             self.handle(*translate.leg_events(address, frame.events))
 
@@ -237,6 +247,9 @@ class Relay:
         if link.shows:
             self._frontends[action.frontend].add_run(action.sequence, link.number)
         link.start(action)
+
+    def _give_up_worker(self, action: actions.GiveUpWorker) -> None:
+        self._workers[action.worker].given_up = action.reason
 
     def _end_sequence(self, action: actions.EndSequence) -> None:
         self._tell_end(action, lambda sink: sink.add_end(action))
@@ -314,6 +327,27 @@ def _log_rejected(action: actions.PairRejected) -> None:
     log.warning(
         "pair refused",
         extra={"worker": action.worker, "reason": action.reason, "count": action.pairs},
+    )
+
+
+def _log_stalled(action: actions.WorkerStalled) -> None:
+    said = "a worker's engine has work and makes no step: it gets nothing new"
+    if not action.stalled:
+        said = "a worker's engine makes steps again"
+    log.warning(said, extra={"address": action.worker, "seconds": action.step_age})
+
+
+def _log_ejected(action: actions.WorkerEjected) -> None:
+    failed = f"{action.failed} of the last {action.ended} legs failed there"
+    log.error(
+        "worker ejected",
+        extra={"address": action.worker, "reason": failed, "seconds": action.seconds},
+    )
+
+
+def _log_returned(action: actions.WorkerReturned) -> None:
+    log.warning(
+        "worker no longer ejected", extra={"address": action.worker, "reason": action.reason}
     )
 
 

@@ -63,6 +63,11 @@ def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
     return Fingerprint(**fields, unknown_fields=unknown)
 
 
+def step_age(load: worker_pb2.Load) -> float | None:
+    """Seconds; None: the worker's engine cannot say."""
+    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
+
+
 def submit(
     frontend: int,
     message: router_pb2.Submit,

@@ -762,6 +762,31 @@ PROMISES: tuple[Promise, ...] = (
         "frontends stay ready.",
         ours=True,
     ),
+    Promise(
+        "S5-208",
+        "Given workers that fail far more often than others of their group, then they get nothing "
+        "new for a time that grows with repetition, and prove themselves one request at a time; "
+        "never the last of a phase, nor more than a share.",
+        ours=True,
+    ),
+    Promise(
+        "S5-209",
+        "Given two of eight decode workers that fail all they get at once, then nearly all "
+        "requests finish.",
+        ours=True,
+    ),
+    Promise(
+        "S5-210",
+        "Given a worker whose engine has work and makes no step, then its reports say for how "
+        "long, and after a bound it gets nothing new until it makes one.",
+        ours=True,
+    ),
+    Promise(
+        "S5-211",
+        "Given an engine that goes on standing, then after a second bound what it has shown "
+        "nothing of runs elsewhere, and the rest ends with a typed error.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

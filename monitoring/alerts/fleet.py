@@ -137,9 +137,25 @@ _ROUTER = (
         description="Router {{ $labels.pod }} has seen it within the last quarter of an hour."
         " Sequences that the worker runs end with worker_error, and it is ejected where it goes"
         " on.",
-        expression="""
-            increase(tandem_router_worker_faults_total[15m]) > 0
-            or increase(tandem_router_worker_ejections_total[15m]) > 0""",
+        expression="increase(tandem_router_worker_faults_total[15m]) > 0",
+    ),
+    Alert(
+        name="TandemEngineStalled",
+        severity="warning",
+        after="0m",
+        summary=f"The engine of worker {{{{ $labels.worker }}}} of {_PLACE} makes no step.",
+        description="It has work. Router {{ $labels.pod }} gives the worker nothing new, and takes"
+        " away what it has once stall_failover_seconds are over.",
+        expression="tandem_router_worker_stalled > 0",
+    ),
+    Alert(
+        name="TandemWorkerEjected",
+        severity="warning",
+        after="5m",
+        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} fails far more often than others.",
+        description="Router {{ $labels.pod }} gives it nothing, or one request at a time. The"
+        " others do its work.",
+        expression="tandem_router_worker_ejected > 0",
     ),
 )
 _CHANGE = (

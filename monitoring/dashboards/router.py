@@ -74,6 +74,16 @@ _PAIRING = Row(
         "max by (phase, worker) (tandem_router_worker_overdue_legs) > 0",
         (rate("tandem_router_settle_overdue_total"), "new each second"),
     ),
+    lines(
+        "Legs that failed by a worker's own doing",
+        rate("tandem_router_worker_failures_total", by="phase, worker") + " > 0",
+        (
+            "max by (phase, worker) (tandem_router_worker_ejected) > 0",
+            "{{phase}} {{worker}} ejected",
+        ),
+        unit="cps",
+        note="An ejected worker gets nothing new; on probation, one request at a time.",
+    ),
 )
 _DISCOVERY = Row(
     "Discovery",

@@ -100,6 +100,39 @@ class WorkerDied(msgspec.Struct, frozen=True):
     suspects: tuple[Submit, ...]
 
 
+class WorkerStalled(msgspec.Struct, frozen=True):
+    """A worker's engine makes no step, or makes one again; for logs."""
+
+    worker: str
+    stalled: bool
+    step_age: float
+
+
+class GiveUpWorker(msgspec.Struct, frozen=True):
+    """Close the worker's stream: its engine makes no step, and others may do its work."""
+
+    worker: str
+    reason: str
+
+
+class WorkerEjected(msgspec.Struct, frozen=True):
+    """A worker gets nothing new for a time, as it fails more often than others; for logs."""
+
+    worker: str
+    seconds: float
+    failed: int
+    """Legs that failed there lately."""
+    ended: int
+    """All legs that ended there lately, by its doing."""
+
+
+class WorkerReturned(msgspec.Struct, frozen=True):
+    """A worker that was ejected gets as much as any other again; for logs."""
+
+    worker: str
+    reason: str
+
+
 class RefuseFrontend(msgspec.Struct, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
@@ -146,6 +179,10 @@ Action = (
     | RequestEnded
     | SequenceTraced
     | WorkerDied
+    | WorkerStalled
+    | GiveUpWorker
+    | WorkerEjected
+    | WorkerReturned
     | RefuseFrontend
     | FleetChanged
     | WorkerPaired

@@ -71,6 +71,8 @@ class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     other_legs: int = 0
     """Legs of other routers, by its first report."""
+    step_age: float | None = None
+    """By that report too."""
 
 
 class WorkerDown(msgspec.Struct, frozen=True):
@@ -97,6 +99,14 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     worker: str
     open_legs: int
     """Open legs, those of other routers included."""
+    step_age: float | None = None
+    """Seconds since its engine's last step, while that has work; None: it cannot say."""
+
+
+class WorkerFault(msgspec.Struct, frozen=True):
+    """A worker sent what cannot be read."""
+
+    worker: str
 
 
 class LegStarted(msgspec.Struct, frozen=True):
@@ -167,6 +177,7 @@ Event = (
     | WorkerDown
     | WorkerDraining
     | WorkerLoad
+    | WorkerFault
     | LegStarted
     | LegVerdict
     | LegParked

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from router.core.record import Record
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
-from router.core.values import Edition, Fingerprint, Phase, Profile, ServedModel
+from router.core.values import Edition, Fingerprint, Phase, Profile, ServedModel, Standing
 from router.policies import Policy
 
 PolicyFactory = Callable[[], Policy]
 _KEY = attrgetter("key")
+_WHOLE = Standing.WHOLE
 MOST_CANDIDATES = 4
 """Told of each choice; more would cost each request."""
 
@@ -35,6 +37,12 @@ class Worker:
     """It has been told that a pair uses it."""
     died: bool = False
     """Its engine has died. What it is still sent does not begin."""
+    stalled: bool = False
+    """Its engine has work and makes no step."""
+    given_up: bool = False
+    """Its stream is to be closed for that."""
+    record: Record = field(default_factory=Record)
+    """How its address has done lately; the Fleet's, so that it outlives the stream."""
 
     @property
     def phase(self) -> Phase:
@@ -52,16 +60,45 @@ class Worker:
     @property
     def free(self) -> int:
         """Legs that it can take now."""
-        return max(0, self.profile.max_sequences - len(self.legs) - self.other_legs)
+        free = self.profile.max_sequences - len(self.legs) - self.other_legs
+        if self.record.standing is not _WHOLE:
+            free = min(free, 0 if self.record.probe else 1)
+        return free if free > 0 else 0
 
     @property
     def cost(self) -> float:
         """The share of its slots that is taken, as it is told of candidates."""
         return (len(self.legs) + self.other_legs) / self.profile.max_sequences
 
+    @property
+    def usable(self) -> bool:
+        """It takes new work, unless it is ejected."""
+        return not (self.draining or self.stalled or self.defect())
+
+    def take(self, leg: int) -> None:
+        """A leg is started on it; on probation it has to prove itself with that one."""
+        self.legs.add(leg)
+        if self.record.standing is Standing.PROBATION:
+            self.record.probe = leg
+
     def fill(self) -> None:
         """It has said that it is full: others have what we do not, until it reports again."""
         self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
+
+    @property
+    def ejected(self) -> bool:
+        return self.record.standing is Standing.EJECTED
+
+    def withheld(self) -> str:
+        """Why it is given nothing new at present, for people; empty: it is."""
+        if self.draining:
+            return "it is draining"
+        if self.stalled:
+            return "its engine has work and makes no step"
+        if self.ejected:
+            failed, ended = self.record.failed, self.record.ended
+            return f"it is ejected: {failed} of the last {ended} legs failed there"
+        return ""
 
     def defect(self) -> str:
         """Why no pair can ever use it ("phase" or "limits"); empty: a pair can."""
@@ -127,6 +164,8 @@ class Fleet:
     def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
         self.workers: dict[str, Worker] = {}
         self.editions: dict[Edition, EditionFleet] = {}
+        self.records: dict[str, Record] = {}
+        """By address, of workers that are connected or were not long ago."""
         self.rejected: dict[str, tuple[Rejection, ...]] = {}
         """By model, where somebody has asked since the fleet changed."""
         self._prefill_policy = prefill_policy
@@ -154,8 +193,24 @@ class Fleet:
         served = self.editions[edition].served
         return served.ready_pairs, served.waits
 
-    def regroup(self, now: float) -> None:
-        """Take a change of the workers in. Costs a pass over all of them; changes are rare."""
+    def record(self, key: str) -> Record:
+        """How an address has done lately."""
+        return self.records.setdefault(key, Record())
+
+    def like(self, worker: Worker) -> list[Worker]:
+        """The workers of its group and phase, those that are ejected and itself included."""
+        print_ = worker.profile.fingerprint
+        return [
+            each
+            for each in self.workers.values()
+            if each.phase is worker.phase and each.usable and each.profile.fingerprint == print_
+        ]
+
+    def regroup(self, now: float) -> list[Worker]:
+        """Take a change of the workers in. Costs a pass over all of them; changes are rare.
+
+        Returns the workers that are whole again, because none of their group and phase was.
+        """
         self.rejected.clear()
         for mine in self.editions.values():
             for group in mine.groups.values():
@@ -163,15 +218,21 @@ class Fleet:
                 group.decode.clear()
         for worker in sorted(self.workers.values(), key=lambda each: each.key):
             group = self._group(worker.profile.fingerprint)
-            if not (worker.defect() or worker.draining):
+            if worker.usable:
                 (group.prefill if worker.phase is Phase.PREFILL else group.decode).append(worker)
+        forgiven: list[Worker] = []
         for mine in self.editions.values():
+            for group in mine.groups.values():
+                for workers in (group.prefill, group.decode):
+                    forgiven += _forgiven(workers, now)
+                    workers[:] = [each for each in workers if not each.ejected]
             mine.groups = {
                 print_: group
                 for print_, group in mine.groups.items()
                 if group.prefill or group.decode
             }
             mine.serve(now)
+        return forgiven
 
     def forget(self, now: float, memory_seconds: float) -> None:
         """Let requests wait no more for an edition that had its last pair so long ago, or whose
@@ -276,7 +337,7 @@ class Fleet:
 
     def uses(self, worker: Worker) -> bool:
         """Whether some pair has the worker: it takes work, and a matching one does."""
-        if worker.draining or worker.defect():
+        if not worker.usable or worker.ejected:
             return False
         group = self._known_group(worker.profile.fingerprint)
         if group is None:
@@ -287,8 +348,8 @@ class Fleet:
         """Why no pair uses a worker now, for people; empty: one does."""
         if self.uses(worker):
             return ""
-        if worker.draining and not worker.defect():
-            return "it is draining"
+        if (reason := worker.withheld()) and not worker.defect():
+            return reason
         other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
         return self.misfit(worker) or f"no matching {other_phase} worker takes work"
 
@@ -369,8 +430,21 @@ def _excluded(prefill: Worker, pair: Pair | None) -> list[Worker] | None:
 
 
 def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
+    """`avoided`: where it failed before; it goes to one that has not failed lately, if it can."""
     sound = [each for each in workers if not each.overdue] or workers
-    return [each for each in sound if each is not avoided] or sound
+    if avoided is None:
+        return sound
+    others = [each for each in sound if each is not avoided] or sound
+    return [each for each in others if not each.record.doubtful] or others
+
+
+def _forgiven(workers: list[Worker], now: float) -> list[Worker]:
+    """Those of one phase of a group, where none is whole: all of them are again."""
+    if any(each.record.whole for each in workers):
+        return []
+    for each in workers:
+        each.record.restore(now)
+    return workers.copy()
 
 
 def _judges_enough(prefill: Worker, decode: Iterable[Worker]) -> bool:

@@ -372,7 +372,7 @@ class Lifecycle:
         submit = sequence.request.submit
         self._last_leg += 1
         leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
-        worker.legs.add(leg.number)
+        worker.take(leg.number)
         self._state.legs[leg.number] = leg
         sequence.request.legs += 1
         if sequence.request.number:

@@ -13,6 +13,7 @@ from router.core import actions, admission, events, rejections, snapshot, storie
 from router.core.actions import Action
 from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
+from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
@@ -56,6 +57,7 @@ class Core:
         fleet = Fleet(prefill_policy, decode_policy)
         self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room)
+        self._health = Health(self.state)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
         self._served: tuple[ServedModel, ...] = ()
@@ -68,6 +70,7 @@ class Core:
             events.WorkerDown: self._worker_down,
             events.WorkerDraining: self._worker_draining,
             events.WorkerLoad: self._worker_load,
+            events.WorkerFault: self._worker_fault,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
             events.LegParked: self._leg_parked,
@@ -204,16 +207,20 @@ class Core:
         worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
         worker.other_legs = event.other_legs
         fleet = self.state.fleet
+        worker.stalled = self._is_stalled(event.step_age)
+        worker.record = fleet.record(event.worker)
         fleet.workers[event.worker] = worker
         for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
             self.state.counts.pairs_rejected[name] += pairs
             self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
+        self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
         self._fleet_changed()
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         worker = self.state.fleet.workers.pop(event.worker, None)
         if worker is None:
             return
+        self._lifecycle.actions += self._health.lost(self._lifecycle.now, worker, event)
         self._fleet_changed()  # first, so that retries look at what is left
         condemned: list[Request] = []
         if event.died:
@@ -234,10 +241,42 @@ class Core:
         if worker is not None:
             worker.other_legs = max(0, event.open_legs - len(worker.legs))
             self._lifecycle.may_start = True
+            self._take_step_age(worker, event.step_age)
+
+    def _is_stalled(self, step_age: float | None) -> bool:
+        return step_age is not None and step_age >= self.state.bounds.stall_seconds
+
+    def _take_step_age(self, worker: Worker, age: float | None) -> None:
+        """A worker whose engine stands gets nothing new, and at last what it has is lost: then
+        nothing of it can be shown any longer, and it may run elsewhere.
+        """
+        stalled = self._is_stalled(age)
+        if stalled is not worker.stalled:
+            worker.stalled = stalled
+            told = actions.WorkerStalled(worker.key, stalled, age or 0.0)
+            self._lifecycle.actions.append(told)
+            self._fleet_changed()
+        patience = self.state.bounds.stall_failover_seconds
+        if worker.legs and not worker.given_up and age is not None and age >= patience:
+            worker.given_up = True
+            reason = f"its engine has work and has made no step for {age:.0f} s"
+            self._lifecycle.actions.append(actions.GiveUpWorker(worker.key, reason))
+
+    def _worker_fault(self, event: events.WorkerFault) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None:
+            self._take_news(self._health.fault(self._lifecycle.now, worker))
+
+    def _take_news(self, news: News) -> None:
+        if news:
+            self._lifecycle.actions += news
+            self._fleet_changed()
 
     def _fleet_changed(self) -> None:
         fleet = self.state.fleet
-        fleet.regroup(self._lifecycle.now)
+        for worker in fleet.regroup(self._lifecycle.now):
+            returned = actions.WorkerReturned(worker.key, "no other worker of its group is left")
+            self._lifecycle.actions.append(returned)
         self._lifecycle.may_start = True
         self._tell_served()
         for worker in fleet.workers.values():
@@ -281,6 +320,7 @@ class Core:
             if event.worker_died:
                 condemned = self._lifecycle.died(leg.worker, "its engine died")
                 self._worker_draining(events.WorkerDraining(event.worker, True))
+            self._take_news(self._health.ended(self._lifecycle.now, leg, event))
             self._lifecycle.close(leg, event)
             for request in condemned:
                 self._lifecycle.condemn(request)
@@ -310,6 +350,8 @@ class Core:
                     self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:
+        if self._health.expire(self._lifecycle.now):
+            self._fleet_changed()
         for request in self.state.deadlines.due(self._lifecycle.now):
             seconds = request.submit.timeout_seconds
             stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)

@@ -64,8 +64,8 @@ def _rejections(fleet: Fleet, name: str, *, busy: bool) -> Iterator[Rejection]:
 def _reasons(fleet: Fleet, worker: Worker, examples: _Examples, *, busy: bool) -> list[str]:
     if defect := worker.defect():
         return [defect_text(worker, defect)]
-    if worker.draining:
-        return ["it is draining"]
+    if reason := worker.withheld():
+        return [reason]
     if fleet.uses(worker):
         full = busy and not worker.free
         return [f"no slot is free: {worker.open_legs} of {worker.capacity} taken"] if full else []

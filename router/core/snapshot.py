@@ -10,7 +10,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from router.core.state import State
-from router.core.values import Counts, Phase
+from router.core.values import Counts, Phase, Standing
+
+
+class RecordSnapshot(NamedTuple):
+    """How a worker's address has done."""
+
+    standing: Standing
+    failed: int
+    """Legs that failed there lately, by the worker's own doing."""
+    ended: int
+    """Those, and legs that ended well."""
+    failures: int
+    """Since the router's start, as `ejections`."""
+    ejections: int
 
 
 class WorkerSnapshot(NamedTuple):
@@ -26,6 +39,8 @@ class WorkerSnapshot(NamedTuple):
     """Legs of other routers, by its last report."""
     slots: int
     overdue_legs: int
+    stalled: bool
+    """Its engine has work and makes no step."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -40,6 +55,8 @@ class Snapshot:
     ready_pairs: int
     """Matching pairs that take work, over all editions."""
     workers: tuple[WorkerSnapshot, ...]
+    records: dict[str, RecordSnapshot]
+    """By address, of workers that are connected or were not long ago."""
 
 
 def take(state: State) -> Snapshot:
@@ -61,7 +78,14 @@ def take(state: State) -> Snapshot:
                 other_legs=worker.other_legs,
                 slots=worker.capacity,
                 overdue_legs=worker.overdue,
+                stalled=worker.stalled,
             )
             for worker in fleet.workers.values()
         ),
+        records={
+            key: RecordSnapshot(
+                each.standing, each.failed, each.ended, each.failures, each.ejections
+            )
+            for key, each in fleet.records.items()
+        },
     )

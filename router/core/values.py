@@ -16,6 +16,16 @@ class Phase(enum.StrEnum):
     DECODE = "decode"
 
 
+class Standing(enum.Enum):
+    """What a worker is trusted with."""
+
+    WHOLE = "whole"
+    EJECTED = "ejected"
+    """It gets nothing new until its time is over."""
+    PROBATION = "probation"
+    """It gets one leg at a time, until a few have ended well."""
+
+
 class Edition(NamedTuple):
     """A model with one tokenizer: what a prompt's token ids mean. A request belongs to one, and
     runs on no worker of another.
@@ -130,6 +140,18 @@ class Bounds:
     """How long a queued sequence waits while there is no pair of its edition."""
     pair_memory_seconds: float = 600.0
     """How long after an edition's last pair requests for it are still queued."""
+    stall_seconds: float = 10.0
+    """A worker whose engine has work and has made no step for so long gets nothing new."""
+    stall_failover_seconds: float = 30.0
+    """After so long without a step its stream is given up, and what runs there is lost."""
+    eject_after_failures: int = 5
+    """A worker's own, lately, before it may be ejected for them; 0: none is."""
+    eject_ratio: float = 0.3
+    """The share of its legs that failed, beyond what is usual in its group."""
+    eject_first_seconds: float = 10.0
+    """Its first ejection; each further one in a row lasts twice as long."""
+    eject_most_share: float = 0.5
+    """How many of the workers of a group and phase may be ejected, or on probation, at once."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

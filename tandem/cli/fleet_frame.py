@@ -13,6 +13,7 @@ SLOW_SHARE = 0.5
 MOST_CHARACTERS = 100
 """Shown of what a worker or router says in words."""
 _GOOD_ENDS = ("finished", "terminated", "cancelled")
+_LATELY = ("failed_legs", "ended_legs")
 Row = tuple[str, ...]
 
 
@@ -95,6 +96,9 @@ def _notes(seen: Sequence[WorkerSeen]) -> Iterator[str]:
         yield f"{overdue} legs overdue"
     if faults := sum(each.faults for each in seen):
         yield f"{faults} faults"
+    if proving := [each for each in seen if each.standing == "probation"]:
+        failed, ended = (sum(getattr(each, name) for each in proving) for name in _LATELY)
+        yield f"on probation: {failed} of the last {ended} legs failed"
 
 
 def _engines(before: Readings, now: Readings, seconds: float) -> Iterator[Row]:

@@ -35,6 +35,10 @@ class WorkerSeen(msgspec.Struct, frozen=True):
     other_legs: int
     slots: int
     overdue_legs: int
+    standing: str
+    """whole, ejected or probation."""
+    failed_legs: int
+    ended_legs: int
 
 
 class RouterReading(msgspec.Struct, frozen=True):

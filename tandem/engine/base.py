@@ -222,7 +222,7 @@ class Engine(Protocol):
         ...
 
     def load(self) -> worker_pb2.Load:
-        """How busy the engine is now. Cheap."""
+        """How busy the engine is now. Cheap. `step_age_ms` is left out where it cannot be said."""
         ...
 
     def figures(self) -> EngineFigures:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandem.v1 import common_pb2 as tandem_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/worker.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\"\x17\n\x15\x44\x65scribeWorkerRequest\"\xdf\x02\n\x11WorkerDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x1f\n\x05phase\x18\x03 \x01(\x0e\x32\x10.tandem.v1.Phase\x12+\n\x0b\x66ingerprint\x18\x04 \x01(\x0b\x32\x16.tandem.v1.Fingerprint\x12\x13\n\x0bkv_endpoint\x18\x05 \x01(\t\x12!\n\x06limits\x18\x06 \x01(\x0b\x32\x11.tandem.v1.Limits\x12\x1d\n\x04load\x18\x07 \x01(\x0b\x32\x0f.tandem.v1.Load\x12\x10\n\x08has_hook\x18\x08 \x01(\x08\x12\x1b\n\x13propagate_terminate\x18\t \x01(\x08\x12\x19\n\x11logits_processors\x18\n \x03(\t\x12\x13\n\x0bkeeps_tasks\x18\x0b \x01(\x08\x12\r\n\x05parks\x18\x0c \x01(\x08\x12\x17\n\x0fhas_classifiers\x18\r \x01(\x08\"K\n\x06Limits\x12\x15\n\rmax_sequences\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\r\x12\x12\n\nvocabulary\x18\x03 \x01(\r\"r\n\x04Load\x12\x11\n\topen_legs\x18\x01 \x01(\r\x12\x14\n\x0cwaiting_legs\x18\x02 \x01(\r\x12\x16\n\x0ekv_tokens_used\x18\x03 \x01(\x04\x12\x17\n\x0fkv_tokens_total\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\"\xad\x01\n\rWorkerCommand\x12\"\n\x05start\x18\x01 \x03(\x0b\x32\x13.tandem.v1.StartLeg\x12\x0f\n\x07release\x18\x02 \x03(\x04\x12$\n\x06\x63\x61ncel\x18\x03 \x03(\x0b\x32\x14.tandem.v1.CancelLeg\x12\x0e\n\x06paired\x18\x04 \x01(\x08\x12!\n\x04keep\x18\x05 \x03(\x0b\x32\x13.tandem.v1.KeptTask\x12\x0e\n\x06\x66orget\x18\x06 \x03(\x04\"(\n\x08KeptTask\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04task\x18\x02 \x01(\x0c\"\xfd\x01\n\x08StartLeg\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x14\n\x0coutput_index\x18\x04 \x01(\r\x12\x0c\n\x04room\x18\x05 \x01(\x04\x12\x0f\n\x07kv_peer\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\x12\x0c\n\x04task\x18\x08 \x01(\x0c\x12\x13\n\x0bhold_output\x18\t \x01(\x08\x12\x13\n\x0bparent_span\x18\n \x01(\x06\x12\x11\n\tkept_task\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ontext_only\x18\x0c \x01(\x08\x12\x13\n\x0btask_digest\x18\r \x01(\x0c\"(\n\tCancelLeg\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"y\n\x0bWorkerFrame\x12&\n\tenvelopes\x18\x01 \x03(\x0b\x32\x13.tandem.v1.Envelope\x12#\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x13.tandem.v1.LegEvent\x12\x1d\n\x04load\x18\x03 \x01(\x0b\x32\x0f.tandem.v1.Load\"0\n\x08\x45nvelope\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\xc4\x01\n\x08LegEvent\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12(\n\x07started\x18\x02 \x01(\x0b\x32\x15.tandem.v1.LegStartedH\x00\x12(\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.tandem.v1.LegVerdictH\x00\x12&\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x14.tandem.v1.LegClosedH\x00\x12&\n\x06parked\x18\x05 \x01(\x0b\x32\x14.tandem.v1.LegParkedH\x00\x42\x07\n\x05\x65vent\"2\n\nLegStarted\x12\x10\n\x08kv_bytes\x18\x01 \x01(\x04\x12\x12\n\nkv_seconds\x18\x02 \x01(\x01\"/\n\nLegVerdict\x12\x11\n\tterminate\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"W\n\tLegParked\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x10\n\x08logprobs\x18\x02 \x03(\x02\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\x12\x10\n\x08lease_ms\x18\x04 \x01(\r\"\xba\x02\n\tLegClosed\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.tandem.v1.LegClosed.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x1f\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Error\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x0f\n\x07overlay\x18\x05 \x01(\x0c\x12\x13\n\x0bworker_died\x18\x06 \x01(\x08\"\x93\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_FINISHED\x10\x01\x12\x16\n\x12OUTCOME_TERMINATED\x10\x02\x12\x15\n\x11OUTCOME_CANCELLED\x10\x03\x12\x12\n\x0eOUTCOME_FAILED\x10\x04\x12\x16\n\x12OUTCOME_REGENERATE\x10\x05\x32\x95\x01\n\x06Worker\x12?\n\x07\x43onnect\x12\x18.tandem.v1.WorkerCommand\x1a\x16.tandem.v1.WorkerFrame(\x01\x30\x01\x12J\n\x08\x44\x65scribe\x12 .tandem.v1.DescribeWorkerRequest\x1a\x1c.tandem.v1.WorkerDescriptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/worker.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\"\x17\n\x15\x44\x65scribeWorkerRequest\"\xdf\x02\n\x11WorkerDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x1f\n\x05phase\x18\x03 \x01(\x0e\x32\x10.tandem.v1.Phase\x12+\n\x0b\x66ingerprint\x18\x04 \x01(\x0b\x32\x16.tandem.v1.Fingerprint\x12\x13\n\x0bkv_endpoint\x18\x05 \x01(\t\x12!\n\x06limits\x18\x06 \x01(\x0b\x32\x11.tandem.v1.Limits\x12\x1d\n\x04load\x18\x07 \x01(\x0b\x32\x0f.tandem.v1.Load\x12\x10\n\x08has_hook\x18\x08 \x01(\x08\x12\x1b\n\x13propagate_terminate\x18\t \x01(\x08\x12\x19\n\x11logits_processors\x18\n \x03(\t\x12\x13\n\x0bkeeps_tasks\x18\x0b \x01(\x08\x12\r\n\x05parks\x18\x0c \x01(\x08\x12\x17\n\x0fhas_classifiers\x18\r \x01(\x08\"K\n\x06Limits\x12\x15\n\rmax_sequences\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\r\x12\x12\n\nvocabulary\x18\x03 \x01(\r\"\x9c\x01\n\x04Load\x12\x11\n\topen_legs\x18\x01 \x01(\r\x12\x14\n\x0cwaiting_legs\x18\x02 \x01(\r\x12\x16\n\x0ekv_tokens_used\x18\x03 \x01(\x04\x12\x17\n\x0fkv_tokens_total\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x18\n\x0bstep_age_ms\x18\x06 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_step_age_ms\"\xad\x01\n\rWorkerCommand\x12\"\n\x05start\x18\x01 \x03(\x0b\x32\x13.tandem.v1.StartLeg\x12\x0f\n\x07release\x18\x02 \x03(\x04\x12$\n\x06\x63\x61ncel\x18\x03 \x03(\x0b\x32\x14.tandem.v1.CancelLeg\x12\x0e\n\x06paired\x18\x04 \x01(\x08\x12!\n\x04keep\x18\x05 \x03(\x0b\x32\x13.tandem.v1.KeptTask\x12\x0e\n\x06\x66orget\x18\x06 \x03(\x04\"(\n\x08KeptTask\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04task\x18\x02 \x01(\x0c\"\xfd\x01\n\x08StartLeg\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x14\n\x0coutput_index\x18\x04 \x01(\r\x12\x0c\n\x04room\x18\x05 \x01(\x04\x12\x0f\n\x07kv_peer\x18\x06 \x01(\t\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\x12\x0c\n\x04task\x18\x08 \x01(\x0c\x12\x13\n\x0bhold_output\x18\t \x01(\x08\x12\x13\n\x0bparent_span\x18\n \x01(\x06\x12\x11\n\tkept_task\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ontext_only\x18\x0c \x01(\x08\x12\x13\n\x0btask_digest\x18\r \x01(\x0c\"(\n\tCancelLeg\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"y\n\x0bWorkerFrame\x12&\n\tenvelopes\x18\x01 \x03(\x0b\x32\x13.tandem.v1.Envelope\x12#\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x13.tandem.v1.LegEvent\x12\x1d\n\x04load\x18\x03 \x01(\x0b\x32\x0f.tandem.v1.Load\"0\n\x08\x45nvelope\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\xc4\x01\n\x08LegEvent\x12\x0b\n\x03leg\x18\x01 \x01(\x04\x12(\n\x07started\x18\x02 \x01(\x0b\x32\x15.tandem.v1.LegStartedH\x00\x12(\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.tandem.v1.LegVerdictH\x00\x12&\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x14.tandem.v1.LegClosedH\x00\x12&\n\x06parked\x18\x05 \x01(\x0b\x32\x14.tandem.v1.LegParkedH\x00\x42\x07\n\x05\x65vent\"2\n\nLegStarted\x12\x10\n\x08kv_bytes\x18\x01 \x01(\x04\x12\x12\n\nkv_seconds\x18\x02 \x01(\x01\"/\n\nLegVerdict\x12\x11\n\tterminate\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"W\n\tLegParked\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x10\n\x08logprobs\x18\x02 \x03(\x02\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\x12\x10\n\x08lease_ms\x18\x04 \x01(\r\"\xba\x02\n\tLegClosed\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.tandem.v1.LegClosed.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x1f\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Error\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x0f\n\x07overlay\x18\x05 \x01(\x0c\x12\x13\n\x0bworker_died\x18\x06 \x01(\x08\"\x93\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_FINISHED\x10\x01\x12\x16\n\x12OUTCOME_TERMINATED\x10\x02\x12\x15\n\x11OUTCOME_CANCELLED\x10\x03\x12\x12\n\x0eOUTCOME_FAILED\x10\x04\x12\x16\n\x12OUTCOME_REGENERATE\x10\x05\x32\x95\x01\n\x06Worker\x12?\n\x07\x43onnect\x12\x18.tandem.v1.WorkerCommand\x1a\x16.tandem.v1.WorkerFrame(\x01\x30\x01\x12J\n\x08\x44\x65scribe\x12 .tandem.v1.DescribeWorkerRequest\x1a\x1c.tandem.v1.WorkerDescriptionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,32 +38,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERDESCRIPTION']._serialized_end=438
   _globals['_LIMITS']._serialized_start=440
   _globals['_LIMITS']._serialized_end=515
-  _globals['_LOAD']._serialized_start=517
-  _globals['_LOAD']._serialized_end=631
-  _globals['_WORKERCOMMAND']._serialized_start=634
-  _globals['_WORKERCOMMAND']._serialized_end=807
-  _globals['_KEPTTASK']._serialized_start=809
-  _globals['_KEPTTASK']._serialized_end=849
-  _globals['_STARTLEG']._serialized_start=852
-  _globals['_STARTLEG']._serialized_end=1105
-  _globals['_CANCELLEG']._serialized_start=1107
-  _globals['_CANCELLEG']._serialized_end=1147
-  _globals['_WORKERFRAME']._serialized_start=1149
-  _globals['_WORKERFRAME']._serialized_end=1270
-  _globals['_ENVELOPE']._serialized_start=1272
-  _globals['_ENVELOPE']._serialized_end=1320
-  _globals['_LEGEVENT']._serialized_start=1323
-  _globals['_LEGEVENT']._serialized_end=1519
-  _globals['_LEGSTARTED']._serialized_start=1521
-  _globals['_LEGSTARTED']._serialized_end=1571
-  _globals['_LEGVERDICT']._serialized_start=1573
-  _globals['_LEGVERDICT']._serialized_end=1620
-  _globals['_LEGPARKED']._serialized_start=1622
-  _globals['_LEGPARKED']._serialized_end=1709
-  _globals['_LEGCLOSED']._serialized_start=1712
-  _globals['_LEGCLOSED']._serialized_end=2026
-  _globals['_LEGCLOSED_OUTCOME']._serialized_start=1879
-  _globals['_LEGCLOSED_OUTCOME']._serialized_end=2026
-  _globals['_WORKER']._serialized_start=2029
-  _globals['_WORKER']._serialized_end=2178
+  _globals['_LOAD']._serialized_start=518
+  _globals['_LOAD']._serialized_end=674
+  _globals['_WORKERCOMMAND']._serialized_start=677
+  _globals['_WORKERCOMMAND']._serialized_end=850
+  _globals['_KEPTTASK']._serialized_start=852
+  _globals['_KEPTTASK']._serialized_end=892
+  _globals['_STARTLEG']._serialized_start=895
+  _globals['_STARTLEG']._serialized_end=1148
+  _globals['_CANCELLEG']._serialized_start=1150
+  _globals['_CANCELLEG']._serialized_end=1190
+  _globals['_WORKERFRAME']._serialized_start=1192
+  _globals['_WORKERFRAME']._serialized_end=1313
+  _globals['_ENVELOPE']._serialized_start=1315
+  _globals['_ENVELOPE']._serialized_end=1363
+  _globals['_LEGEVENT']._serialized_start=1366
+  _globals['_LEGEVENT']._serialized_end=1562
+  _globals['_LEGSTARTED']._serialized_start=1564
+  _globals['_LEGSTARTED']._serialized_end=1614
+  _globals['_LEGVERDICT']._serialized_start=1616
+  _globals['_LEGVERDICT']._serialized_end=1663
+  _globals['_LEGPARKED']._serialized_start=1665
+  _globals['_LEGPARKED']._serialized_end=1752
+  _globals['_LEGCLOSED']._serialized_start=1755
+  _globals['_LEGCLOSED']._serialized_end=2069
+  _globals['_LEGCLOSED_OUTCOME']._serialized_start=1922
+  _globals['_LEGCLOSED_OUTCOME']._serialized_end=2069
+  _globals['_WORKER']._serialized_start=2072
+  _globals['_WORKER']._serialized_end=2221
 # @@protoc_insertion_point(module_scope)

@@ -145,6 +145,7 @@ class Load(_message.Message):
     KV_TOKENS_USED_FIELD_NUMBER: _builtins.int
     KV_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    STEP_AGE_MS_FIELD_NUMBER: _builtins.int
     open_legs: _builtins.int
     waiting_legs: _builtins.int
     """accepted, not yet in the engine's running batch"""
@@ -152,6 +153,8 @@ class Load(_message.Message):
     kv_tokens_total: _builtins.int
     draining: _builtins.bool
     """start nothing new here"""
+    step_age_ms: _builtins.int
+    """since the engine's last step, while it has work; 0: it has none; absent: it cannot say"""
     def __init__(
         self,
         *,
@@ -160,12 +163,15 @@ class Load(_message.Message):
         kv_tokens_used: _builtins.int = ...,
         kv_tokens_total: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        step_age_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms", "step_age_ms", b"step_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "open_legs", b"open_legs", "waiting_legs", b"waiting_legs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "open_legs", b"open_legs", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step_age_ms: _TypeAlias = _typing.Literal["step_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__step_age_ms: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_age_ms) -> _WhichOneofReturnType__step_age_ms | None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
 

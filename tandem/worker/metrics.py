@@ -107,6 +107,12 @@ class WorkerCollector(Collector):
         yield self._gauge(
             "tandem_worker_parked_bytes", "What the KV takes that waits so.", figures.parked_bytes
         )
+        if load.HasField("step_age_ms"):
+            yield self._gauge(
+                "tandem_worker_step_age_seconds",
+                "Since the engine's last step, while it has work; absent where it cannot say.",
+                load.step_age_ms / 1000,
+            )
         yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 
     def _counters(self, figures: EngineFigures) -> Iterator[Metric]:

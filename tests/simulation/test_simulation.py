@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 from simulated.exceptions import EXCEPTIONS
+from simulated.plan import draw
+from simulated.themes import MANY
 from simulated.world import World
 
 SEEDS = 1_000
@@ -80,6 +82,25 @@ def test_the_seeds_reach_every_end_that_a_request_can_have() -> None:
         "router_lost",
         "worker_lost",
     }
+
+
+@pytest.mark.promise("S5-209")
+def test_where_two_of_eight_decode_workers_fail_at_once_nearly_all_requests_finish() -> None:
+    """Some of those worlds; each of the thousand holds its own bound."""
+    worlds = [seed for seed in range(SEEDS) if len(draw(seed).requests) == MANY]
+    assert len(worlds) >= 5
+    for seed in worlds[:3]:
+        ends = _run(seed).ends()
+        assert ends["finished"] >= 0.75 * ends.total()
+
+
+@pytest.mark.promise("S5-211")
+def test_what_an_engine_that_stands_has_not_shown_runs_elsewhere() -> None:
+    """Some of those worlds, where no request may take nearly as long as the engine stands."""
+    worlds = [seed for seed in range(SEEDS) if draw(seed).longest < draw(seed).stall_seconds]
+    assert len(worlds) >= 5
+    for seed in worlds[:5]:
+        _run(seed)
 
 
 def test_every_exception_is_still_needed() -> None:

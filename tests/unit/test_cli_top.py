@@ -34,6 +34,9 @@ def worker(address: str, **fields: Any) -> WorkerSeen:
         "other_legs": 0,
         "slots": 8,
         "overdue_legs": 0,
+        "standing": "whole",
+        "failed_legs": 0,
+        "ended_legs": 0,
     }
     return WorkerSeen(**(given | fields))
 
@@ -85,20 +88,22 @@ def test_workers_in_trouble_come_first_and_say_what_it_is() -> None:
         worker("b:1", silent_seconds=7.5),
         worker("c:1", connected=False, refused="it sent nothing for 10 seconds", slots=0),
         worker("d:1", refused="it is draining", overdue_legs=2, faults=1),
+        worker("e:1", standing="probation", failed_legs=3, ended_legs=4),
     )
     other = router(worker("a:1", open_legs=2, other_legs=1), worker("d:1", overdue_legs=1))
     lines = fleet_frame.lines(
-        Readings(0.0, {}, {}), Readings(1.0, {"r:1": one, "r:2": other}, {}), most_workers=3
+        Readings(0.0, {}, {}), Readings(1.0, {"r:1": one, "r:2": other}, {}), most_workers=4
     )
     place = lines.index("workers")
-    rows = [line.split(maxsplit=7) for line in lines[place + 2 : place + 5]]
-    assert [row[0] for row in rows] == ["b:1", "c:1", "d:1"]
+    rows = [line.split(maxsplit=7) for line in lines[place + 2 : place + 6]]
+    assert [row[0] for row in rows] == ["b:1", "c:1", "d:1", "e:1"]
     assert [row[-1] for row in rows] == [
         "silent for 7.5 s",
         "not connected: it sent nothing for 10 seconds",
         "it is draining; 3 legs overdue; 1 faults",
+        "on probation: 3 of the last 4 legs failed",
     ]
-    assert lines[place + 5] == "  and 1 more"
+    assert lines[place + 6] == "  and 1 more"
     whole = frame({"r:1": one, "r:2": other})
     assert ["a:1", "name", "of", "a:1", "decode", "3", "8"] in whole
 

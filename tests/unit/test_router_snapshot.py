@@ -62,7 +62,7 @@ def test_a_snapshot_tells_what_is_open_now() -> None:
     assert (seen.queue_length, seen.queue_limit, seen.open_sequences) == (1, 7, 3)
     assert (seen.frontends, seen.ready_pairs, seen.draining) == (1, 1, True)
     decode = next(each for each in seen.workers if each.phase is Phase.DECODE)
-    assert decode == ("decode", Phase.DECODE, True, 2, 1, 2, 0)
+    assert decode == ("decode", Phase.DECODE, True, 2, 1, 2, 0, False)
 
 
 def test_a_snapshot_is_not_changed_by_what_happens_later() -> None:

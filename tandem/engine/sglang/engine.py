@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -58,6 +59,8 @@ class SglangEngine:
         self._launched: Launched | None = None
         self._bounds: EngineBounds | None = None
         self._states: Any = None
+        self._stepped = 0.0
+        """When the last deltas came."""
 
     async def start(self) -> EngineDescription:
         """Takes tens of seconds, while the loop runs on. Raises StartError, saying what to do."""
@@ -119,6 +122,7 @@ class SglangEngine:
             if self._pending:
                 # Not bounded by a length: it holds at most what open requests may still generate.
                 step, self._pending = self._pending, []
+                self._stepped = time.monotonic()
                 yield step
             if self._failure is not None:
                 raise self._failure
@@ -127,14 +131,21 @@ class SglangEngine:
 
     def load(self) -> worker_pb2.Load:
         """Computed from what was submitted and what came back: a request waits until its first
-        token."""
+        token. A step of decode shows by its tokens; prefill's do not show before a prompt is done,
+        so it does not tell their age.
+        """
         streams = self._streams.values()
-        return worker_pb2.Load(
+        waiting = sum(stream.generated == 0 for stream in streams)
+        load = worker_pb2.Load(
             open_legs=len(streams),
-            waiting_legs=sum(stream.generated == 0 for stream in streams),
+            waiting_legs=waiting,
             kv_tokens_used=sum(stream.prompt_length + stream.generated for stream in streams),
             kv_tokens_total=self._launched.capacity if self._launched else 0,
         )
+        if self._role is not Role.PREFILL:
+            runs = waiting < len(streams)
+            load.step_age_ms = round((time.monotonic() - self._stepped) * 1000) if runs else 0
+        return load
 
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""

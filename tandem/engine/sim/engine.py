@@ -109,6 +109,7 @@ class SimEngine:
             waiting_legs=started.scheduler.waiting,
             kv_tokens_used=started.pool.used_tokens,
             kv_tokens_total=started.pool.total_tokens,
+            step_age_ms=round(started.scheduler.step_age * 1000),
         )
 
     def figures(self) -> EngineFigures:

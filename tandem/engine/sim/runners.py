@@ -75,6 +75,26 @@ class Troubles:
             return
 
 
+class Pace:
+    """When a runner last got on with its work."""
+
+    def __init__(self) -> None:
+        self._stepped: float | None = None
+
+    def step(self) -> None:
+        """It has made a step, or begins now after it had nothing to do."""
+        self._stepped = time.monotonic()
+
+    def rest(self) -> None:
+        """It has nothing to do."""
+        self._stepped = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since its last step; 0 while it rests."""
+        return 0.0 if self._stepped is None else time.monotonic() - self._stepped
+
+
 class PrefillRunner:
     """Prompts in the order they came, one at a time, as a GPU that is busy with each."""
 
@@ -93,6 +113,7 @@ class PrefillRunner:
         self._queue: deque[Sequence] = deque()
         self._turn = 0
         self._ready = asyncio.Event()
+        self.pace = Pace()
 
     def add(self, sequence: Sequence) -> None:
         self._queue.append(sequence)
@@ -104,8 +125,10 @@ class PrefillRunner:
             self._ready.clear()
             clock = time.monotonic()
             while self._queue:
+                self.pace.step()
                 await self._give_way(len(self._queue[0].request.token_ids))
                 clock = await self._serve(self._queue.popleft(), clock)
+            self.pace.rest()
 
     async def _serve(self, sequence: Sequence, clock: float) -> float:
         if sequence.stage is SequenceStage.PREFILL:
@@ -161,6 +184,7 @@ class DecodeRunner:
         self._ended = ended
         self._running: dict[int, Sequence] = {}
         self._ready = asyncio.Event()
+        self.pace = Pace()
 
     def add(self, sequence: Sequence) -> None:
         self._running[sequence.id] = sequence
@@ -177,11 +201,13 @@ class DecodeRunner:
             await self._ready.wait()
             clock = time.monotonic()
             while self._running:
+                self.pace.step()
                 clock = await self._take_time(clock)
                 await self._mailbox.drained()
                 deltas = self._step()
                 if deltas:
                     self._mailbox.put(deltas)
+            self.pace.rest()
             self._ready.clear()
 
     async def _take_time(self, clock: float) -> float:

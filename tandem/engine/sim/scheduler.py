@@ -275,6 +275,11 @@ class Scheduler:
             self._end(sequence, Ending.CANCELLED)
 
     @property
+    def step_age(self) -> float:
+        """Seconds since whatever has work made a step; 0 where nothing has."""
+        return max(self._prefilling.pace.age, self._decoding.pace.age)
+
+    @property
     def waiting(self) -> int:
         return len(self._queue)
 

@@ -55,6 +55,8 @@ class Dice:
     """The share that a worker spoils which is known for it."""
     late_failures: float = 0.0
     """The share of prefill's hand-overs that fail once decode has the KV."""
+    breaks_off: float = 0.0
+    """The share of an output's steps at which an engine breaks it off."""
     slow_cancels: float = 0.0
     """The share of cancels that an engine takes seconds for."""
 
@@ -108,7 +110,7 @@ class Dice:
         return bool(self.late_failures) and self.odds(self.late_failures)
 
     def engine_breaks_off(self, position: int) -> bool:
-        return self.odds(0.01)
+        return self.odds(self.breaks_off)
 
     def later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         self.loop.later(seconds, call, *args)

@@ -25,6 +25,8 @@ from tandem.errors import (
 from tandem.v1 import worker_pb2
 
 BOUND = 400.0
+FAIL_SECONDS = 0.002
+"""What an engine takes that fails everything: faster than any that does its work."""
 KV = KvTransfer(4096, 0.001, "sim/virtual")
 
 
@@ -94,8 +96,11 @@ class ScriptedEngine:
         make: str,
         fabric: Fabric,
         requests: dict[int, Request],
+        fails: bool = False,
     ) -> None:
+        """`fails`: all that it is given, at once, as long as faults last."""
         self._dice = dice
+        self._fails = fails
         self._process = process
         self._random = dice.random
         self._role = role
@@ -109,8 +114,10 @@ class ScriptedEngine:
         self._due: list[Sequence] = []
         self._stepping: asyncio.TimerHandle | None = None
         self._dead: EngineError | None = None
-        self.stuck = False
-        """Nothing comes of it any more, whatever it is asked."""
+        self.stuck_since: float | None = None
+        """Since when nothing comes of it any more, whatever it is asked."""
+        self._missed: list[Callable[[], None]] = []
+        """What was due since."""
         self.cancels: dict[int, float] = {}
         self.on_poison: Callable[[Request], None] = lambda script: None
         """Called where a request ends its worker, or the engine alone."""
@@ -123,7 +130,23 @@ class ScriptedEngine:
             self._forget(sequence)
 
     def load(self) -> worker_pb2.Load:
-        return worker_pb2.Load()
+        """Its steps take no time, so that it is never behind unless it is stuck."""
+        since, now = self.stuck_since, self._dice.loop.time()
+        return worker_pb2.Load(step_age_ms=0 if since is None else round((now - since) * 1000))
+
+    def get_stuck(self) -> None:
+        if self.stuck_since is None:
+            self.stuck_since = self._dice.loop.time()
+
+    def go_on(self) -> None:
+        """What was due meanwhile happens now."""
+        if self.stuck_since is None or self._dead is not None:
+            return
+        self.stuck_since = None
+        missed, self._missed = self._missed, []
+        for call in missed:
+            call()
+        self._step_soon()
 
     async def steps(self) -> AsyncIterator[list[Delta]]:
         while True:
@@ -158,6 +181,10 @@ class ScriptedEngine:
         if script.poison and script.poisons == self._role.value:
             self._after(0.0, sequence, self._poisoned)
             return
+        if self._fails and self._dice.breaks:
+            error: TandemError = EngineError("the engine fails everything")
+            self._after(FAIL_SECONDS, sequence, self._fail, error, True)
+            return
         fault = self._dice.engine_fault(self._role)
         if fault in _REFUSALS:
             del self.open[request.request_id]
@@ -166,7 +193,7 @@ class ScriptedEngine:
             self._after(self._think(), sequence, self._end, Ending.CANCELLED)
         elif fault == "fail":
             retryable = self._random.random() < 0.7
-            error: TandemError = EngineError("the engine failed")
+            error = EngineError("the engine failed")
             self._after(self._think(), sequence, self._fail, error, retryable)
         elif self._role is Role.PREFILL:
             self._after(self._think(), sequence, self._hand_over)
@@ -233,7 +260,7 @@ class ScriptedEngine:
     def _step(self) -> None:
         """One step of all that run: mostly a token each."""
         self._stepping = None
-        if self.stuck:
+        if self.stuck_since is not None:
             return
         step = []
         running, self._due = self._due, []
@@ -318,7 +345,9 @@ class ScriptedEngine:
 
     def _after(self, seconds: float, sequence: Sequence, call: object, *args: object) -> None:
         def due() -> None:
-            if not sequence.over and not self.stuck:
+            if self.stuck_since is not None:
+                self._missed.append(due)
+            elif not sequence.over:
                 call(sequence, *args)  # type: ignore[operator]
 
         sequence.timers.append(self._later(seconds, due))

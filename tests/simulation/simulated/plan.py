@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from router.conduct import EJECT_AFTER
 from router.core.values import Bounds, Phase
+from router.policies import PolicyName
 from simulated import themes
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
@@ -28,6 +30,7 @@ Happening = Literal[
     "crash_router",
     "crash_frontend",
     "kill_engine",
+    "stall_engine",
     "pause",
     "pause_router",
     "pause_and_crash_router",
@@ -88,6 +91,8 @@ class Plan:
     """The first router that frontends find breaks it too."""
     late_failures: float = 0.0
     """The share of prefill's hand-overs that fail once decode has the KV."""
+    breaks_off: float = 0.01
+    """The share of an output's steps at which an engine breaks it off."""
     slow_cancels: float = 0.08
     """The share of cancels that an engine takes seconds for."""
     garbles: float = 0.6
@@ -96,6 +101,16 @@ class Plan:
     """Faults after which a worker is taken out; 0: none is."""
     fault_seconds: float = 60.0
     """Faults of a worker that lie further apart do not add up."""
+    policy: PolicyName | None = None
+    """How workers are chosen; None: each router draws it."""
+    stall_seconds: float = 3.0
+    """For so long an engine stands that goes on."""
+    stalls: Phase | None = None
+    """Engines of this phase do; None: of any."""
+    longest: float = math.inf
+    """Seconds that a request may take."""
+    most_failed: int | None = None
+    """Requests that may fail, of all; None: that is left to the single rules."""
 
 
 def draw(seed: int) -> Plan:
@@ -109,6 +124,7 @@ def draw(seed: int) -> Plan:
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
         pair_memory_seconds=source.choice((0.0, 3.0, 600.0)) if faulty else 600.0,
+        **_ejections(random.Random(f"ejections of {seed}")),
     )
     models = ("m0", "m1")[: source.choice((1, 1, 2))]
     judged = {model: _judged(source, faulty) for model in models}
@@ -140,6 +156,9 @@ def draw(seed: int) -> Plan:
         ]
         _crowd(source, requests, happenings)
         _roll_tokenizers(random.Random(f"tokenizers of {seed}"), happenings)
+        stalls = random.Random(f"stalls of {seed}")
+        if stalls.random() < 0.2:
+            happenings.append((_when(stalls, FAULTS_END), "stall_engine"))
     plan = Plan(
         seed=seed,
         source=source,
@@ -164,6 +183,18 @@ def draw(seed: int) -> Plan:
     themes.apply(plan)
     plan.happenings.sort()
     return plan
+
+
+def _ejections(source: random.Random) -> dict[str, Any]:
+    """When a worker is ejected for its failures, and for how long; and when an engine stands."""
+    return {
+        "stall_seconds": (stall := source.choice((0.5, 1.5, 10.0))),
+        "stall_failover_seconds": stall + source.choice((0.0, 1.0, 60.0)),
+        "eject_after_failures": source.choice((0, 1, 2, 2, 3)),
+        "eject_ratio": source.choice((0.3, 0.3, 1.0)),
+        "eject_first_seconds": source.choice((0.2, 1.0, 3.0)),
+        "eject_most_share": source.choice((0.34, 0.5, 1.0)),
+    }
 
 
 def _quirk(source: random.Random, phase: Phase) -> Quirk:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from router.core.events import LegParked, Submit
-from router.core.values import Phase, Profile
+from router.core.values import Bounds, Phase, Profile
+from simulated.health_books import HealthBooks, Past
 from tandem.errors import TandemError
 
 Key = tuple[int, int]
@@ -36,6 +37,9 @@ class WorkerBook:
     legs: dict[int, LegBook] = field(default_factory=dict)
     paired: bool = False
     died: bool = False
+    past: Past = field(default_factory=Past)
+    stalled: bool = False
+    given_up: bool = False
 
     def __repr__(self) -> str:
         return self.key
@@ -43,11 +47,18 @@ class WorkerBook:
     @property
     def usable(self) -> bool:
         profile = self.profile
-        return not self.draining and profile.phase is self.listed_as and profile.max_sequences > 0
+        fits = profile.phase is self.listed_as and profile.max_sequences > 0
+        return fits and not (self.draining or self.stalled)
+
+    @property
+    def takes(self) -> bool:
+        """It gets new work."""
+        return self.usable and self.past.out != "ejected"
 
     @property
     def free(self) -> int:
-        return max(0, self.profile.max_sequences - len(self.legs) - self.others)
+        free = max(0, self.profile.max_sequences - len(self.legs) - self.others)
+        return min(free, not self.past.probe) if self.past.out else free
 
     @property
     def overdue(self) -> bool:
@@ -133,8 +144,9 @@ class SequenceBook:
 class Books:
     """The fleet, the queue and the legs."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.workers: dict[str, WorkerBook] = {}
+        self.health = HealthBooks(bounds, self.workers)
         self.makes: set[Make] = set()
         """Seen since the start."""
         self.pairless: dict[Make, float] = {}
@@ -166,7 +178,7 @@ class Books:
         """The prefill and the decode workers of each fingerprint that take work."""
         found: dict[object, tuple[list[WorkerBook], list[WorkerBook]]] = {}
         for worker in self.workers.values():
-            if make_of(worker.profile) == make and worker.usable:
+            if make_of(worker.profile) == make and worker.takes:
                 group = found.setdefault(worker.profile.fingerprint, ([], []))
                 group[worker.profile.phase is Phase.DECODE].append(worker)
         yield from found.values()
@@ -221,7 +233,7 @@ class Books:
             each
             for each in self.workers.values()
             if keeper is not None
-            and each.usable
+            and each.takes
             and each.profile.phase is Phase.DECODE
             and each.profile.fingerprint == keeper.profile.fingerprint
         ]
@@ -247,6 +259,7 @@ class Books:
         ]
 
     def note_fleet(self, now: float, memory: float) -> None:
+        self.health.forgive()
         for worker in self.workers.values():
             self.makes.add(make_of(worker.profile))
         for make in self.makes:

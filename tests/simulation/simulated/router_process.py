@@ -14,7 +14,7 @@ from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Listed
 from router.links import Sink, WorkerLink
-from router.policies import POLICIES
+from router.policies import POLICIES, PolicyName
 from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
@@ -73,13 +73,14 @@ class RouterProcess:
         begun: set[tuple[str, int]],
         *,
         eject_after: int,
+        policy: PolicyName | None,
     ) -> None:
         source, loop = dice.random, dice.loop
         self.dice = dice
         self.network = network
         self.name = name
         self.process = Process(name)
-        policies = list(POLICIES.values())
+        policies = [POLICIES[policy]] if policy else list(POLICIES.values())
         self.core = Core(
             bounds=bounds,
             prefill_policy=source.choice(policies),

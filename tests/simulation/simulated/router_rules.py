@@ -18,6 +18,7 @@ from router.core.events import Event
 from router.core.sequences import MOST_MOMENTS
 from router.core.story import Story
 from router.core.values import Bounds, Phase, Voucher
+from simulated.health_books import usual
 from simulated.router_books import (
     Books,
     Key,
@@ -80,7 +81,7 @@ class RouterRules:
         self._memory = memory
         self._begun = set() if begun is None else begun
         self.bounds = bounds
-        self.books = Books()
+        self.books = Books(bounds)
         self.shares = Shares(self.books.waiting)
         self.now = 0.0
         self._fault = fault
@@ -112,6 +113,7 @@ class RouterRules:
             events.WorkerDown: self._worker_down,
             events.WorkerDraining: self._worker_draining,
             events.WorkerLoad: self._worker_load,
+            events.WorkerFault: self._worker_fault,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
             events.LegParked: self._leg_parked,
@@ -130,6 +132,12 @@ class RouterRules:
             actions.RefuseFrontend: self._judge_refuse_frontend,
             actions.PairRejected: self._judge_pair_rejected,
             actions.WorkerDied: self._judge_worker_died,
+            actions.GiveUpWorker: lambda action: self._judge_news(action.worker, "given up"),
+            actions.WorkerStalled: lambda action: self._judge_news(
+                action.worker, f"stalled: {action.stalled}"
+            ),
+            actions.WorkerEjected: lambda action: self._judge_news(action.worker, "ejected"),
+            actions.WorkerReturned: lambda action: self._judge_news(action.worker, "returned"),
             actions.FleetChanged: self._judge_fleet_changed,
             actions.WorkerPaired: self._judge_worker_paired,
             actions.SettleOverdue: self._judge_settle_overdue,
@@ -138,6 +146,8 @@ class RouterRules:
     def observe(self, now: float, event: Event | None, done: Sequence[Action]) -> None:
         self.now = now
         if event is None:
+            self.books.health.at(now)
+            self.books.note_fleet(now, self.bounds.pair_memory_seconds)
             self._expire()
             if not done and not self._due and not self._overdue:
                 return
@@ -288,13 +298,16 @@ class RouterRules:
 
     def _worker_up(self, event: events.WorkerUp) -> None:
         self._lose(event.worker)
-        self.books.workers[event.worker] = WorkerBook(
+        worker = self.books.workers[event.worker] = WorkerBook(
             event.worker,
             event.profile,
             event.listed_as,
             event.profile.draining,
             event.other_legs,
         )
+        worker.stalled = self._is_stalled(event.step_age)
+        worker.past = self.books.health.past(event.worker)
+        self.books.health.consider(worker)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         profile = event.profile
         differ = Counter(
@@ -315,6 +328,7 @@ class RouterRules:
         worker = self.books.workers.pop(key, None)
         if worker is None:
             return
+        self.books.health.lost(worker, died=died, unsent=unsent)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         condemned: list[RequestBook] = []
         if died:
@@ -369,6 +383,23 @@ class RouterRules:
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
             worker.others = max(0, event.open_legs - len(worker.legs))
+            age, stalled = event.step_age, self._is_stalled(event.step_age)
+            if stalled != worker.stalled:
+                worker.stalled = stalled
+                self.books.health.news.append((worker.key, f"stalled: {stalled}"))
+                self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
+            patience = self.bounds.stall_failover_seconds
+            if worker.legs and not worker.given_up and age is not None and age >= patience:
+                worker.given_up = True
+                self.books.health.news.append((worker.key, "given up"))
+
+    def _is_stalled(self, step_age: float | None) -> bool:
+        return step_age is not None and step_age >= self.bounds.stall_seconds
+
+    def _worker_fault(self, event: events.WorkerFault) -> None:
+        if worker := self.books.workers.get(event.worker):
+            self.books.health.fault(worker)
+            self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _leg(self, worker: str, number: int) -> LegBook | None:
         leg = self.books.legs.get(number)
@@ -424,6 +455,8 @@ class RouterRules:
             condemned = self._died(leg.worker)
             leg.worker.draining = True
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
+        self.books.health.closed(leg, event)
+        self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         self._closed(leg, event)
         self._condemn(condemned)
         if isinstance(event.error, QueueFullError):
@@ -673,10 +706,11 @@ class RouterRules:
             sequence.decode = leg
             self._pair_rules(action, sequence, leg)
         worker.legs[leg.number] = self.books.legs[leg.number] = leg
+        self.books.health.started(leg)
 
     def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
         sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker
-        if worker.free < 1 or not worker.usable:
+        if worker.free < 1 or not worker.takes:
             self.fault(f"leg {leg.number} is started on {worker.key}, which takes none")
         if make_of(worker.profile) != sequence.request.make:
             self.fault(f"leg {leg.number} is started on {worker.key}, of another make")
@@ -846,6 +880,12 @@ class RouterRules:
             self.fault(f"{told} is said to have died, {self._worker_died} was to be")
         self._worker_died = None
 
+    def _judge_news(self, worker: str, what: str) -> None:
+        if (worker, what) not in self.books.health.news:
+            self.fault(f"{worker} is said to be {what}, for no reason")
+        else:
+            self.books.health.news.remove((worker, what))
+
     def _judge_fleet_changed(self, action: actions.FleetChanged) -> None:
         self._served = {
             (model.name, model.tokenizer_sha256): model.ready_pairs for model in action.models
@@ -872,6 +912,9 @@ class RouterRules:
         if self._worker_died is not None:
             self.fault(f"nobody says what {self._worker_died[0]} may have died of")
         self._worker_died = None
+        for news in self.books.health.news:
+            self.fault(f"{news} is not said")
+        self.books.health.news.clear()
         if self._rejected:
             self.fault(f"nobody says why pairs are refused: {self._rejected}")
         if self._refused_request is not None:
@@ -949,6 +992,10 @@ class RouterRules:
 
 
 def _preferred(workers: list[WorkerBook], avoided: WorkerBook | None) -> list[WorkerBook]:
-    """Workers with overdue legs come last, then the one that has failed."""
+    """Workers with overdue legs come last, then the one that has failed, and for who avoids it
+    others that fail.
+    """
     sound = [each for each in workers if not each.overdue] or workers
-    return [each for each in sound if each is not avoided] or sound
+    if avoided is None:
+        return sound
+    return usual([each for each in sound if each is not avoided] or sound)

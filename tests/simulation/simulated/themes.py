@@ -27,6 +27,8 @@ RETIRE_SECONDS = 2.0
 """What is replaced stays for so long beside what comes in its place."""
 SLOW = (0.001, 0.05, 0.2)
 """A network's delays."""
+MANY = 80
+"""Requests of a world in which a few may fail."""
 SHARE, GRACEFUL_SHARE = 0.5, 0.15
 """Of seeds with faults, and of those without: so many have a theme."""
 
@@ -161,6 +163,66 @@ def _regenerations(source: random.Random, plan: Plan) -> None:
         judged.hold_back, judged.regenerations = "all", RUNS - 1
 
 
+def _fail_fast(source: random.Random, plan: Plan) -> None:
+    """Two of eight decode workers fail all that they are given, and seem to be the freest. Later
+    they are well.
+    """
+    prefill, decode = _one_pair(plan)
+    decodes = _alike(decode, 8, slots=2)
+    failing = [replace(each, quirk="fails") for each in source.sample(decodes, k=2)]
+    names = {each.address for each in failing}
+    sound = [each for each in decodes if each.address not in names]
+    plan.workers = [replace(prefill, slots=16), *failing, *sound]
+    plan.frontends = plan.routers = 1
+    plan.policy = source.choice(("least_loaded", "least_loaded", "round_robin"))
+    retries = source.choice((0, 1))
+    plan.bounds = replace(
+        plan.bounds,
+        max_queue=10_000,
+        max_retries=retries,
+        eject_after_failures=3,
+        eject_ratio=0.3,
+        eject_first_seconds=1.0,
+        eject_most_share=0.5,
+    )
+    judged = decode.judged
+    judged.hook = judged.prefill_hook = judged.classifier = False
+    first = plan.requests[0]
+    plan.requests[:] = [
+        replace(first, number=number, seed=source.getrandbits(32), prompts=1, n=1, runs={})
+        for number in range(MANY)
+    ]
+    for request in plan.requests:
+        request.at = source.uniform(0.5, 5.0) if source.random() < 0.8 else source.uniform(7.5, 12)
+    plan.breaks_off, plan.most_held = 0.0, 1000
+    plan.most_failed = 3 if retries else 2 * (3 + 1 + 3) + 3
+
+
+def _stalls(source: random.Random, plan: Plan) -> None:
+    """An engine stands, for longer than anybody would wait."""
+    prefill, decode = _one_pair(plan)
+    plan.stalls = source.choice((Phase.PREFILL, Phase.DECODE))
+    plan.workers = [*_alike(prefill, 3, slots=4), *_alike(decode, 3, slots=4)]
+    plan.frontends = plan.routers = 1
+    plan.stall_seconds = 60.0
+    plan.breaks_off, plan.most_held = 0.0, 1000
+    plan.bounds = replace(
+        plan.bounds,
+        max_queue=10_000,
+        max_retries=1,
+        stall_seconds=1.0,
+        stall_failover_seconds=source.choice((1.0, 3.0)),
+    )
+    plan.happenings += [(BURST + source.uniform(0.0, 0.5), "stall_engine")]
+    judged = decode.judged
+    judged.hook = judged.prefill_hook = judged.classifier = False
+    for request in plan.requests:
+        request.at = BURST + source.choice((0.0, 0.0, 0.3, 4.0, 6.0))
+        request.prompts = request.n = 1
+    plan.longest = 12.0
+    plan.most_failed = 4
+
+
 def _scores(source: random.Random, plan: Plan) -> None:
     """Many outputs end at once, with more scores than leave in one small frame."""
     plan.small_messages, plan.window, plan.delays = True, 0, SLOW
@@ -187,4 +249,6 @@ FAULTY: tuple[Theme, ...] = (
     _reconnects,
     _reconnects,
     _regenerations,
+    _fail_fast,
+    _stalls,
 )

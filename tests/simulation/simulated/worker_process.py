@@ -43,10 +43,10 @@ from tandem.worker.shell import Shell
 PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
 
-Quirk = Literal["", "forgetful", "hasty", "newer", "layout", "full", "garbles"]
+Quirk = Literal["", "forgetful", "hasty", "newer", "layout", "full", "garbles", "fails"]
 """Of a worker of another make: it keeps its verdicts to itself; it holds nothing back; its
 fingerprint has a field that routers do not know yet, or another layout; it takes no sequences; most
-of its output cannot be read.
+of its output cannot be read; its engine fails all that it is given at once.
 """
 
 
@@ -132,6 +132,7 @@ class WorkerProcess:
             make=f"{spec.model} {spec.revision} {_MAKES.get(spec.quirk, 'one')}",
             fabric=fabric,
             requests=requests,
+            fails=spec.quirk == "fails",
         )
         self.hooks: ScriptedHooks | None = None
         judged = spec.judged

@@ -85,6 +85,7 @@ class World:
         self._listing: dict[str, WorkerSpec] = {}
         self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
         self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
+        self.dice.breaks_off = plan.breaks_off
         self.dice.quirks = {each.address: each.quirk for each in plan.workers}
         self.routers_made = 0
         self._watches_garbage = seed % GARBAGE_SEEDS == 0
@@ -168,6 +169,7 @@ class World:
             self.plan.bounds,
             self.frontend_rules.begun,
             eject_after=self.plan.eject_after,
+            policy=self.plan.policy,
         )
         self.routers.append(made)
         made.start()
@@ -347,10 +349,19 @@ class World:
     def _kill_engine(self) -> None:
         if living := self._living():
             worker = self.dice.random.choice(living)
-            worker.engine.stuck = True
+            worker.engine.get_stuck()
             stuck = self.dice.random.choice((0.3, 3.0))
             worker.later(stuck, worker.engine.die)
             self.dice.later(stuck + 1.2, self._start_worker, worker.spec)
+
+    def _stall_engine(self) -> None:
+        """It stands for a while, and goes on."""
+        phase = self.plan.stalls
+        living = [each for each in self._living() if phase in (None, each.spec.phase)]
+        if living:
+            worker = self.dice.random.choice(living)
+            worker.engine.get_stuck()
+            worker.later(self.plan.stall_seconds, worker.engine.go_on)
 
     def _poisoned(self, worker: WorkerProcess, request: Request) -> None:
         if request.poison == "worker":
@@ -497,6 +508,18 @@ class World:
                     raise BrokenRule(f"request {answer.request.number} pays for another's output")
                 if answer.error is not None and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
+
+        self._most_must_have_finished()
+
+    def _most_must_have_finished(self) -> None:
+        most, ends = self.plan.most_failed, self.ends()
+        if most is not None and ends.total() - ends["finished"] > most:
+            raise BrokenRule(f"more than {most} requests have failed: {dict(ends)}")
+        for frontend in self.frontends:
+            for answer in frontend.answers:
+                took = (answer.over or 0.0) - answer.asked
+                if took > self.plan.longest:
+                    raise BrokenRule(f"request {answer.request.number} took {took:g} s")
 
     def ends(self) -> Counter[str]:
         """What its requests came to: finished, or an error's code."""

@@ -98,6 +98,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         """Every one since the start; one is open while it is in `live`."""
         self.live: list[Stream] = []
         self.ignores_cancels = False
+        self.step_age_ms: int | None = None
+        """Of its reports; None: it does not say."""
         self.described = asyncio.Event()
         """Cleared: it does not answer."""
         self.described.set()
@@ -157,7 +159,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
             return await asyncio.wait_for(stream.outgoing.get(), 0.1)
         except TimeoutError:
             stream.reports += 1
-            return worker_pb2.WorkerFrame(load=worker_pb2.Load(open_legs=self.open_legs))
+            load = worker_pb2.Load(open_legs=self.open_legs, step_age_ms=self.step_age_ms)
+            return worker_pb2.WorkerFrame(load=load)
 
     async def _read(
         self, stream: Stream, commands: AsyncIterator[worker_pb2.WorkerCommand]

@@ -236,6 +236,55 @@ async def test_a_worker_without_a_counterpart_is_connected_and_not_told() -> Non
         await until(lambda: stream.paired == 1)
 
 
+# --- workers whose engine stands -------------------------------------------------------------
+
+
+@pytest.mark.promise("S5-211")
+async def test_what_runs_on_a_worker_whose_engine_stands_goes_on_elsewhere() -> None:
+    """Its stream is given up, and opened again: there it gets nothing new until it makes a step."""
+    async with fleet(stall_seconds=2.0, stall_failover_seconds=4.0) as f:
+        call = f.generate()
+        prefill, stuck = await f.prefill.stream(), await f.decode.stream()
+        first, _ = await prefill.start(), await stuck.start()
+        other = await f.worker(Phase.DECODE)
+        f.discovery.say(f.prefill, f.decode, other)
+        sound = await other.stream()
+        await until(lambda: f.status(other).connected)
+        f.decode.step_age_ms = 4_000
+        leg = await sound.start()
+        prefill.finish(await prefill.start())
+        sound.finish(leg)
+        assert await _status_of(call) is grpc.StatusCode.OK
+        assert first.leg not in prefill.open, "it was cancelled with the attempt"
+        again = await f.decode.stream(2)
+        await until(lambda: f.status(f.decode).connected)
+        assert f.status(f.decode).refused == "its engine has work and makes no step"
+        await until(lambda: again.reports > 2)
+        assert len(f.decode.live) == 1, "it holds nothing: it is not given up again"
+        f.decode.step_age_ms = 0
+        await until(lambda: f.status(f.decode).refused == "")
+
+
+async def test_what_waits_does_not_start_on_a_worker_that_comes_with_a_standing_engine() -> None:
+    async with fleet(slots=1) as f:
+        calls = [f.generate(), f.generate()]
+        prefill, decode = await f.prefill.stream(), await f.decode.stream()
+        prefill.finish(await prefill.start())
+        first = await decode.start()
+        await until(lambda: len(f.router.relay.core.state.waiting) == 1)
+        stuck = await f.worker(Phase.DECODE, slots=1)
+        stuck.step_age_ms = 15_000
+        f.discovery.say(f.prefill, f.decode, stuck)
+        stream = await stuck.stream()
+        await until(lambda: f.status(stuck).connected)
+        await until(lambda: stream.reports > 2)
+        assert stream.starts.empty()
+        decode.finish(first)
+        prefill.finish(await prefill.start())
+        decode.finish(await decode.start())
+        assert [await _status_of(each) for each in calls] == [grpc.StatusCode.OK] * 2
+
+
 # --- several routers -------------------------------------------------------------------------
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.engine.base import Ending, Role
+from tandem.engine.sim import runners
 from tandem.engine.sim.faults import Faults, Selector
 from tandem.engine.sim.options import SimOptions, parse
 from tandem.errors import ConfigError
@@ -88,6 +91,31 @@ async def test_a_stalled_engine_steps_no_more_until_its_time_is_over(start: Any)
     began = loop.time()
     assert len(await whole.tokens_of(whole.ask())) == 12
     assert loop.time() - began >= 0.2
+
+
+@pytest.mark.promise("S5-210")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+async def test_a_stalled_engine_tells_how_long_ago_its_last_step_was(
+    pair: Any, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    running = getattr(pair, phase)
+    await pair.tokens()
+    assert running.engine.load().step_age_ms == 0, "it has nothing to do"
+    running.engine.set_faults(stall="always")
+    first, second = pair.ask()
+    if phase == "decode":
+        await running.until(lambda: second in running.said)
+    await asyncio.sleep(0.01)
+    now = time.monotonic()
+    monkeypatch.setattr(runners, "time", SimpleNamespace(monotonic=lambda: now + 7.0))
+    assert running.engine.load().step_age_ms >= 7000
+    assert running.engine.load().HasField("step_age_ms")
+    monkeypatch.undo()
+    running.engine.set_faults()
+    await pair.prefill.end_of(first)
+    assert len(await pair.decode.tokens_of(second)) == 12
+    await asyncio.sleep(0)
+    assert running.engine.load().step_age_ms == 0, "and nothing again"
 
 
 async def test_a_stall_for_ever_ends_by_cancel_or_by_switch(start: Any) -> None:

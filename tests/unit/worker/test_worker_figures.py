@@ -79,6 +79,24 @@ def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
     assert found == {"": share}
 
 
+@pytest.mark.parametrize(("age", "shown"), [(None, {}), (0, {"": 0.0}), (1500, {"": 1.5})])
+def test_the_age_of_a_step_is_absent_where_the_engine_cannot_say(
+    age: int | None, shown: dict[str, float]
+) -> None:
+    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
+    collector = WorkerCollector(
+        phase="decode",
+        counters=WorkerCounters(),
+        hooks=None,
+        classifiers=None,
+        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
+        load=lambda: worker_pb2.Load(step_age_ms=age),
+        ready=lambda: True,
+        figures=EngineFigures,
+    )
+    assert _values(list(collector.collect()), "tandem_worker_step_age_seconds") == shown
+
+
 def test_network_bytes_are_summed_over_interfaces(tmp_path: Path) -> None:
     interfaces = tmp_path / "dev"
     interfaces.write_text(DEV)

@@ -1,0 +1,161 @@
+"""Which workers fail far more often than others of their group: they are ejected for a time, and
+have to prove themselves afterwards.
+
+What counts is how legs end on a worker: well, by a failure of its own, or by what is nobody's fault
+there, such as a cancel, a deadline, a verdict or a request that cannot be. A hand-over that failed
+counts for both of its workers: which of them fails with everybody shows in the comparison.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from router.core.actions import WorkerEjected, WorkerReturned
+from router.core.events import LegClosed, WorkerDown
+from router.core.fleet import Worker
+from router.core.record import SLOT_SECONDS, Record
+from router.core.sequences import Leg
+from router.core.state import State
+from router.core.timers import Timers
+from router.core.values import Phase, Standing
+from tandem.endings import Outcome
+from tandem.errors import KvTransferError, WorkerError
+
+PROBES = 3
+"""Legs that must end well, one after the other, before a worker is whole again."""
+LONGEST_SECONDS = 600.0
+"""An ejection lasts no longer, unless the setting for the first one says so."""
+FORGET_SECONDS = 600.0
+"""A worker that was whole for so long begins at the first ejection again; of an address that was
+not connected for so long nothing is known.
+"""
+News = list[WorkerEjected | WorkerReturned]
+"""Workers whose standing has changed. The fleet is to be regrouped where there are any."""
+_GOOD = (Outcome.FINISHED, Outcome.TERMINATED, Outcome.REGENERATE)
+
+
+class Health:
+    """Judges the records of a State's workers."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._slot = 0
+        self._ejected: Timers[Record] = Timers()
+
+    def expire(self, now: float) -> bool:
+        """What is due by now. Returns whether the fleet is to be regrouped."""
+        if (slot := int(now // SLOT_SECONDS)) != self._slot:
+            self._next_slot(slot - self._slot)
+            self._slot = slot
+        due = [
+            each
+            for each in self._ejected.due(now)
+            if each.standing is Standing.EJECTED and each.until <= now
+        ]
+        for record in due:
+            record.try_again(now)
+        return bool(due)
+
+    def ended(self, now: float, leg: Leg, closed: LegClosed) -> News:
+        """A leg is about to be closed, by its worker."""
+        good = None if _is_excused(leg) else _is_good(closed)
+        news = self._count(now, leg, good)
+        if good is False and isinstance(closed.error, KvTransferError):
+            news += self._count_partner(now, leg)
+        return news
+
+    def lost(self, now: float, worker: Worker, down: WorkerDown) -> News:
+        """A worker is no longer connected. If it may have died, what had begun there failed."""
+        news: News = []
+        for number in sorted(worker.legs):
+            leg = self._state.legs[number]
+            failed = down.died and number not in down.unsent and not _is_excused(leg)
+            news += self._count(now, leg, False if failed else None)
+        return news
+
+    def fault(self, now: float, worker: Worker) -> News:
+        """It sent what cannot be read."""
+        return self._failed(now, worker)
+
+    def consider(self, now: float, worker: Worker) -> News:
+        """Eject it where it fails so much more often than those of its group that are whole, and
+        enough of them are left.
+        """
+        bounds, record, fleet = self._state.bounds, worker.record, self._state.fleet
+        if fleet.workers.get(worker.key) is not worker:
+            return []
+        fails = bounds.eject_after_failures and record.failed >= bounds.eject_after_failures
+        if not (fails and record.whole and record.ratio >= bounds.eject_ratio and worker.usable):
+            return []
+        like = fleet.like(worker)
+        whole = [each.record.ratio for each in like if each.record.whole and each is not worker]
+        out = len(like) - len(whole)
+        if not whole or out > bounds.eject_most_share * len(like):
+            return []
+        if record.ratio - median(whole) < bounds.eject_ratio:
+            return []
+        return [self._eject(now, worker)]
+
+    def _count(self, now: float, leg: Leg, good: bool | None) -> News:
+        """`good`: None counts as nothing."""
+        worker, record = leg.worker, leg.worker.record
+        is_probe = record.probe == leg.number
+        if is_probe:
+            record.probe = 0
+        if good is None:
+            return []
+        if not good:
+            return self._failed(now, worker, again=is_probe)
+        record.count(good=True)
+        if is_probe:
+            record.passed += 1
+            if record.passed >= PROBES:
+                record.restore(now)
+                return [WorkerReturned(worker.key, f"{PROBES} requests in a row have ended well")]
+        return []
+
+    def _count_partner(self, now: float, leg: Leg) -> News:
+        """The worker at the other end of a hand-over that failed."""
+        sequence = leg.sequence
+        if sequence.pair is None:
+            return []
+        is_prefill = leg.phase is Phase.PREFILL
+        other = sequence.decode if is_prefill else sequence.prefill
+        if other is None:
+            return self._failed(now, sequence.pair.decode if is_prefill else sequence.pair.prefill)
+        return self._count(now, other, False)  # it is about to be cancelled, and then excused
+
+    def _failed(self, now: float, worker: Worker, *, again: bool = False) -> News:
+        worker.record.count(good=False)
+        return [self._eject(now, worker)] if again else self.consider(now, worker)
+
+    def _eject(self, now: float, worker: Worker) -> WorkerEjected:
+        record, first = worker.record, self._state.bounds.eject_first_seconds
+        if record.whole and now - record.since >= FORGET_SECONDS:
+            record.in_a_row = 0
+        seconds = min(first * 2.0 ** min(record.in_a_row, 32), max(first, LONGEST_SECONDS))
+        record.eject(now, now + seconds)
+        self._ejected.set(record, record.until)
+        return WorkerEjected(worker.key, seconds, record.failed, record.ended)
+
+    def _next_slot(self, slots: int) -> None:
+        fleet = self._state.fleet
+        for key, record in list(fleet.records.items()):
+            record.next_slot(slots)
+            record.absent = 0 if key in fleet.workers else record.absent + slots
+            if record.absent * SLOT_SECONDS > FORGET_SECONDS:
+                del fleet.records[key]
+
+
+def _is_excused(leg: Leg) -> bool:
+    """However it ends: it was cancelled, or its worker shuts down."""
+    return leg.settle_by is not None or (leg.worker.draining and not leg.worker.died)
+
+
+def _is_good(closed: LegClosed) -> bool | None:
+    """Whether it ended well; False: by a failure of its worker's; None: neither."""
+    if closed.outcome in _GOOD:
+        return True
+    if closed.outcome is Outcome.CANCELLED or closed.error is None:  # nobody had asked for it
+        return False
+    return False if isinstance(closed.error, WorkerError) else None

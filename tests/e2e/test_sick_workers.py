@@ -1,0 +1,80 @@
+"""Workers that are there and do not do their work: a whole stack goes on without them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from stacks import Served
+from test_failures import ask, events, first_token, serving, until
+
+STALL, FAILOVER = 1.0, 3.0
+
+
+@pytest.fixture
+def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any]:
+    def start(fault: str, on: str, **changes: Any) -> Any:
+        flags = {
+            "router": (f"--stall-seconds={STALL}", f"--stall-failover-seconds={FAILOVER}"),
+            on: (f"--engine-options=step_ms=5,{fault}",),
+        }
+        return serving(model_path, hook_log, tmp_path / "run", flags=flags, **changes)
+
+    return start
+
+
+def of_router(served: Served, name: str, **labels: str) -> float:
+    return served.metric("router", f"tandem_router_{name}", **labels)
+
+
+@pytest.mark.promise("S5-211")
+async def test_a_prompt_that_waits_for_an_engine_that_stands_is_answered_by_another(
+    serve: Callable[..., Any],
+) -> None:
+    with serve("fault_stall=always", "prefill_worker-0", prefill=2) as served:
+        began = time.monotonic()
+        while not of_router(served, "worker_stalled"):
+            answer = await ask(served)
+            assert answer.status_code == 200, answer.text
+        assert time.monotonic() - began < FAILOVER + 10
+        assert of_router(served, "retries_total") == 1
+        for _ in range(4):
+            assert (await ask(served)).status_code == 200
+        assert of_router(served, "retries_total") == 1, "nothing new went there"
+
+
+@pytest.mark.promise("S5-211")
+async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
+    serve: Callable[..., Any],
+) -> None:
+    with serve("fault_stall=always", "decode_worker-0", decode=2) as served:
+        async with httpx.AsyncClient() as client:
+            while True:  # until one runs there
+                stream = events(client, served, max_tokens=8)
+                await first_token(stream)
+                began = time.monotonic()
+                last = [event async for event in stream][-1]
+                if "error" in last:
+                    break
+        assert last["error"]["code"] == "worker_lost"
+        assert time.monotonic() - began < FAILOVER + 5
+        await until(
+            lambda: of_router(served, "worker_stalled") == 1, within=10, what="it is seen again"
+        )
+        assert (await ask(served)).status_code == 200
+
+
+@pytest.mark.promise("S5-208")
+async def test_a_prefill_worker_whose_kv_comes_damaged_is_ejected_and_nobody_notices(
+    serve: Callable[..., Any],
+) -> None:
+    with serve("fault_corrupt=always", "prefill_worker-0", prefill=2, decode=2) as served:
+        sick = served.stack.components["prefill_worker-0"].launch.address
+        answers = [await ask(served) for _ in range(16)]
+        assert {each.status_code for each in answers} == {200}
+        assert of_router(served, "worker_ejected", worker=sick) == 1
+        assert of_router(served, "retries_total") <= 6
