@@ -59,6 +59,8 @@ class Dice:
     """The share of an output's steps at which an engine breaks it off."""
     slow_cancels: float = 0.0
     """The share of cancels that an engine takes seconds for."""
+    failed_starts: float = 0.0
+    """The share of legs that a router cannot say the start of."""
 
     def fault(self, text: str, excuse: str = "") -> None:
         """A rule is broken. `excuse`: the exception that it would be."""

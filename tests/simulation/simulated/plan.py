@@ -95,6 +95,8 @@ class Plan:
     """The share of an output's steps at which an engine breaks it off."""
     slow_cancels: float = 0.08
     """The share of cancels that an engine takes seconds for."""
+    failed_starts: float = 0.003
+    """The share of legs that a router cannot say the start of."""
     garbles: float = 0.6
     """The share of frames that a worker spoils which is known for it."""
     eject_after: int = EJECT_AFTER

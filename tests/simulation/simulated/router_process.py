@@ -238,7 +238,7 @@ class RouterProcess:
         start = link.start
 
         def failing(action: StartLeg) -> None:
-            if self.dice.odds(0.003):
+            if self.dice.odds(self.dice.failed_starts):
                 self.wire.workers[address].starts.remove(action.leg)
                 raise ValueError("a start that cannot be")
             start(action)

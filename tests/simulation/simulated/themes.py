@@ -194,7 +194,8 @@ def _fail_fast(source: random.Random, plan: Plan) -> None:
     ]
     for request in plan.requests:
         request.at = source.uniform(0.5, 5.0) if source.random() < 0.8 else source.uniform(7.5, 12)
-    plan.breaks_off, plan.most_held = 0.0, 1000
+    plan.breaks_off = plan.failed_starts = 0.0
+    plan.most_held = 1000
     plan.most_failed = 3 if retries else 2 * (3 + 1 + 3) + 3
 
 
@@ -205,7 +206,8 @@ def _stalls(source: random.Random, plan: Plan) -> None:
     plan.workers = [*_alike(prefill, 3, slots=4), *_alike(decode, 3, slots=4)]
     plan.frontends = plan.routers = 1
     plan.stall_seconds = 60.0
-    plan.breaks_off, plan.most_held = 0.0, 1000
+    plan.breaks_off = plan.failed_starts = 0.0
+    plan.most_held = 1000
     plan.bounds = replace(
         plan.bounds,
         max_queue=10_000,

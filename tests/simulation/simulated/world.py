@@ -85,7 +85,7 @@ class World:
         self._listing: dict[str, WorkerSpec] = {}
         self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
         self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
-        self.dice.breaks_off = plan.breaks_off
+        self.dice.breaks_off, self.dice.failed_starts = plan.breaks_off, plan.failed_starts
         self.dice.quirks = {each.address: each.quirk for each in plan.workers}
         self.routers_made = 0
         self._watches_garbage = seed % GARBAGE_SEEDS == 0
