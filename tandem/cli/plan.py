@@ -11,6 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tandem.errors import StartError
+
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
 """Systems give higher ones to outgoing connections, which could take a port before its component
@@ -53,13 +55,17 @@ class Launch:
     flags: tuple[str, ...]
 
 
-def plan(options: StackOptions) -> list[Launch]:
-    """The processes in the order to start them; stop them in reverse: frontend, router, workers."""
+def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
+    """The processes in the order to start them; stop them in reverse: frontend, router, workers.
+
+    `held` keeps their ports, until it is closed, from other stacks that are planned meanwhile.
+    Raises StartError where too few are free.
+    """
     workers = [
         *(f"prefill_worker-{index}" for index in range(options.prefill)),
         *(f"decode_worker-{index}" for index in range(options.decode)),
     ]
-    addresses = iter(_free_addresses(2 * len(workers) + 4))
+    addresses = iter(_free_addresses(2 * len(workers) + 4, held))
     launches = [
         _worker(options, name, address=next(addresses), metrics=next(addresses)) for name in workers
     ]
@@ -140,14 +146,30 @@ def _more(options: StackOptions, *names: str) -> tuple[str, ...]:
     return tuple(flag for name in names for flag in options.flags.get(name, ()))
 
 
-def _free_addresses(count: int) -> list[str]:
-    """Held together while they are picked, so that no two are the same."""
+def _free_addresses(count: int, held: ExitStack) -> list[str]:
     found: list[str] = []
-    with ExitStack() as held:
-        for port in random.sample(PORTS, len(PORTS)):
-            if len(found) == count:
-                break
-            with suppress(OSError):
-                held.enter_context(socket.socket()).bind((HOST, port))
-                found.append(f"{HOST}:{port}")
+    for port in random.sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            break
+        with suppress(OSError):
+            held.enter_context(_bound(port))
+            found.append(f"{HOST}:{port}")
+    if len(found) < count:
+        raise StartError(f"{count} free ports are needed, and {len(found)} are there")
     return found
+
+
+def _bound(port: int) -> socket.socket:
+    """Keeps a port from who looks for a free one, and not from its component: servers set
+    SO_REUSEADDR, and may listen where somebody is bound who has set it too and does not listen.
+
+    Raises OSError where the port is taken.
+    """
+    holder = socket.socket()
+    try:
+        holder.bind((HOST, port))
+    except OSError:
+        holder.close()
+        raise
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return holder

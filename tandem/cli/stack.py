@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +73,7 @@ class Stack:
         self.run_dir = run_dir
         self.components: dict[str, Component] = {}
         self._was_ready = False
+        self._ports = ExitStack()
 
     def __enter__(self) -> Stack:
         try:
@@ -102,7 +104,7 @@ class Stack:
     def start(self) -> None:
         """Start every process; they come up together and find each other."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        for launch in plan(self.options):
+        for launch in plan(self.options, held=self._ports):
             self.components[launch.name] = _spawn(launch, self.run_dir)
 
     def restart(self, name: str) -> Component:
@@ -160,6 +162,7 @@ class Stack:
         for component in self.components.values():
             component.process.wait(timeout=processes.KILL_SECONDS)
         self.components.clear()
+        self._ports.close()
         return killed
 
     def release(self) -> None:
@@ -168,6 +171,7 @@ class Stack:
             # Else Popen would warn when it is collected: the process runs on.
             component.process.returncode = 0
         self.components.clear()
+        self._ports.close()
 
     def _probe(self, component: Component) -> bool:
         # The frontend is asked each time: it speaks for the whole stack.

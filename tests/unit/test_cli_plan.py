@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tandem.cli import options
 from tandem.cli.plan import Launch, StackOptions, plan
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, StartError
+
+
+def planned(options: StackOptions) -> list[Launch]:
+    with ExitStack() as held:
+        return plan(options, held=held)
 
 
 def flags(launch: Launch) -> dict[str, str]:
@@ -17,7 +23,7 @@ def flags(launch: Launch) -> dict[str, str]:
 
 
 def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_workers() -> None:
-    launches = plan(StackOptions(model_path=Path("m"), engine="sim", prefill=2, decode=3))
+    launches = planned(StackOptions(model_path=Path("m"), engine="sim", prefill=2, decode=3))
     by_name = {launch.name: launch for launch in launches}
     assert list(by_name) == [
         *("prefill_worker-0", "prefill_worker-1"),
@@ -42,21 +48,45 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
 def test_no_port_is_given_that_is_taken_or_that_an_outgoing_connection_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    listens = {launch.address for launch in plan(StackOptions(model_path=Path("m"), engine="sim"))}
+    listens = {
+        launch.address for launch in planned(StackOptions(model_path=Path("m"), engine="sim"))
+    }
     ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range")
     first = int(ephemeral.read_text().split()[0]) if ephemeral.exists() else 32768
     assert all(int(address.rpartition(":")[2]) < first for address in listens)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr("tandem.cli.plan.PORTS", [port, *range(20_000, 20_012)])
+        monkeypatch.setattr("tandem.cli.plan.PORTS", range(port - 60, port + 1))
         for _ in range(20):
-            given = plan(StackOptions(model_path=Path("m"), engine="sim"))
+            given = planned(StackOptions(model_path=Path("m"), engine="sim"))
             assert not any(str(port) in each.address + each.metrics for each in given)
 
 
+def test_a_port_is_its_components_alone_until_the_stack_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its component takes seconds to listen, and may be started again: two stacks that are started
+    side by side must not get the same.
+    """
+    with ExitStack() as free:
+        sockets = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+        ports = [each.getsockname()[1] for each in sockets]
+    monkeypatch.setattr("tandem.cli.plan.PORTS", ports)
+    options = StackOptions(model_path=Path("m"), engine="sim")
+    with ExitStack() as held:
+        launches = plan(options, held=held)
+        assert len({each.address for each in launches} | {each.metrics for each in launches}) == 8
+        with ExitStack() as others, pytest.raises(StartError):
+            plan(options, held=others)
+        for _ in range(2):
+            host, _, port = launches[0].address.rpartition(":")
+            socket.create_server((host, int(port))).close()
+    assert planned(options), "they are free again"
+
+
 def test_each_phase_gets_its_own_hook_and_a_fixed_port_is_kept() -> None:
-    launches = plan(
+    launches = planned(
         StackOptions(
             model_path=Path("m"),
             port=8123,
@@ -75,7 +105,7 @@ def test_each_phase_gets_its_own_hook_and_a_fixed_port_is_kept() -> None:
 
 
 def test_more_flags_reach_a_kind_of_component_or_one_process_of_it() -> None:
-    launches = plan(
+    launches = planned(
         StackOptions(
             model_path=Path("m"),
             decode=2,

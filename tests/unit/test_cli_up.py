@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,7 +99,8 @@ def test_the_endpoint_is_told_as_the_environment_has_it_made(
     monkeypatch.setenv("TANDEM_API_KEYS", "a-key")
     monkeypatch.setenv("TANDEM_SERVED_MODEL_NAME", "served")
     stack = Stack(StackOptions(engine="sim", model_path=tmp_path, port=8000), run_dir=tmp_path)
-    frontend = plan(stack.options)[-1]
+    with ExitStack() as held:
+        frontend = plan(stack.options, held=held)[-1]
     here = processes.identify(os.getpid())
     assert here is not None
     component = Component(frontend, cast("Any", None), here, tmp_path / "frontend.log")
