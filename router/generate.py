@@ -47,7 +47,7 @@ def submit(
         raise InvalidRequestError(f"timeout_ms must be at most {limit}", param="timeout_ms")
     task = _complete(request.task)
     data = task.SerializeToString()
-    permissions.check(data)
+    logits_processors = permissions.check(data)
     return events.Submit(
         frontend=frontend,
         first_sequence=FIRST_SEQUENCE,
@@ -57,6 +57,7 @@ def submit(
         task=data,
         prompt_tokens=len(task.prompt_token_ids),
         max_tokens=task.sampling.max_tokens,
+        logits_processors=logits_processors,
         priority=request.priority,
         want_report=task.want_report,
         trace_id=task.trace_id,

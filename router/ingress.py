@@ -44,13 +44,14 @@ def read_submit(
     """
     fault: RequestError | None = None
     voucher: Voucher | None = None
+    logits_processors: frozenset[str] = frozenset()
     try:
         check_names(message.trace_id, message.model)
         if len(message.tokenizer_sha256) > MAX_TOKENIZER_CHARACTERS:
             raise InvalidRequestError("that is no hash of a tokenizer", param="tokenizer_sha256")
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
-        permissions.check(message.task)
+        logits_processors = permissions.check(message.task)
         voucher = of_submit(vouchers, message)
     except RequestError as error:
         fault = error
@@ -62,6 +63,7 @@ def read_submit(
         message,
         max_timeout_seconds=max_timeout_seconds,
         tracing=tracing,
+        logits_processors=logits_processors,
         voucher=voucher,
         fault=fault,
     )

@@ -13,6 +13,7 @@ from tandem.v1 import common_pb2
 
 FORMS = frozenset({"json_schema", "regex", "choice", "ebnf"})
 """Processors behind `response_format` and `guided_...`: all clients may use them."""
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +24,10 @@ class Permissions:
     allow_reports: bool = False
     allow_external_scores: bool = False
 
-    def check(self, task: bytes) -> None:
-        """Raises UnsupportedError for what is not offered, and InvalidRequestError for bytes that
-        are no tandem.v1.Task. Neither the prompt nor arguments are read.
+    def check(self, task: bytes) -> frozenset[str]:
+        """The logits processors that it names. Raises UnsupportedError for what is not offered, and
+        InvalidRequestError for bytes that are no tandem.v1.Task. Neither the prompt nor arguments
+        are read.
         """
         try:
             asked = common_pb2.TaskRequests.FromString(task)
@@ -43,3 +45,5 @@ class Permissions:
                     f"this router lets no logits processor {processor.name[:64]!r} pass",
                     param=f"logits_processors[{place}].name",
                 )
+        names = asked.logits.processors
+        return frozenset([each.name for each in names]) if names else _NONE

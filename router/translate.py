@@ -74,11 +74,13 @@ def submit(
     *,
     max_timeout_seconds: float,
     tracing: bool,
+    logits_processors: frozenset[str] = frozenset(),
     voucher: Voucher | None = None,
     fault: RequestError | None = None,
 ) -> events.Submit:
-    """`tracing`: this router makes spans of the requests that its frontends trace. `voucher`: what
-    it brings, checked. `fault`: why it is to be refused.
+    """`tracing`: this router makes spans of the requests that its frontends trace.
+    `logits_processors`: those that its task names. `voucher`: what it brings, checked. `fault`: why
+    it is to be refused.
     """
     return events.Submit(
         frontend=frontend,
@@ -90,6 +92,7 @@ def submit(
         task=message.task,
         prompt_tokens=message.prompt_tokens,
         max_tokens=message.max_tokens,
+        logits_processors=logits_processors,
         priority=message.priority,
         want_report=message.want_report,
         trace_id=message.trace_id,
@@ -214,4 +217,6 @@ def _served(model: ServedModel) -> router_pb2.ServedModel:
         ready_pairs=model.ready_pairs,
         logits_processors=model.logits_processors,
         waits=model.waits,
+        longest_context=model.longest_context,
+        any_logits_processors=model.any_logits_processors,
     )

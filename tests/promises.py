@@ -763,6 +763,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-221",
+        "Given pairs of two revisions that differ in context length or logits processors, then "
+        "each request runs on one that can run it, and what it waits for keeps no other waiting.",
+        ours=True,
+    ),
+    Promise(
         "S5-208",
         "Given workers that fail far more often than others of their group, then they get nothing "
         "new for a time that grows with repetition, and prove themselves one request at a time; "

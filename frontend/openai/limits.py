@@ -1,4 +1,4 @@
-"""What the served model can take: the smallest limits of its workers."""
+"""What the served model can take: what some pair of its workers can."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from tandem.v1 import router_pb2
 
 
 class Limits:
-    """What the served model's workers can take; the model's own files where they do not say."""
+    """What some pair of the served model can take, and the router finds it; the model's own files
+    where workers do not say.
+    """
 
     def __init__(self, tokenizer: Tokenizer, served: router_pb2.ServedModel) -> None:
-        self.context_length = served.limits.context_length or tokenizer.context_length
+        shortest = served.limits.context_length or tokenizer.context_length
+        self.context_length = max(served.longest_context, shortest)
+        self._shortest_context = shortest
         self.vocabulary = served.limits.vocabulary or tokenizer.vocabulary
-        self.logits_processors = served.logits_processors
+        self.logits_processors = {*served.logits_processors, *served.any_logits_processors}
         self._longest_token = tokenizer.longest_token
 
     def check_text(self, text: str, *, param: str) -> None:
@@ -35,11 +39,14 @@ class Limits:
         self, prompt: Sequence[int], asked: int | None, default: int, *, param: str
     ) -> int:
         """How many tokens may follow. Raises ContextLengthError where what was asked for does not
-        fit.
+        fit. Who did not ask gets no more than every pair can take, so that any can run it, but
+        where the prompt itself needs one that takes more.
         """
         if not prompt:
             raise InvalidRequestError("The prompt must not be empty", param=param)
         context = self.context_length
         if error := token_limits.context_error(len(prompt), asked, context, param=param):
             raise error
+        if len(prompt) < self._shortest_context:
+            context = self._shortest_context
         return asked or min(context - len(prompt), default)

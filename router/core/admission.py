@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from router.core.events import Submit
 from router.core.sequences import Request
 from router.core.state import State
-from router.core.values import Edition, Voucher
+from router.core.values import Edition, Needs, Offer, Voucher
 from tandem.errors import (
     DrainingError,
     InvalidRequestError,
@@ -37,12 +39,10 @@ def refusal(state: State, request: Request) -> TandemError | None:
     waits = mine is not None and mine.served.waits and not submit.half
     if mine is None or not (mine.served.ready_pairs or waits):
         return NoPairError("no matching prefill and decode workers are ready")
-    context = mine.served.context_length
+    if not mine.meeting(request.needs):
+        return _unmet_error(mine.offers, request)
     if submit.half and (error := _half_error(state, request)):
         return error
-    too_long = context_error(submit.prompt_tokens, submit.max_tokens, context)
-    if too_long and submit.prompt_tokens:
-        return too_long
     waiting = len(state.waiting)
     places = state.bounds.max_queue - waiting
     if submit.tenant:
@@ -68,9 +68,9 @@ def edition(state: State, submit: Submit) -> Edition:
     return state.fleet.edition(submit.model, submit.tokenizer_sha256)
 
 
-def parking_error(state: State, edition: Edition) -> TandemError | None:
+def parking_error(state: State, edition: Edition, needs: Needs) -> TandemError | None:
     """Why no worker may run a context-only request of an edition; None: some may."""
-    if state.fleet.parkers(edition):
+    if state.fleet.parkers(edition, needs):
         return None
     return UnsupportedError(
         "context-only requests are not offered: no prefill worker parks KV (SGLang's do not), or"
@@ -103,7 +103,7 @@ def _half_error(state: State, request: Request) -> TandemError | None:
     if submit.n != 1:
         return InvalidRequestError("a request whose phases run apart has one output", param="n")
     if submit.voucher is None:
-        return parking_error(state, request.edition)
+        return parking_error(state, request.edition, request.needs)
     return voucher_error(state, request, submit.voucher)
 
 
@@ -118,8 +118,19 @@ def _free_slots(state: State, request: Request) -> int:
     if submit.voucher is not None:
         return sum(each.free for each in state.fleet.decoders(submit.voucher.kv_peer))
     if submit.context_only:
-        return sum(each.free for each in state.fleet.parkers(request.edition))
-    return state.fleet.free_pairs(request.edition)
+        return sum(each.free for each in state.fleet.parkers(request.edition, request.needs))
+    return state.fleet.free_pairs(request.edition, request.needs)
+
+
+def _unmet_error(offers: Collection[Offer], request: Request) -> TandemError | None:
+    """Why no pair can run a request, whatever its others would do."""
+    submit, names = request.submit, request.needs.logits_processors
+    knowing = [each for each in offers if names <= each.logits_processors]
+    if not knowing:
+        told = ", ".join(sorted(names))
+        return UnsupportedError(f"no pair knows these logits processors: {told:.200}")
+    context = max(each.context_length for each in knowing)
+    return context_error(submit.prompt_tokens, submit.max_tokens, context)
 
 
 def _size_error(submit: Submit, max_fanout_bytes: int) -> TooLargeError | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from router.core.values import Phase, Profile, Voucher
+from router.core.values import Needs, Phase, Profile, Voucher
 from tandem.endings import Outcome
 from tandem.errors import TandemError
 
@@ -34,6 +34,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     """0: not known."""
     max_tokens: int = 0
+    logits_processors: frozenset[str] = frozenset()
+    """Those that its task names."""
     priority: int = 0
     want_report: bool = False
     trace_id: str = ""
@@ -51,6 +53,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """The parked KV that decode alone goes on from."""
     fault: TandemError | None = None
     """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
+
+    @property
+    def needs(self) -> Needs:
+        tokens = self.prompt_tokens + (self.max_tokens or 1) if self.prompt_tokens else 0
+        return Needs(tokens, self.logits_processors)
 
     @property
     def half(self) -> bool:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.record import Record
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
-from router.core.values import Edition, Fingerprint, Phase, Profile, ServedModel, Standing
+from router.core.values import (
+    Edition,
+    Fingerprint,
+    Needs,
+    Offer,
+    Phase,
+    Profile,
+    ServedModel,
+    Standing,
+)
 from router.policies import Policy
 
 PolicyFactory = Callable[[], Policy]
 _KEY = attrgetter("key")
 _WHOLE = Standing.WHOLE
+NOTHING = Needs()
 MOST_CANDIDATES = 4
 """Told of each choice; more would cost each request."""
 
@@ -126,6 +136,15 @@ class Group:
         self.prefill: list[Worker] = []
         self.decode: list[Worker] = []
         self.policy = policy
+        self.offer = Offer(0, frozenset())
+
+    def note_offer(self) -> None:
+        """Say what its workers can take, now that they are these."""
+        profiles = [each.profile for each in (*self.prefill, *self.decode)]
+        self.offer = Offer(
+            min(each.context_length for each in profiles),
+            frozenset.intersection(*(each.logits_processors for each in profiles)),
+        )
 
     def pairs(self) -> int:
         return len(self.prefill) * len(self.decode)
@@ -143,17 +162,36 @@ class EditionFleet:
         self.groups: dict[Fingerprint, Group] = {}
         self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
         self.pairless_since: float | None = None
+        self.offers: frozenset[Offer] = frozenset()
+        """Of its pairs, or of those that it had last."""
+        self.offered_since: float | None = None
+        """When they became these; None: they have never been others."""
 
     def serve(self, now: float) -> None:
         """Say what frontends are to know, now that the groups are as they are. Without a pair it is
         what they knew, and requests wait for another.
         """
-        if served := _served(self.edition, self.groups.values()):
-            self.served, self.pairless_since = served, None
+        paired = [group for group in self.groups.values() if group.pairs()]
+        if paired:
+            self.served, self.pairless_since = _served(self.edition, paired), None
+            offers = frozenset(group.offer for group in paired)
+            if self.offers and offers != self.offers:
+                self.offered_since = now
+            self.offers = offers
         elif self.pairless_since is None:
             had_pairs = self.served.ready_pairs > 0
             self.served = replace(self.served, ready_pairs=0, waits=had_pairs)
             self.pairless_since = now
+
+    def meeting(self, needs: Needs) -> frozenset[Offer]:
+        """Those of its offers that a request can be run by."""
+        return frozenset([each for each in self.offers if each.meets(needs)])
+
+    def unmet_since(self, needs: Needs) -> float | None:
+        """Since when no pair can run what needs that, at the earliest; None: some can."""
+        if self.pairless_since is not None or self.meeting(needs):
+            return self.pairless_since
+        return self.offered_since
 
 
 class Fleet:
@@ -231,6 +269,8 @@ class Fleet:
                 for print_, group in mine.groups.items()
                 if group.prefill or group.decode
             }
+            for group in mine.groups.values():
+                group.note_offer()
             mine.serve(now)
         return forgiven
 
@@ -245,21 +285,23 @@ class Fleet:
                 waits = now - since < memory_seconds and edition.model not in paired
                 mine.served = replace(mine.served, waits=waits)
 
-    def free_pairs(self, edition: Edition) -> int:
-        """Sequences of an edition that could start now."""
+    def free_pairs(self, edition: Edition, needs: Needs = NOTHING) -> int:
+        """Sequences of an edition, with such needs, that could start now."""
         return sum(
             min(_free_slots(group.prefill), _free_slots(group.decode))
-            for group in self.editions[edition].groups.values()
+            for group in self._groups(edition, needs)
         )
 
-    def has_pair(self, edition: Edition, *, other_than: Pair | None) -> bool:
-        """Whether a pair takes work, busy or not, beside the given one."""
+    def has_pair(self, edition: Edition, needs: Needs, *, other_than: Pair | None) -> bool:
+        """Whether a pair that can run it takes work, busy or not, beside the given one."""
         return any(
             group.pairs() > (other_than is not None and group.holds(other_than))
-            for group in self.editions[edition].groups.values()
+            for group in self._groups(edition, needs)
         )
 
-    def pick(self, edition: Edition, *, other_than: Pair | None) -> tuple[Pick, Pick] | None:
+    def pick(
+        self, edition: Edition, needs: Needs, *, other_than: Pair | None
+    ) -> tuple[Pick, Pick] | None:
         """A pair with a free slot on both sides, by the policies; None where there is none.
 
         `other_than` is never picked, and neither of its workers where others are free. Workers that
@@ -267,7 +309,7 @@ class Fleet:
         """
         decodes_of: dict[str, tuple[Group, list[Worker]]] = {}
         prefills: list[Worker] = []
-        for group in self.editions[edition].groups.values():
+        for group in self._groups(edition, needs):
             decodes = [each for each in group.decode if each.free]
             if not decodes:
                 continue
@@ -287,13 +329,15 @@ class Fleet:
         avoided = None if other_than is None else other_than.decode
         return prefill, _choose(group.policy, _preferred(decodes, avoided))
 
-    def parkers(self, edition: Edition, *, other_than: Collection[str] = ()) -> list[Worker]:
+    def parkers(
+        self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()
+    ) -> list[Worker]:
         """Prefill workers of an edition that may run a context-only request: not where it would
         show what nobody has judged, and none of those keys.
         """
         return [
             worker
-            for group in self.editions[edition].groups.values()
+            for group in self._groups(edition, needs)
             for worker in group.prefill
             if worker.profile.parks
             and worker.key not in other_than
@@ -301,9 +345,11 @@ class Fleet:
             and _judges_enough(worker, group.decode)
         ]
 
-    def pick_parker(self, edition: Edition, *, other_than: Collection[str] = ()) -> Pick | None:
+    def pick_parker(
+        self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()
+    ) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
-        parkers = self.parkers(edition, other_than=other_than)
+        parkers = self.parkers(edition, needs, other_than=other_than)
         free = sorted((each for each in parkers if each.free), key=_KEY)
         return _choose(self.editions[edition].policy, _preferred(free, None)) if free else None
 
@@ -361,6 +407,12 @@ class Fleet:
             return difference_text(worker, other, name)
         return ""
 
+    def _groups(self, edition: Edition, needs: Needs) -> Iterator[Group]:
+        """Those whose workers can run what needs that."""
+        for group in self.editions[edition].groups.values():
+            if group.offer.meets(needs):
+                yield group
+
     def _group_of(self, kv_peer: str) -> Group | None:
         keeper = self.keeper(kv_peer)
         return None if keeper is None else self._known_group(keeper.profile.fingerprint)
@@ -380,21 +432,21 @@ class Fleet:
         return group
 
 
-def _served(edition: Edition, groups: Iterable[Group]) -> ServedModel | None:
-    """What frontends are told of an edition that has a pair; None: it has none."""
-    ready = [group for group in groups if group.pairs()]
-    profiles = [each.profile for group in ready for each in (*group.prefill, *group.decode)]
-    if not profiles:
-        return None
-    names = frozenset.intersection(*(each.logits_processors for each in profiles))
+def _served(edition: Edition, paired: Collection[Group]) -> ServedModel:
+    """What frontends are told of an edition with groups that have a pair."""
+    profiles = [each.profile for group in paired for each in (*group.prefill, *group.decode)]
+    contexts = [group.offer.context_length for group in paired]
+    names = [group.offer.logits_processors for group in paired]
     return ServedModel(
         name=edition.model,
         tokenizer_sha256=edition.tokenizer_sha256,
         max_sequences=min(each.max_sequences for each in profiles),
-        context_length=min(each.context_length for each in profiles),
+        context_length=min(contexts),
+        longest_context=max(contexts),
         vocabulary=min(each.vocabulary for each in profiles),
-        ready_pairs=sum(group.pairs() for group in ready),
-        logits_processors=tuple(sorted(names)),
+        ready_pairs=sum(group.pairs() for group in paired),
+        logits_processors=tuple(sorted(frozenset.intersection(*names))),
+        any_logits_processors=tuple(sorted(frozenset.union(*names))),
     )
 
 

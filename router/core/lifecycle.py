@@ -268,7 +268,9 @@ class Lifecycle:
             repeatable
             and request.submit.context_only
             and isinstance(error, ParkingFullError)
-            and self._state.fleet.parkers(request.edition, other_than=sequence.no_room_at)
+            and self._state.fleet.parkers(
+                request.edition, request.needs, other_than=sequence.no_room_at
+            )
         ):
             self._state.counts.requeued += 1
             sequence.failure = error
@@ -277,7 +279,7 @@ class Lifecycle:
             repeatable
             and not request.submit.half
             and sequence.retries < self._state.bounds.max_retries
-            and self._state.fleet.has_pair(request.edition, other_than=sequence.pair)
+            and self._state.fleet.has_pair(request.edition, request.needs, other_than=sequence.pair)
         ):
             sequence.retries += 1
             self._state.counts.retries += 1

@@ -18,7 +18,7 @@ from router.core.lifecycle import Lifecycle
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
-from router.core.values import Bounds, Edition, ServedModel
+from router.core.values import Bounds, Edition, Offer, ServedModel
 from router.core.waiting import Queue
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -340,11 +340,14 @@ class Core:
         self._tell_served()
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
-            pairless = self.state.fleet.editions[queue.edition].pairless_since
-            if pairless is None:
+            mine = self.state.fleet.editions[queue.edition]
+            if mine.pairless_since is None and mine.offered_since is None:
                 continue
             for sequence in queue.all():
-                since = max(pairless, sequence.queued_at)
+                unmet = mine.unmet_since(sequence.request.needs)
+                if unmet is None:
+                    continue
+                since = max(unmet, sequence.queued_at)
                 if self._lifecycle.now - since >= wait:
                     error = NoPairError(f"no pair of workers has come within {wait:g} seconds")
                     self._lifecycle.end(sequence, error=error)
@@ -373,36 +376,41 @@ class Core:
             self._start_pairs(queue)
 
     def _start_pairs(self, queue: Queue) -> None:
-        """A retry that only the pair it avoids has a place for lets the others pass, and keeps its
-        turn.
+        """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
+        keeps its turn.
         """
         fleet, edition = self.state.fleet, queue.edition
-        only_free: Pair | None = None
-        while sequence := queue.head(passing=only_free):
-            avoided = sequence.avoided
+        mine = fleet.editions[edition]
+        stuck: set[tuple[Pair | None, frozenset[Offer]]] = set()
+
+        def is_stuck(each: Sequence) -> bool:
+            return (each.avoided, mine.meeting(each.request.needs)) in stuck
+
+        while sequence := queue.head(is_stuck if stuck else None):
+            avoided, needs = sequence.avoided, sequence.request.needs
             if sequence.request.submit.context_only:
                 if not self._start_prefill(sequence, edition):
                     break
-            elif picked := fleet.pick(edition, other_than=avoided):
+            elif picked := fleet.pick(edition, needs, other_than=avoided):
                 self._lifecycle.start(sequence, *picked)
-            elif avoided and not fleet.has_pair(edition, other_than=avoided):
+            elif avoided and not fleet.has_pair(edition, needs, other_than=avoided):
                 # No other pair is left.
                 self._lifecycle.end(sequence, error=sequence.failure)
             elif fleet.free_pairs(edition):
-                only_free = avoided
+                stuck.add((avoided, mine.meeting(needs)))
             else:
                 break
 
     def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
         """Whether a context-only sequence has left the queue."""
-        fleet, full = self.state.fleet, sequence.no_room_at
-        if picked := fleet.pick_parker(edition, other_than=full):
+        fleet, full, needs = self.state.fleet, sequence.no_room_at, sequence.request.needs
+        if picked := fleet.pick_parker(edition, needs, other_than=full):
             self._lifecycle.start_prefill(sequence, picked)
-        elif fleet.parkers(edition, other_than=full):
+        elif fleet.parkers(edition, needs, other_than=full):
             return False
         else:
-            error = sequence.failure if full else admission.parking_error(self.state, edition)
-            self._lifecycle.end(sequence, error=error)
+            no_parker = admission.parking_error(self.state, edition, needs)
+            self._lifecycle.end(sequence, error=sequence.failure if full else no_parker)
         return True
 
     def _start_decodes(self, queue: Queue) -> None:

@@ -18,7 +18,7 @@ from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair, Worker
 from router.core.story import Choice, Moment, MomentName
-from router.core.values import Edition, Phase
+from router.core.values import Edition, Needs, Phase
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 
@@ -61,6 +61,10 @@ class Request:
     """How the first sequence ended that did not finish; where all did, this."""
     deaths: int = 0
     """Workers that may have died of it: see suspicion.py."""
+    needs: Needs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.needs = self.submit.needs
 
     @property
     def started(self) -> bool:

@@ -107,6 +107,27 @@ class Voucher(NamedTuple):
     first_logprobs: tuple[float, ...] = ()
 
 
+class Needs(NamedTuple):
+    """What a request asks of the workers that run it, beside its edition."""
+
+    tokens: int = 0
+    """Of prompt and completion together; 0: not known."""
+    logits_processors: frozenset[str] = frozenset()
+
+
+class Offer(NamedTuple):
+    """What every worker of a group can take."""
+
+    context_length: int
+    logits_processors: frozenset[str]
+
+    def meets(self, needs: Needs) -> bool:
+        return (
+            needs.tokens <= self.context_length
+            and needs.logits_processors <= self.logits_processors
+        )
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ServedModel:
     """What frontends learn of one edition: see tandem.v1.ServedModel."""
@@ -115,9 +136,11 @@ class ServedModel:
     tokenizer_sha256: str = ""
     max_sequences: int = 0
     context_length: int = 0
+    longest_context: int = 0
     vocabulary: int = 0
     ready_pairs: int = 0
     logits_processors: tuple[str, ...] = ()
+    any_logits_processors: tuple[str, ...] = ()
     waits: bool = False
     """It has no pair now, had one lately, and requests wait for the next."""
 

@@ -11,10 +11,9 @@ Vin and Cheng, 1996) with costs that are known only afterwards.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from router.core.fleet import Pair
 from router.core.sequences import Request, Sequence
 from router.core.values import Edition
 
@@ -97,12 +96,12 @@ class Queue:
         account.running -= 1
         self._rest(submit.tenant, account)
 
-    def head(self, passing: Pair | None = None) -> Sequence | None:
-        """Who is next, but for the sequences that avoid the pair `passing`."""
+    def head(self, passed: Callable[[Sequence], bool] | None = None) -> Sequence | None:
+        """Who is next, but for sequences that are passed."""
         best, turn = None, (0, 0.0, 0)
         for account in self.waiting.values():
             for each in account.line:
-                if passing is None or each.avoided != passing:
+                if passed is None or not passed(each):
                     priority, arrival = each.rank
                     mine = priority, account.share, arrival
                     if best is None or mine < turn:

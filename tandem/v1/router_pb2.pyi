@@ -291,19 +291,27 @@ class ServedModel(_message.Message):
     READY_PAIRS_FIELD_NUMBER: _builtins.int
     LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    LONGEST_CONTEXT_FIELD_NUMBER: _builtins.int
+    ANY_LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
     """matching prefill and decode workers that take work now; 0: not servable"""
     waits: _builtins.bool
     """no pair now: a request waits for one; the rest is as it was"""
+    longest_context: _builtins.int
+    """the largest context length of its pairs: some can take so much; 0: not said"""
     @_builtins.property
     def limits(self) -> _worker_pb2.Limits:
-        """the smallest of its pairs"""
+        """the smallest of its pairs: every one can take so much"""
 
     @_builtins.property
     def logits_processors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """known to both phases"""
+        """known to both phases of every pair"""
+
+    @_builtins.property
+    def any_logits_processors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """known to both phases of some pair"""
 
     def __init__(
         self,
@@ -314,10 +322,12 @@ class ServedModel(_message.Message):
         ready_pairs: _builtins.int = ...,
         logits_processors: _abc.Iterable[_builtins.str] | None = ...,
         waits: _builtins.bool = ...,
+        longest_context: _builtins.int = ...,
+        any_logits_processors: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "logits_processors", b"logits_processors", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_logits_processors", b"any_logits_processors", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

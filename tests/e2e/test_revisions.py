@@ -58,6 +58,39 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.promise("S5-221")
+def test_two_context_lengths_are_served_side_by_side(model_path: Path, tmp_path: Path) -> None:
+    """A rollout that makes the context shorter: what is long goes on being answered while workers
+    of the old revision are there, though most pairs are new.
+    """
+    components = {"prefill_worker-0": 300, "decode_worker-0": 300}
+    components |= {"prefill_worker-1": 100, "decode_worker-1": 100, "decode_worker-2": 100}
+    flags = {}
+    for name, context in components.items():
+        path = tmp_path / f"{name}.yaml"
+        settings = f"engine_options: {{context_length: {context}}}"
+        path.write_text(f"deployment_revision: of {context}\n{settings}\n")
+        flags[name] = (f"--config={path}",)
+    both = options(
+        "sim", model_path, prefill=2, decode=3, hook_prefill="", hook_decode="", flags=flags
+    )
+    with Stack(both, run_dir=tmp_path) as stack:
+        rollout = Rollout(stack, tmp_path)
+        until(rollout.ready(*components, "router", "frontend"))
+        until(lambda: rollout.metric("router", "tandem_router_ready_pairs") == 3)
+        client = Client(stack.url)
+        body = {"model": MODEL, "prompt": "The for statement", "ignore_eos": True}
+        for _ in range(6):
+            usage = client.post("/v1/completions", body | {"max_tokens": 150})["usage"]
+            assert usage["completion_tokens"] == 150
+        legs = "tandem_worker_legs_total"
+        assert rollout.metric("decode_worker-0", legs, outcome="finished") == 6
+        for _ in range(6):
+            client.post("/v1/completions", body | {"max_tokens": 8})
+        new = [rollout.metric(f"decode_worker-{each}", legs) for each in (1, 2)]
+        assert sum(new) >= 1, "what is short goes to any"
+
+
 @pytest.fixture
 def rollout(model_path: Path, tmp_path: Path) -> Iterator[Rollout]:
     revisions = {PREFILL: "one", OLD: "one", NEW: "two"}

@@ -111,7 +111,20 @@ def test_what_is_not_allowed_does_not_pass(asked: bytes, allowed: dict[str, Any]
 
 
 def test_forms_of_answers_need_no_leave() -> None:
-    Permissions().check(_task(*FORMS))
+    assert Permissions().check(_task(*FORMS)) == FORMS
+
+
+@pytest.mark.promise("S5-221")
+@pytest.mark.parametrize("names", [(), ("steer", "regex")])
+def test_the_core_is_told_which_logits_processors_a_task_names(names: tuple[str, ...]) -> None:
+    read = read_submit(
+        1,
+        _submit(task=_task(*names)),
+        permissions=Permissions(client_logits_processors=("steer",)),
+        max_timeout_seconds=60.0,
+        tracing=False,
+    )
+    assert read.needs.logits_processors == frozenset(names)
 
 
 def test_a_refusal_quotes_little_of_a_name() -> None:

@@ -193,7 +193,7 @@ def submission(request: Request, tokenizer: int) -> Submission:
         model=request.model,
         tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
         prompts=[
-            Prompt.of([request.number + 1, prompt, tokenizer, 7], max_tokens=16)
+            Prompt.of([request.number + 1, prompt, tokenizer, 7], max_tokens=request.max_tokens)
             for prompt in range(request.prompts)
         ],
         n=request.n,

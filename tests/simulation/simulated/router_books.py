@@ -16,6 +16,9 @@ Key = tuple[int, int]
 """A frontend and its number of a sequence."""
 Make = tuple[str, str]
 """A model, and the tokenizer that its prompts' token ids are of."""
+OfferBook = tuple[int, frozenset[str]]
+"""What a group can do, or a request wants: a context's length, and logits processors."""
+NOTHING: OfferBook = (0, frozenset())
 Line = tuple[Make, bool]
 """Who waits for the same slots: what it is of, and whether it needs decode alone."""
 
@@ -97,6 +100,13 @@ class RequestBook:
         return submit.frontend, submit.trace_id or submit.first_sequence
 
     @property
+    def wanted(self) -> OfferBook:
+        """What its workers must be able to do. Where nobody knows its prompt, of any length."""
+        submit = self.submit
+        tokens = submit.prompt_tokens + submit.max_tokens if submit.prompt_tokens else 0
+        return tokens, submit.logits_processors
+
+    @property
     def line(self) -> Line:
         return self.make, self.submit.voucher is not None
 
@@ -141,6 +151,17 @@ class SequenceBook:
         return [leg for leg in (self.prefill, self.decode) if leg is not None]
 
 
+def offer_of(group: tuple[list[WorkerBook], list[WorkerBook]]) -> OfferBook:
+    """What each of its workers can do."""
+    profiles = [each.profile for each in (*group[0], *group[1])]
+    names = frozenset.intersection(*(each.logits_processors for each in profiles))
+    return min(each.context_length for each in profiles), names
+
+
+def meets(offer: OfferBook, wanted: OfferBook) -> bool:
+    return wanted[0] <= offer[0] and wanted[1] <= offer[1]
+
+
 class Books:
     """The fleet, the queue and the legs."""
 
@@ -151,8 +172,12 @@ class Books:
         """Seen since the start."""
         self.pairless: dict[Make, float] = {}
         """Those without a pair, and since when."""
-        self.contexts: dict[Make, int] = {}
-        """The smallest context of those that have a pair, or had the last a while ago."""
+        self.offers: dict[Make, frozenset[OfferBook]] = {}
+        """Of the groups that have a pair, or had the last a while ago."""
+        self.offered: dict[Make, frozenset[OfferBook]] = {}
+        """Likewise, however long ago."""
+        self.offered_since: dict[Make, float] = {}
+        """When they became others than before."""
         self.requests: dict[Key, RequestBook] = {}
         self.sequences: dict[Key, SequenceBook] = {}
         self.legs: dict[int, LegBook] = {}
@@ -171,38 +196,42 @@ class Books:
             mine = [each for each in self.makes if each[0] == submit.model]
             if mine:
                 order = sorted(mine)
-                return max(order, key=lambda each: (self.pairs(each), each in self.contexts))
+                return max(order, key=lambda each: (self.pairs(each), each in self.offers))
         return submit.model, submit.tokenizer_sha256
 
-    def groups(self, make: Make) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
-        """The prefill and the decode workers of each fingerprint that take work."""
+    def groups(
+        self, make: Make, wanted: OfferBook = NOTHING
+    ) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
+        """The prefill and the decode workers of each fingerprint that take work, where all of them
+        can do what is wanted.
+        """
         found: dict[object, tuple[list[WorkerBook], list[WorkerBook]]] = {}
         for worker in self.workers.values():
             if make_of(worker.profile) == make and worker.takes:
                 group = found.setdefault(worker.profile.fingerprint, ([], []))
                 group[worker.profile.phase is Phase.DECODE].append(worker)
-        yield from found.values()
+        yield from (group for group in found.values() if meets(offer_of(group), wanted))
 
     def pairs(self, make: Make) -> int:
         return sum(len(prefill) * len(decode) for prefill, decode in self.groups(make))
 
-    def free_pairs(self, make: Make) -> int:
+    def free_pairs(self, request: RequestBook) -> int:
         return sum(
             min(sum(each.free for each in prefill), sum(each.free for each in decode))
-            for prefill, decode in self.groups(make)
+            for prefill, decode in self.groups(request.make, request.wanted)
         )
 
-    def has_pair(self, make: Make, other_than: PairBook | None) -> bool:
+    def has_pair(self, request: RequestBook, other_than: PairBook | None) -> bool:
         return any(
             (first, second) != other_than
-            for prefill, decode in self.groups(make)
+            for prefill, decode in self.groups(request.make, request.wanted)
             for first in prefill
             for second in decode
         )
 
-    def startable(self, make: Make, avoided: PairBook | None) -> PairBook | None:
+    def startable(self, make: Make, wanted: OfferBook, avoided: PairBook | None) -> PairBook | None:
         """A pair with a free slot on both sides that a sequence may have."""
-        for prefill, decode in self.groups(make):
+        for prefill, decode in self.groups(make, wanted):
             for first in prefill:
                 if first.free:
                     for second in decode:
@@ -210,11 +239,11 @@ class Books:
                             return first, second
         return None
 
-    def parkers(self, make: Make) -> list[WorkerBook]:
+    def parkers(self, request: RequestBook) -> list[WorkerBook]:
         """Prefill workers that may run a context-only request, if they have room to park it."""
         return [
             worker
-            for prefill, decode in self.groups(make)
+            for prefill, decode in self.groups(request.make, request.wanted)
             for worker in prefill
             if worker.profile.parks
             and decode
@@ -265,19 +294,24 @@ class Books:
         for make in self.makes:
             if self.pairs(make):
                 self.pairless.pop(make, None)
-                self.contexts[make] = min(
-                    each.profile.context_length
-                    for group in self.groups(make)
-                    if group[0] and group[1]
-                    for each in (*group[0], *group[1])
-                )
+                offers = frozenset(offer_of(each) for each in self.groups(make) if all(each))
+                if self.offered.get(make, offers) != offers:
+                    self.offered_since[make] = now
+                self.offers[make] = self.offered[make] = offers
             else:
                 self.pairless.setdefault(make, now)
         self.forget(now, memory)
+
+    def unmet_since(self, request: RequestBook) -> float | None:
+        """Since when no pair that takes work can run it, at the earliest; None: one can."""
+        make = request.make
+        if make in self.pairless or any(all(each) for each in self.groups(make, request.wanted)):
+            return self.pairless.get(make)
+        return self.offered_since.get(make)
 
     def forget(self, now: float, memory: float) -> None:
         """Nobody waits for what had no pair for so long, nor for what others have taken over."""
         for make, since in self.pairless.items():
             others = any(self.pairs(each) for each in self.makes if each[0] == make[0])
             if others or now - since >= memory:
-                self.contexts.pop(make, None)
+                self.offers.pop(make, None)

@@ -9,7 +9,7 @@ given, then by arrival, to a pair that may have them; and nothing that could sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from router.core import actions, events
@@ -232,16 +232,15 @@ class RouterRules:
             return TooLargeError.code
         if books.makes and submit.model not in {model for model, _ in books.makes}:
             return UnknownModelError.code
-        waits = request.make in books.contexts and not submit.half
+        waits = request.make in books.offers and not submit.half
         if not (books.pairs(request.make) or waits):
             return NoPairError.code
+        if code := self._unmet_refusal(request):
+            return code
         if submit.half and submit.n != 1:
             return InvalidRequestError.code
         if submit.half and (code := self._half_refusal(request)):
             return code
-        context = books.contexts[request.make]
-        if submit.prompt_tokens and submit.prompt_tokens + submit.max_tokens > context:
-            return ContextLengthError.code
         starts = self._starts_at_once(request)
         waiting = [each.request.submit.tenant for each in books.waiting()]
         mine = waiting.count(submit.tenant) if submit.tenant else 0
@@ -252,11 +251,18 @@ class RouterRules:
         tasks = sum(len(each.submit.task) for each in kept)
         return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
 
+    def _unmet_refusal(self, request: RequestBook) -> str | None:
+        tokens, names = request.wanted
+        knowing = [context for context, known in self.books.offers[request.make] if names <= known]
+        if not knowing:
+            return UnsupportedError.code
+        return ContextLengthError.code if tokens > max(knowing) else None
+
     def _half_refusal(self, request: RequestBook) -> str | None:
         """Why a request of one phase cannot run, as the fleet is."""
         books, voucher = self.books, request.submit.voucher
         if voucher is None:
-            return None if books.parkers(request.make) else UnsupportedError.code
+            return None if books.parkers(request) else UnsupportedError.code
         rooms = {leg.room for leg in books.legs.values()}
         keeper = books.keeper(voucher.kv_peer)
         known = keeper is not None and make_of(keeper.profile) == request.make
@@ -288,8 +294,8 @@ class RouterRules:
         if submit.voucher is not None:
             return sum(each.free for each in self.books.decoders(submit.voucher.kv_peer))
         if submit.context_only:
-            return sum(each.free for each in self.books.parkers(request.make))
-        return self.books.free_pairs(request.make)
+            return sum(each.free for each in self.books.parkers(request))
+        return self.books.free_pairs(request)
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.books.requests.get((event.frontend, event.first_sequence))
@@ -553,7 +559,6 @@ class RouterRules:
     def _failed(self, sequence: SequenceBook, closed: events.LegClosed) -> None:
         error = closed.error or WorkerError("no reason")
         repeatable = closed.retryable and not sequence.shown
-        make = sequence.request.make
         if repeatable and sequence.request.deaths >= 2:
             drained = isinstance(error, DrainingError)
             self._end(sequence, WorkerLostError.code if drained else error.code)
@@ -568,7 +573,7 @@ class RouterRules:
             repeatable
             and not sequence.request.submit.half
             and sequence.retries < self.bounds.max_retries
-            and self.books.has_pair(make, sequence.pair)
+            and self.books.has_pair(sequence.request, sequence.pair)
         ):
             sequence.retries += 1
             sequence.avoided = sequence.pair
@@ -580,7 +585,7 @@ class RouterRules:
     def _may_park(self, sequence: SequenceBook) -> list[WorkerBook]:
         """Who may run a context-only sequence, and has not said that it has no room."""
         request = sequence.request
-        parkers = self.books.parkers(request.make) if request.submit.context_only else []
+        parkers = self.books.parkers(request) if request.submit.context_only else []
         return [each for each in parkers if each.key not in sequence.full]
 
     def _again(self, sequence: SequenceBook) -> None:
@@ -599,11 +604,11 @@ class RouterRules:
 
     def _tick(self, event: events.Tick) -> None:
         self.books.forget(self.now, self.bounds.pair_memory_seconds)
-        for make, pairless in self.books.pairless.items():
-            for sequence in self.books.waiting():
-                since = max(pairless, sequence.waits_since)
-                overdue = self.now - since >= self.bounds.pair_wait_seconds
-                if sequence.request.make == make and overdue:
+        for sequence in self.books.waiting():
+            unmet = self.books.unmet_since(sequence.request)
+            if unmet is not None:
+                since = max(unmet, sequence.waits_since)
+                if self.now - since >= self.bounds.pair_wait_seconds:
                     self._end(sequence, NoPairError.code)
 
     def _drain(self, event: events.Drain) -> None:
@@ -679,10 +684,9 @@ class RouterRules:
 
     def _hopeless(self, sequence: SequenceBook) -> bool:
         """It waits for another pair than the one that failed, and there is none."""
-        make = sequence.request.make
         avoided = sequence.avoided
         waits = sequence.stage == "waiting" and avoided is not None
-        return waits and not self.books.has_pair(make, avoided)
+        return waits and not self.books.has_pair(sequence.request, avoided)
 
     def _judge_start_leg(self, action: actions.StartLeg) -> None:
         worker = self.books.workers.get(action.worker)
@@ -789,13 +793,22 @@ class RouterRules:
         mine = turn(sequence)
         for other in self.books.waiting(sequence.request.line):
             passed = other.avoided == pair if pair else other.avoided is not None
+            passed = passed or (pair is not None and not self._can_run(pair, other))
             if other is not sequence and turn(other) < mine and not passed:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
+
+    def _groups_for(
+        self, sequence: SequenceBook
+    ) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
+        return self.books.groups(sequence.request.make, sequence.request.wanted)
+
+    def _can_run(self, pair: PairBook, sequence: SequenceBook) -> bool:
+        return any(pair[0] in prefill for prefill, _ in self._groups_for(sequence))
 
     def _preferred_prefill(self, sequence: SequenceBook) -> list[WorkerBook]:
         avoided = sequence.avoided
         found = []
-        for prefills, decodes in self.books.groups(sequence.request.make):
+        for prefills, decodes in self._groups_for(sequence):
             free = [each for each in decodes if each.free]
             for worker in prefills:
                 alone = avoided is not None and (worker, free) == (avoided[0], [avoided[1]])
@@ -805,7 +818,7 @@ class RouterRules:
 
     def _preferred_decode(self, sequence: SequenceBook, prefill: WorkerBook) -> list[WorkerBook]:
         avoided = sequence.avoided
-        for prefills, decodes in self.books.groups(sequence.request.make):
+        for prefills, decodes in self._groups_for(sequence):
             if prefill in prefills:
                 free = [each for each in decodes if each.free]
                 if avoided is not None and prefill is avoided[0]:
@@ -952,7 +965,8 @@ class RouterRules:
         """A free slot and a sequence that may have it never stand side by side."""
         asked = set()
         for sequence in self._waiting_for_pairs():
-            wanted = sequence.request.make, sequence.avoided
+            request = sequence.request
+            wanted = request.make, request.wanted, sequence.avoided
             if wanted in asked:
                 continue
             asked.add(wanted)

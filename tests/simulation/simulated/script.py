@@ -135,6 +135,8 @@ class Request:
     """The position whose token is its stop string."""
     seed: int
     judged: Judged
+    max_tokens: int = 16
+    """No output is as long; some workers take no request that may be long."""
     poison: Literal["", "worker", "engine"] = ""
     """What it ends wherever it begins: the process at once, or its engine."""
     poisons: Literal["prefill", "decode"] = "decode"

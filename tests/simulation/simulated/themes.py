@@ -16,7 +16,7 @@ from router.core.values import Phase
 from simulated.script import LONG, RUNS
 
 if TYPE_CHECKING:
-    from simulated.plan import Plan
+    from simulated.plan import Happening, Plan
     from simulated.worker_process import WorkerSpec
 
 BURST = 1.0
@@ -225,6 +225,26 @@ def _stalls(source: random.Random, plan: Plan) -> None:
     plan.most_failed = 4
 
 
+def _revisions(source: random.Random, plan: Plan) -> None:
+    """Workers of two revisions, one of which takes no request that may be long. Where there are
+    faults, one of them may lose all its pairs while such a request waits.
+    """
+    prefill, decode = _one_pair(plan)
+    plan.workers = [
+        replace(each, address=f"{each.phase.value}-{revision}-{number}:1", revision=revision)
+        for revision, context in (("short", 24), ("long", 4096))
+        for spec in (prefill, decode)
+        for number, each in enumerate(_alike(replace(spec, context=context), 2, slots=1))
+    ]
+    plan.happenings += [(BURST + source.uniform(0.0, 2.0), "roll_worker")]
+    if plan.faulty:
+        happening: Happening = source.choice(("crash_phase", "crash_worker", "roll_model"))
+        plan.happenings += [(BURST + source.uniform(0.0, 0.3), happening)]
+    for request in plan.requests:
+        request.at = BURST + source.choice((0.0, 0.0, 0.2, 1.0))
+        request.max_tokens = source.choice((16, 40))
+
+
 def _scores(source: random.Random, plan: Plan) -> None:
     """Many outputs end at once, with more scores than leave in one small frame."""
     plan.small_messages, plan.window, plan.delays = True, 0, SLOW
@@ -235,7 +255,7 @@ def _scores(source: random.Random, plan: Plan) -> None:
 
 
 Theme = Callable[[random.Random, "Plan"], None]
-GRACEFUL: tuple[Theme, ...] = (_calm_hand_over, _scores)
+GRACEFUL: tuple[Theme, ...] = (_calm_hand_over, _revisions, _scores)
 FAULTY: tuple[Theme, ...] = (
     _calm_hand_over,
     _garbling,
@@ -253,4 +273,6 @@ FAULTY: tuple[Theme, ...] = (
     _regenerations,
     _fail_fast,
     _stalls,
+    _revisions,
+    _revisions,
 )

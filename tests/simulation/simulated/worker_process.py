@@ -64,6 +64,7 @@ class WorkerSpec:
     tokenizer: int = FIRST_TOKENIZER
     listed_as: Phase | None = None
     """None: as what it is."""
+    context: int = 4096
 
 
 def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
@@ -81,7 +82,7 @@ def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
         fingerprint.MergeFromString(b"\xc2\x3e\x03new")  # a text in field 1000
     limits = worker_pb2.Limits(
         max_sequences=0 if spec.quirk == "full" else spec.slots,
-        context_length=4096,
+        context_length=spec.context,
         vocabulary=2**31 - 1,
     )
     return EngineDescription(fingerprint=fingerprint, limits=limits, kv_endpoint=endpoint)

@@ -258,7 +258,9 @@ def fleet(
     vocabulary: int = 2048,
     logits_processors: Sequence[str] = (),
     waits: bool = False,
+    **more: Any,
 ) -> router_pb2.Fleet:
+    """`more`: other fields of its ServedModel."""
     limits = worker_pb2.Limits(
         max_sequences=256, context_length=context_length, vocabulary=vocabulary
     )
@@ -271,6 +273,7 @@ def fleet(
                 ready_pairs=ready_pairs,
                 logits_processors=logits_processors,
                 waits=waits,
+                **more,
             )
         ]
     )

@@ -377,6 +377,28 @@ async def test_defaults_are_openais_and_a_chat_may_fill_the_context(start: Start
     assert completion.submit.timeout_ms == 600_000
 
 
+@pytest.mark.promise("S5-221")
+async def test_what_some_pairs_take_may_be_asked_for_and_is_no_default(start: Start) -> None:
+    frontend = await start(say_hello, client_logits_processors=("come",))
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    frontend.router.change_fleet(
+        frontend.fleet(context_length=100, longest_context=1_000, any_logits_processors=["come"])
+    )
+    await frontend.until("/ready", 200)
+    come = [{"name": "come", "args": {}}]
+    assert (await frontend.chat()).status_code == 200
+    assert (await frontend.chat(max_tokens=900, logits_processors=come)).status_code == 200
+    assert (await frontend.complete(prompt=[5] * 99)).status_code == 200
+    assert (await frontend.complete(prompt=[5] * 100)).status_code == 200
+    assert (await frontend.complete(prompt=[5] * 1_000)).status_code == 400
+    chat, asked, short, long = list(frontend.router.replies.values())[-4:]
+    assert chat.submit.max_tokens == 100 - chat.submit.prompt_tokens
+    assert asked.submit.max_tokens == 900
+    assert short.submit.max_tokens == 1, "any pair may run it"
+    assert long.submit.max_tokens == 16
+
+
 async def test_text_parts_of_a_message_are_joined(start: Start) -> None:
     frontend = await start(say_hello)
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -1,0 +1,113 @@
+"""Two revisions of a model side by side that differ in what they can take: each request runs where
+it can.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_router_core import FINGERPRINT, Bench
+
+from router.core import actions, events
+from router.core.values import Phase
+from tandem.endings import Outcome
+
+OLD, NEW = "old", "new"
+WAIT = 5.0
+
+
+def made(old: dict[str, Any], new: dict[str, Any], **bounds: Any) -> Bench:
+    """A pair of each revision, with one slot."""
+    bench = Bench(0, 0, pair_wait_seconds=WAIT, **bounds)
+    for place, (revision, profile) in enumerate(((OLD, old), (NEW, new))):
+        add(bench, revision, place, **profile)
+    return bench
+
+
+def add(bench: Bench, revision: str, place: int, **profile: Any) -> None:
+    print_ = FINGERPRINT._replace(deployment_revision=revision)
+    for phase in Phase:
+        bench.worker(
+            phase, place, name=revision, fingerprint=print_, **{"max_sequences": 1} | profile
+        )
+
+
+def where(bench: Bench) -> list[str]:
+    """The workers of the legs that the last event started, as they are called."""
+    workers = bench.core.state.fleet.workers
+    return [workers[each.worker].profile.name for each in bench.of(actions.StartLeg)]
+
+
+@pytest.mark.promise("S5-221")
+@pytest.mark.parametrize("longer", [OLD, NEW])
+def test_what_only_one_revision_can_hold_runs_there(longer: str) -> None:
+    contexts = {OLD: 100, NEW: 100} | {longer: 1_000}
+    bench = made({"context_length": contexts[OLD]}, {"context_length": contexts[NEW]})
+    (served,) = bench.core.state.fleet.served()
+    assert (served.context_length, served.longest_context) == (100, 1_000)
+    bench.submit(1, prompt_tokens=90, max_tokens=11)
+    assert where(bench) == [longer] * 2
+    bench.submit(2, prompt_tokens=1_000, max_tokens=1)
+    assert bench.ends() == [(2, "context_length_exceeded")]
+    bench.submit(3, prompt_tokens=500, max_tokens=500)
+    assert not bench.done, "it waits for the place that is taken"
+    other = OLD if longer == NEW else NEW
+    bench.submit(4, prompt_tokens=50, max_tokens=50)
+    assert where(bench) == [other] * 2, "what waits for the other keeps nobody from this one"
+
+
+@pytest.mark.promise("S5-221")
+def test_what_only_one_revision_knows_runs_there() -> None:
+    old, new = frozenset({"regex", "gone"}), frozenset({"regex", "come"})
+    bench = made({"logits_processors": old}, {"logits_processors": new})
+    (served,) = bench.core.state.fleet.served()
+    assert served.logits_processors == ("regex",)
+    assert served.any_logits_processors == ("come", "gone", "regex")
+    for number, (name, revision) in enumerate((("gone", OLD), ("come", NEW)), start=1):
+        bench.submit(number, logits_processors=frozenset({name, "regex"}))
+        assert where(bench) == [revision] * 2
+    bench.submit(3, logits_processors=frozenset({"come", "gone"}))
+    (end,) = bench.of(actions.EndSequence)
+    assert bench.ends() == [(3, "unsupported_parameter")]
+    assert "come, gone" in str(end.error)
+
+
+def test_the_context_that_counts_is_of_those_that_know_the_processors() -> None:
+    names = frozenset({"come"})
+    bench = made({"context_length": 1_000}, {"logits_processors": names})
+    bench.submit(1, prompt_tokens=100, max_tokens=1, logits_processors=names)
+    (end,) = bench.of(actions.EndSequence)
+    assert bench.ends() == [(1, "context_length_exceeded")]
+    assert "context of 100 tokens" in str(end.error)
+
+
+@pytest.mark.promise("S5-221")
+def test_what_waits_for_a_revision_that_goes_waits_for_another_such_pair() -> None:
+    bench = made({"context_length": 1_000}, {})
+    bench.submit(1, prompt_tokens=500)
+    bench.submit(2, prompt_tokens=500)
+    bench.submit(3, prompt_tokens=500)
+    bench.feed(events.WorkerDraining("prefill-0", True), after=1.0)
+    bench.submit(4, prompt_tokens=500)
+    assert bench.ends() == [(4, "context_length_exceeded")], "nobody is left who could"
+    bench.feed(events.Tick(), after=WAIT - 0.1)
+    assert not bench.ends()
+    bench.worker(
+        Phase.PREFILL,
+        2,
+        max_sequences=1,
+        context_length=1_000,
+        fingerprint=FINGERPRINT._replace(deployment_revision=OLD),
+    )
+    assert not bench.ends()
+    legs = [each for each in bench.core.state.legs.values() if each.sequence.number == 1]
+    for leg in sorted(legs, key=lambda each: each.number):
+        bench.feed(events.LegStarted(leg.worker.key, leg.number))
+        bench.feed(events.LegClosed(leg.worker.key, leg.number, Outcome.FINISHED))
+    assert [each.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
+    bench.feed(events.WorkerDraining("prefill-2", True))
+    bench.feed(events.Tick(), after=WAIT - 0.1)
+    assert not bench.ends()
+    bench.feed(events.Tick(), after=0.2)
+    assert bench.ends() == [(3, "no_pair")], "in bounded time"
