@@ -197,7 +197,10 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
 def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
     error = None if action.error is None else action.error.to_proto()
     return router_pb2.SequenceEnd(
-        sequence=action.sequence, error=error, stop_reason=action.stop_reason
+        sequence=action.sequence,
+        error=error,
+        stop_reason=action.stop_reason,
+        refused=action.refused,
     )
 
 

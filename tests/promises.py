@@ -793,6 +793,12 @@ PROMISES: tuple[Promise, ...] = (
         "nothing of runs elsewhere, and the rest ends with a typed error.",
         ours=True,
     ),
+    Promise(
+        "S5-222",
+        "Given requests that wait while a router is replaced, when the next one has pairs, then "
+        "they go to it in order as it has room, and none is refused before its patience ends.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

@@ -56,6 +56,8 @@ class EndSequence(msgspec.Struct, frozen=True):
     error: TandemError | None
     """None: a hook ended it, with stop_reason."""
     stop_reason: str = ""
+    refused: bool = False
+    """It was not admitted, nor any other sequence of its request."""
 
 
 class GiveVoucher(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ class Lifecycle:
         request.open, request.outcome = 0, error.code
         for sequence in request.sequences:
             sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, error.code, self.now
-            ended = EndSequence(request.submit.frontend, sequence.number, error)
+            ended = EndSequence(request.submit.frontend, sequence.number, error, refused=True)
             self.actions.append(ended)
             if request.submit.first_span:
                 self.actions.append(sequence.traced(error))

@@ -8,8 +8,11 @@ be by several. docs/design/0011-handing-over-between-routers.md says what is sen
 from __future__ import annotations
 
 import asyncio
+import bisect
+import itertools
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from tandem.errors import (
     CancelledError,
@@ -19,12 +22,22 @@ from tandem.errors import (
     QueueFullError,
     RefusedError,
     RouterLostError,
+    TandemError,
 )
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import Client, RequestState
 from tandem.upstream.router_stream import RouterStream
 
 log = logging.getLogger(__name__)
+FIRST_BATCH = 128
+"""Prompts of those that wait which are sent at once, when a router takes requests again."""
+LEAST_BATCH = 8
+"""However many are refused."""
+BATCH_SECONDS = 0.05
+"""From one batch to the next. It is twice as large, or where the router has refused some of the
+last one for want of room, half as large.
+"""
+_TURN = attrgetter("turn")
 
 
 class Dispatcher:
@@ -46,8 +59,13 @@ class Dispatcher:
         """Done once some router has had a pair."""
         self._early = 0
         """Requests that wait for that; no limits are known by which to check them."""
-        self._waiting: dict[RequestState, None] = {}
+        self._waiting: list[RequestState] = []
         """In the order of their arrival."""
+        self._turns = itertools.count(1)
+        self._batch = FIRST_BATCH
+        self._has_room = True
+        """Nothing of the last batch was refused for want of room."""
+        self._next_batch: asyncio.TimerHandle | None = None
         self._streams: list[RouterStream] = []
         self._current: RouterStream | None = None
         metrics.watch_waiting(lambda: self._early + len(self._waiting))
@@ -97,6 +115,7 @@ class Dispatcher:
         """
         stream = self.stream
         if stream is None:
+            state.waits_until = self._clock() + self._wait_seconds
             self._wait(state, firsts)
         else:
             seconds = max(0.0, state.deadline - self._clock())
@@ -106,6 +125,18 @@ class Dispatcher:
         """Prompts that no router has taken."""
         self._metrics.resubmitted.inc(len(firsts))
         self._submit_or_fail(state, firsts)
+
+    def may_wait(self, state: RequestState, error: TandemError) -> bool:
+        """Whether what a router has refused goes on waiting: it waited for a router, as many others
+        may have, and its time for that is not over.
+        """
+        return isinstance(error, QueueFullError) and self._clock() < state.waits_until
+
+    def wait_for_room(self, state: RequestState, first: int) -> None:
+        """A router has no place for a prompt that has waited for it."""
+        self._has_room = False
+        self._wait(state, (first,))
+        self._send_soon()
 
     def withdraw(self, state: RequestState) -> None:
         """Forget a request. What of it has not ended is cancelled."""
@@ -119,12 +150,16 @@ class Dispatcher:
         self._streams.append(stream)
 
     def use(self, stream: RouterStream) -> None:
-        """Its router has a pair: send by it what waits, and what is new."""
-        self._current = stream
+        """Its router has a pair: send by it what is new, and what waits as it has room for it."""
+        if stream is not self._current:
+            self._current, self._batch, self._has_room = stream, FIRST_BATCH, True
+            if self._next_batch is not None:
+                self._next_batch.cancel()
+                self._next_batch = None
         if not self._first_pair.done():
             self._first_pair.set_result(None)
-        for state in list(self._waiting):
-            self._submit_or_fail(state, self._end_wait(state))
+        if self._next_batch is None:
+            self._send_waiting()
 
     def ended(self, stream: RouterStream) -> None:
         self._streams.remove(stream)
@@ -133,28 +168,60 @@ class Dispatcher:
 
     # --- inside ---
 
+    def _send_waiting(self) -> None:
+        """As much of what waits as the router may have room for; the rest a moment later."""
+        self._next_batch = None
+        if self.stream is None:
+            return  # `use` begins anew
+        sent = 0
+        while self._waiting and self._has_room and sent < self._batch:
+            state = self._waiting[0]
+            firsts = self._end_wait(state)
+            sent += len(firsts)
+            self._submit_or_fail(state, firsts)
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        """The next batch, if anything waits."""
+        if self._waiting and self._next_batch is None and self.stream is not None:
+            later = asyncio.get_running_loop().call_later
+            self._next_batch = later(BATCH_SECONDS, self._send_next)
+
+    def _send_next(self) -> None:
+        batch = self._batch * 2 if self._has_room else self._batch // 2
+        self._batch, self._has_room = max(LEAST_BATCH, batch), True
+        self._send_waiting()
+
     def _submit_or_fail(self, state: RequestState, firsts: Sequence[int]) -> None:
         try:
             self.submit(state, firsts)
         except QueueFullError as error:
-            state.fail(error)
+            if self.may_wait(state, error):
+                self._has_room = False
+                self._wait(state, firsts)
+            else:
+                state.fail(error)
         except Exception:  # what one request is must not keep others from their router
             log.exception("a request cannot be sent")
             state.fail(InternalError("The frontend failed; see its log"))
 
     def _unavailable(self) -> RefusedError:
         """Why one waited in vain."""
+        if self.stream is not None:
+            return QueueFullError("The router has no room for the request; try again later")
         if self.newest is None or self.newest.draining:
             return RouterLostError("The router is not reachable; try again")
         return NoPairError("No prefill and decode worker for the model are ready")
 
     def _wait(self, state: RequestState, firsts: Sequence[int]) -> None:
+        if not state.waiting:
+            state.turn = state.turn or next(self._turns)
+            bisect.insort(self._waiting, state, key=_TURN)
         state.waiting += firsts
-        self._waiting[state] = None
         if state.patience is None:
-            left = state.deadline - self._clock()
+            ends = min(state.waits_until, state.deadline)
             state.patience = asyncio.get_running_loop().call_later(
-                min(self._wait_seconds, left), self._give_up, state, left < self._wait_seconds
+                ends - self._clock(), self._give_up, state, ends < state.waits_until
             )
 
     def _give_up(self, state: RequestState, overdue: bool) -> None:
@@ -163,8 +230,9 @@ class Dispatcher:
 
     def _end_wait(self, state: RequestState) -> list[int]:
         """What waited of a request."""
-        self._waiting.pop(state, None)
         waiting, state.waiting = state.waiting, []
+        if waiting:
+            del self._waiting[bisect.bisect_left(self._waiting, state.turn, key=_TURN)]
         if state.patience is not None:
             state.patience.cancel()
             state.patience = None

@@ -113,6 +113,12 @@ class RequestState:
         """Those of `firsts` that wait for a stream to a router (dispatch.py's)."""
         self.patience: asyncio.TimerHandle | None = None
         """Ends that wait."""
+        self.turn = 0
+        """Among those that wait, or have waited: the lowest is sent first. 0: it has not."""
+        self.waits_until = 0.0
+        """By the demultiplexer's clock; of its last wait for a router that takes requests."""
+        self._refusals: dict[int, int] = {}
+        """Sequences that the router refused last, by prompt."""
         self.open_choices = submission.choices
         self.cached_tokens = [0] * len(submission.prompts)
         self.reports: list[common_pb2.PhaseReport] = []
@@ -160,6 +166,15 @@ class RequestState:
     def first_of(self, sequence: int) -> int:
         """The first sequence of its prompt."""
         return sequence - (sequence - self.base) % self.n
+
+    def refused(self, first_sequence: int) -> bool:
+        """A router has said of one more sequence of a prompt that it is not admitted. Returns
+        whether it has said so of all of them: then the prompt may be submitted again.
+        """
+        refusals = self._refusals.pop(first_sequence, 0) + 1
+        if refusals < self.n:
+            self._refusals[first_sequence] = refusals
+        return refusals == self.n
 
     def silent(self, first_sequence: int) -> bool:
         """Whether nothing has come for any choice of a prompt."""

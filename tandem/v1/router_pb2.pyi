@@ -234,11 +234,14 @@ class SequenceEnd(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
     VOUCHER_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     stop_reason: _builtins.str
     """the hook's reason"""
     voucher: _builtins.bytes
     """a serialised SignedVoucher: the end of a context-only sequence, in good order"""
+    refused: _builtins.bool
+    """it was not admitted: nothing of its request has run, nor will"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """absent: ended by a hook's terminate in prefill or in a sibling sequence, or with a voucher"""
@@ -250,10 +253,11 @@ class SequenceEnd(_message.Message):
         error: _common_pb2.Error | None = ...,
         stop_reason: _builtins.str = ...,
         voucher: _builtins.bytes = ...,
+        refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "sequence", b"sequence", "stop_reason", b"stop_reason", "voucher", b"voucher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "refused", b"refused", "sequence", b"sequence", "stop_reason", b"stop_reason", "voucher", b"voucher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

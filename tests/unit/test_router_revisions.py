@@ -10,8 +10,9 @@ import pytest
 from test_router_core import FINGERPRINT, Bench
 
 from router.core import actions, events
-from router.core.values import Phase
+from router.core.values import Phase, Profile
 from tandem.endings import Outcome
+from tandem.errors import EngineError
 
 OLD, NEW = "old", "new"
 WAIT = 5.0
@@ -111,3 +112,30 @@ def test_what_waits_for_a_revision_that_goes_waits_for_another_such_pair() -> No
     assert not bench.ends()
     bench.feed(events.Tick(), after=0.2)
     assert bench.ends() == [(3, "no_pair")], "in bounded time"
+
+
+@pytest.mark.promise("S5-221")
+def test_a_retry_that_no_other_pair_can_run_ends_at_once() -> None:
+    bench = made({"context_length": 1_000}, {}, max_retries=1)
+    bench.submit(1, prompt_tokens=500)
+    prefill, decode = bench.legs()
+    failed = EngineError("it broke")
+    bench.close(prefill, Outcome.FAILED, error=failed, retryable=True, begun=True)
+    assert bench.ends() == [(1, "engine_error")]
+    bench.close(decode, Outcome.CANCELLED)
+
+
+@pytest.mark.promise("S5-221")
+def test_a_context_only_request_runs_where_it_fits() -> None:
+    bench = made({"context_length": 1_000, "parks": True}, {"parks": True})
+    for number in (1, 2):
+        bench.submit(number, prompt_tokens=500, context_only=True)
+    assert [each.name for each in free(bench)] == [NEW], "though it has a place"
+    bench.submit(3, prompt_tokens=50, context_only=True)
+    assert not bench.of(actions.StartLeg), "such a one passes nobody"
+
+
+def free(bench: Bench) -> list[Profile]:
+    """Of the prefill workers, those with a slot."""
+    workers = bench.core.state.fleet.workers.values()
+    return [each.profile for each in workers if each.phase is Phase.PREFILL and each.free]

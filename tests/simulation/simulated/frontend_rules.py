@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
-from tandem.errors import DrainingError
+from tandem.errors import DrainingError, QueueFullError
 from tandem.v1 import router_pb2
 from tandem.wire.columns import parse
 
@@ -33,6 +33,8 @@ class StreamBook:
     cancelled: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     """Sequences that its router, which drains, has not begun."""
+    full: set[int] = field(default_factory=set)
+    """Sequences that it has not admitted for want of room."""
     drains_since: float | None = None
     has_pair: bool = False
     """Its router has said that it has one, and has not taken that back."""
@@ -70,6 +72,7 @@ class FrontendRules:
             first, answer = submit.first_sequence, frontend.answer_of(submit.trace_id)
             self._submitted(frontend, call, submit, answer)
             book.submitted.add(first)
+            book.full.discard(first)
             self._last[frontend.name, first] = call
         book.unreadable.difference_update(each.worker for each in message.complaint)
         for first in message.cancel:
@@ -94,7 +97,7 @@ class FrontendRules:
             self._fault(f"{name} is submitted and its client has gone")
         if (submit.trace_id, submit.first_sequence) in self.begun:
             self._fault(f"{name} is submitted again, and a router had begun it")
-        if submit.first_sequence in book.submitted:
+        if submit.first_sequence in book.submitted - book.full:
             self._fault(f"{name} is submitted twice by one stream")
         if book.drains_since is not None and answer.asked > book.drains_since:
             self._fault(f"{name} is submitted to a router that drains")
@@ -127,6 +130,8 @@ class FrontendRules:
             self._book(call).drains_since = self._now()
         drained = (end for end in message.ends if end.error.code == DrainingError.code)
         book.refused.update(end.sequence for end in drained)
+        full = (end for end in message.ends if end.error.code == QueueFullError.code)
+        book.full.update(end.sequence for end in full if end.refused)
         book.unreadable.update(_unreadable(message))
 
     def over(self, frontend: FrontendProcess, answer: Answer) -> None:

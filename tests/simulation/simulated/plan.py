@@ -27,6 +27,7 @@ Happening = Literal[
     "crash_prefill",
     "crash_decode",
     "crash_phase",
+    "crash_longest",
     "crash_router",
     "crash_frontend",
     "kill_engine",

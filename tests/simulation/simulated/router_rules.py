@@ -661,6 +661,8 @@ class RouterRules:
         code = _END if action.error is None else action.error.code
         if action.frontend not in self.books.frontends:
             self.fault(f"frontend {action.frontend} is gone and is told of {key}")
+        if action.refused is not (key in self._refused):
+            self.fault(f"whether {key} is refused is not said as it is")
         if key in self._refused:
             if self._refused.pop(key) != code:
                 self.fault(f"{key} is refused with {code}")

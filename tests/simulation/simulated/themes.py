@@ -238,8 +238,9 @@ def _revisions(source: random.Random, plan: Plan) -> None:
     ]
     plan.happenings += [(BURST + source.uniform(0.0, 2.0), "roll_worker")]
     if plan.faulty:
-        happening: Happening = source.choice(("crash_phase", "crash_worker", "roll_model"))
-        plan.happenings += [(BURST + source.uniform(0.0, 0.3), happening)]
+        happenings: tuple[Happening, ...] = ("crash_longest", "crash_longest", "roll_model")
+        plan.happenings += [(BURST + source.uniform(0.0, 0.3), source.choice(happenings))]
+        plan.bounds = replace(plan.bounds, pair_wait_seconds=1.0)
     for request in plan.requests:
         request.at = BURST + source.choice((0.0, 0.0, 0.2, 1.0))
         request.max_tokens = source.choice((16, 40))

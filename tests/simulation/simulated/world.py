@@ -322,6 +322,16 @@ class World:
                     worker.die()
                     self.dice.later(back, self._start_worker, worker.spec)
 
+    def _crash_longest(self) -> None:
+        """All workers of one phase that take the longest requests; they come back late."""
+        if living := self._living():
+            longest = max(each.spec.context for each in living)
+            phase = self.dice.random.choice((Phase.PREFILL, Phase.DECODE))
+            for worker in living:
+                if (worker.spec.context, worker.spec.phase) == (longest, phase):
+                    worker.die()
+                    self.dice.later(7.0, self._start_worker, worker.spec)
+
     def _crash_prefill(self, tries: int = 300) -> None:
         """Once one has handed over and is not done with it; decode may have begun by then."""
         for worker in self._living():

@@ -32,7 +32,7 @@ from tandem.v1 import common_pb2, router_pb2
 class Bench:
     """A demultiplexer, the requests of a test, and streams to routers that the test plays."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, *, max_open: int = 64, wait: float = 10.0) -> None:
         self._stack = stack
         self.demultiplexer = Demultiplexer(
             UpstreamMetrics(CollectorRegistry()),
@@ -40,10 +40,10 @@ class Bench:
             ByteBudget(),
             model="m",
             tokenizer_sha256="ours",
-            max_open=64,
+            max_open=max_open,
             max_request_bytes=10_000,
             max_backlog_bytes=10_000,
-            router_wait_seconds=10.0,
+            router_wait_seconds=wait,
         )
         self.client = FakeClient()
 
