@@ -163,7 +163,7 @@ class EditionFleet:
         self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
         self.pairless_since: float | None = None
         self.offers: frozenset[Offer] = frozenset()
-        """Of its pairs, or of those that it had last."""
+        """Those of its pairs, or of the pairs that it had last."""
         self.offered_since: float | None = None
         """When they became these; None: they have never been others."""
 

@@ -111,7 +111,7 @@ class Needs(NamedTuple):
     """What a request asks of the workers that run it, beside its edition."""
 
     tokens: int = 0
-    """Of prompt and completion together; 0: not known."""
+    """Those of prompt and completion together; 0: not known."""
     logits_processors: frozenset[str] = frozenset()
 
 

@@ -12,14 +12,22 @@ import pytest
 from stacks import Served
 from test_failures import ask, events, first_token, serving, until
 
-STALL, FAILOVER = 1.0, 3.0
+STALL, FAILOVER = 3.0, 6.0
+"""Seconds. A process that waits for its turn on a busy machine is not to look as if it stood."""
+PATIENCE = 30.0
 
 
 @pytest.fixture
 def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any]:
     def start(fault: str, on: str, **changes: Any) -> Any:
         flags = {
-            "router": (f"--stall-seconds={STALL}", f"--stall-failover-seconds={FAILOVER}"),
+            "router": (
+                f"--stall-seconds={STALL}",
+                f"--stall-failover-seconds={FAILOVER}",
+                "--eject-first-seconds=600",
+                "--prefill-policy=round_robin",  # the sick one gets its share, whatever its port is
+                "--decode-policy=round_robin",
+            ),
             on: (f"--engine-options=step_ms=5,{fault}",),
         }
         return serving(model_path, hook_log, tmp_path / "run", flags=flags, **changes)
@@ -40,7 +48,7 @@ async def test_a_prompt_that_waits_for_an_engine_that_stands_is_answered_by_anot
         while not of_router(served, "worker_stalled"):
             answer = await ask(served)
             assert answer.status_code == 200, answer.text
-        assert time.monotonic() - began < FAILOVER + 10
+        assert time.monotonic() - began < FAILOVER + PATIENCE
         assert of_router(served, "retries_total") == 1
         for _ in range(4):
             assert (await ask(served)).status_code == 200
@@ -61,7 +69,7 @@ async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
                 if "error" in last:
                     break
         assert last["error"]["code"] == "worker_lost"
-        assert time.monotonic() - began < FAILOVER + 5
+        assert time.monotonic() - began < FAILOVER + PATIENCE
         await until(
             lambda: of_router(served, "worker_stalled") == 1, within=10, what="it is seen again"
         )

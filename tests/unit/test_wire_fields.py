@@ -350,13 +350,20 @@ COLUMNS = common_pb2.TokenColumns(
 FLEET = router_pb2.Fleet(
     models=[
         router_pb2.ServedModel(
-            name="m", tokenizer_sha256="ours", limits=LIMITS, logits_processors=["p"]
+            name="m",
+            tokenizer_sha256="ours",
+            limits=LIMITS,
+            logits_processors=["p"],
+            longest_context=100,
+            any_logits_processors=["q"],
         )
     ]
 )
 MESSAGE = router_pb2.RouterMessage(
     payload=b"",
-    ends=[router_pb2.SequenceEnd(sequence=1, error=ERROR, stop_reason="r", voucher=b"v")],
+    ends=[
+        router_pb2.SequenceEnd(sequence=1, error=ERROR, stop_reason="r", voucher=b"v", refused=True)
+    ],
     fleet=FLEET,
     part_worker=[1],
     part_bytes=[1],

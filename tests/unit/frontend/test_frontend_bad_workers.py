@@ -189,6 +189,7 @@ async def test_what_one_worker_garbles_costs_nobody_else_and_ejects_it(
                     decode=(good_address, bad_address),
                     decode_policy="round_robin",
                     eject_after_faults=FAULTS,
+                    eject_after_failures=0,
                     eject_seconds=600.0,
                 )
             )

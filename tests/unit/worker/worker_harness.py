@@ -189,7 +189,7 @@ class Bench:
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
-        entry = HookEntry(path="tests.Hook", name="tests.Hook")
+        entry = HookEntry(path="tests.Hook", name="tests.Hook", timeout_ms=60_000)
         runs = self.hook if isinstance(hook, bool) else hook
         self.runner = LoadedHook(runs, entry=entry, phase=phase, model=MODEL)
         chain = Chain([self.runner])
