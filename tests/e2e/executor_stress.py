@@ -64,7 +64,7 @@ def run_threads(stack: Stack, *, count: int, seconds: float, kills: int, seed: i
         ]
         for thread in running:
             thread.start()
-        _kill_router(stack, seconds, kills, over)
+        _kill_router(stack, [own, shared], seconds, kills, over)
         until = time.monotonic() + HANG_SECONDS
         for thread in running:
             thread.join(max(0.0, until - time.monotonic()))
@@ -94,7 +94,7 @@ async def run_tasks(
             )
             for n in range(count)
         ]
-        await asyncio.to_thread(_kill_router, stack, seconds, kills, over)
+        await asyncio.to_thread(_kill_router, stack, [own, shared], seconds, kills, over)
         _, hanging = await asyncio.wait(tasks, timeout=HANG_SECONDS)
         for task in hanging:
             task.cancel()
@@ -174,13 +174,16 @@ async def _cancelled_after(seconds: float | None) -> AsyncIterator[None]:
         pass
 
 
-def _kill_router(stack: Stack, seconds: float, kills: int, over: threading.Event) -> None:
+def _kill_router(
+    stack: Stack, books: Sequence[Book], seconds: float, kills: int, over: threading.Event
+) -> None:
     """Kill it at even times and start it again; in the end say that it is over. A router that is
-    not up yet has nothing to lose.
+    not up yet, or that nobody has reached, has nothing to lose.
     """
     try:
         for _ in range(kills):
             stack.wait_ready(timeout_seconds=HANG_SECONDS)
+            _wait_for_answers(books)
             time.sleep(seconds / (kills + 1))
             router = stack.components["router"].process
             router.send_signal(signal.SIGKILL)
@@ -189,6 +192,16 @@ def _kill_router(stack: Stack, seconds: float, kills: int, over: threading.Event
         time.sleep(seconds / (kills + 1))
     finally:
         over.set()
+
+
+def _wait_for_answers(books: Sequence[Book]) -> None:
+    """Until each executor has had one more."""
+    before = [book.endings["LENGTH"] for book in books]
+    until = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < until and any(
+        book.endings["LENGTH"] <= count for book, count in zip(books, before, strict=True)
+    ):
+        time.sleep(0.05)
 
 
 def _close(book: Book, ended: int) -> None:
