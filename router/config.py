@@ -89,10 +89,10 @@ class RouterConfig:
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
-        "What is held together: the tasks of requests that wait or run, and output for frontends. A"
-        " request that would take more than three quarters is refused with queue_full; where"
-        " output finds no room, the frontend that holds most of it is given up. Well below the"
-        " memory limit of the process.",
+        "What is held together: the tasks of requests that wait or may be run again, and output for"
+        " frontends. A request that would take more than three quarters is refused with queue_full;"
+        " where output finds no room, the frontend that holds most of it is given up. Well below"
+        " the memory limit of the process.",
     )
     client_logits_processors: tuple[str, ...] = setting(
         (),

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from router import debug, metrics, vouchers
+from router import debug, metrics, translate, vouchers
 from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
@@ -93,6 +93,7 @@ def build_core(config: RouterConfig) -> Core:
         prefill_policy=POLICIES[config.prefill_policy],
         decode_policy=POLICIES[config.decode_policy],
         new_room=ids.new_room,
+        promptless=translate.promptless,
     )
 
 

@@ -39,7 +39,7 @@ def log_death(died: WorkerDied) -> None:
 
 def whole_size(submit: Submit) -> str:
     """What is known without reading the task."""
-    return f"n={submit.n} bytes={len(submit.task)}"
+    return f"n={submit.n} bytes={len(submit.task) + submit.let_go_bytes}"
 
 
 def sizes(submit: Submit) -> str:
@@ -49,9 +49,10 @@ def sizes(submit: Submit) -> str:
     except DecodeError:
         return f"{whole_size(submit)} unreadable"
     sampling = task.sampling
+    let_go = 0 if submit.prompt_tokens else submit.let_go_bytes
     found = {
-        "prompt_token_ids": len(task.prompt_token_ids),
-        "prompt_text": len(task.prompt_text),
+        "prompt_token_ids": len(task.prompt_token_ids) or submit.prompt_tokens,
+        "prompt_text": len(task.prompt_text) or let_go,
         "max_tokens": sampling.max_tokens,
         "logprobs": sampling.logprobs,
         "stop": sum(map(len, sampling.stop)),

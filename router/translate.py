@@ -223,3 +223,14 @@ def _served(model: ServedModel) -> router_pb2.ServedModel:
         longest_context=model.longest_context,
         any_logits_processors=model.any_logits_processors,
     )
+
+
+def promptless(task: bytes) -> bytes:
+    """A serialised Task without its prompt. What cannot be read is left as it is."""
+    try:
+        prompt = common_pb2.TaskPrompt.FromString(task)
+    except DecodeError:
+        return task
+    prompt.ClearField("prompt_token_ids")
+    prompt.ClearField("prompt_text")
+    return prompt.SerializeToString()

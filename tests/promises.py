@@ -799,6 +799,12 @@ PROMISES: tuple[Promise, ...] = (
         "they go to it in order as it has room, and none is refused before its patience ends.",
         ours=True,
     ),
+    Promise(
+        "S5-250",
+        "Given a request that runs and cannot be started again, then neither its frontend nor its "
+        "router keeps its prompt, and a worker's death still names the sizes of its parts.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

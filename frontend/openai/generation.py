@@ -56,6 +56,7 @@ class Generation:
         with self._demultiplexer.submit(
             submission, call.connection, parent_span=0 if call.span is None else call.span.span_id
         ) as state:
+            state.let_go = call.allotment.give_back
             self._metrics.prompt_tokens.inc(submission.prompt_tokens)
             if call.tenant is not None:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)

@@ -31,6 +31,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Its prompt's token ids are of this tokenizer; empty: of the workers', whichever it is."""
     timeout_seconds: float
     task: bytes
+    """Without its prompt, once no worker is to run it any more."""
+    let_go_bytes: int = 0
+    """What the prompt took that the task no longer has."""
     prompt_tokens: int = 0
     """0: not known."""
     max_tokens: int = 0

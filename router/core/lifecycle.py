@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from router.core.actions import (
     Action,
     CancelLeg,
@@ -44,9 +46,12 @@ _MAX_TIMEOUT_MS = 2**32 - 1
 class Lifecycle:
     """Acts on a State and notes actions; `now` is the time of the event being handled."""
 
-    def __init__(self, state: State, new_room: Callable[[], int]) -> None:
+    def __init__(
+        self, state: State, new_room: Callable[[], int], promptless: Callable[[bytes], bytes]
+    ) -> None:
         self._state = state
         self._new_room = new_room
+        self._promptless = promptless
         self._last_leg = 0
         self.now = 0.0
         self.actions: list[Action] = []
@@ -99,6 +104,7 @@ class Lifecycle:
             sequence.note(self.now, "started", leg.phase.value)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
+            self._let_go(sequence.request)
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
 
@@ -232,8 +238,10 @@ class Lifecycle:
             self._ended(sequence, Outcome.FINISHED.value)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
-        if closed.outcome is Outcome.REGENERATE and sequence.request.submit.voucher is not None:
-            error: TandemError = WorkerError("a second half cannot be run again")
+        submit = sequence.request.submit
+        once = submit.voucher is not None or submit.let_go_bytes
+        if closed.outcome is Outcome.REGENERATE and once:
+            error: TandemError = WorkerError("a decode worker asks for a run that cannot be")
             self._fail(sequence, error, retryable=False)
         elif closed.outcome is Outcome.REGENERATE:
             self._regenerate(sequence, closed.overlay)
@@ -342,6 +350,15 @@ class Lifecycle:
             request.outcome = outcome
         if not request.open:
             self._request_ended(request)
+
+    def _let_go(self, request: Request) -> None:
+        """Once nothing of a request is to be started any more, only its workers keep its prompt."""
+        submit = request.submit
+        if not request.may_run:
+            rest = self._promptless(submit.task)
+            size = len(submit.task) - len(rest)
+            request.submit = msgspec.structs.replace(submit, task=rest, let_go_bytes=size)
+            request.allotment.give_back(size)
 
     def _request_ended(self, request: Request) -> None:
         submit = request.submit

@@ -51,12 +51,15 @@ class Core:
         prefill_policy: PolicyFactory,
         decode_policy: PolicyFactory,
         new_room: Callable[[], int],
+        promptless: Callable[[bytes], bytes] = lambda task: b"",
         budget: ByteBudget | None = None,
     ) -> None:
-        """`budget`: what the process holds, tasks beside the rest; None: one of its own."""
+        """`promptless` leaves of a task what is kept when its prompt is let go. `budget`: what the
+        process holds, tasks beside the rest; None: one of its own.
+        """
         fleet = Fleet(prefill_policy, decode_policy)
         self.state = State(bounds, fleet, budget or ByteBudget())
-        self._lifecycle = Lifecycle(self.state, new_room)
+        self._lifecycle = Lifecycle(self.state, new_room, promptless)
         self._health = Health(self.state)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)

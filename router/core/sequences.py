@@ -49,7 +49,9 @@ class Request:
     open: int
     """Sequences that have not ended."""
     allotment: Allotment
-    """What its task takes of the budget, until the last of the legs that run it is closed."""
+    """What its task takes of the budget, until it is let go, or the last of the legs that run it is
+    closed.
+    """
     legs: int = 0
     """Legs of it that are open."""
     number: int = 0
@@ -65,6 +67,13 @@ class Request:
 
     def __post_init__(self) -> None:
         self.needs = self.submit.needs
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a leg of it may still be started. Asked of the last sequences first: they start
+        last.
+        """
+        return any(each.may_run for each in reversed(self.sequences))
 
     @property
     def started(self) -> bool:
@@ -107,6 +116,16 @@ class Sequence:
     outcome: str = ""
     """How it ended: an outcome, or an error's code."""
     ended_at: float = 0.0
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a leg of it may still be started: only classifiers have what decodes run again,
+        and not what goes on from a voucher.
+        """
+        if self.stage is not Stage.DECODING:
+            return self.stage is not Stage.ENDED
+        judged = self.decode is not None and self.decode.worker.profile.has_classifiers
+        return judged and self.request.submit.voucher is None
 
     @property
     def span(self) -> int:

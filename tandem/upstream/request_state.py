@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import isfinite
 from typing import NamedTuple, Protocol
 
@@ -127,11 +128,16 @@ class RequestState:
         """Why choices ended, in the order in which they did."""
         self.first_at = 0.0
         self.pump: Callable[[], bool] | None = None
+        self.let_go: Callable[[int], object] | None = None
+        """Told how many bytes of a prompt are no longer kept: it has output, and so is not
+        submitted again.
+        """
         self._row_counts = [0] * submission.choices
         self._tokens = [0] * submission.choices
         self._last_at = [0.0] * submission.choices
         self._rows: list[Row] = []
         self._ended: list[Finish] = []
+        self._kept_prompts = len(submission.prompts)
         self._counted = 0
         self._backlog_limit = backlog_limit
         self._kept = budget.allotment(self._end_for_room)
@@ -227,14 +233,26 @@ class RequestState:
             last = self._last_at[choice]
             if last:
                 self._inter_token((now - last) / count, count)
-            elif not self.first_at:
-                self.first_at = now
+            else:
+                self._begin(choice, now)
             self._last_at[choice] = now
         self._rows.append((choice, text, token_ids, logprobs))
         if not self._touched:
             self._touched = True
             self._touched_list.append(self)
         return True
+
+    def _begin(self, choice: int, now: float) -> None:
+        """A choice has its first tokens: no router gets its prompt again."""
+        self.first_at = self.first_at or now
+        prompt = self.submission.prompts[choice // self.n]
+        if size := len(prompt.task):
+            prompt.task = b""
+            self._kept_prompts -= 1
+            if not self._kept_prompts:
+                self._common_task = b""
+            if self.let_go is not None:
+                self.let_go(size)
 
     def fits(self, finish: common_pb2.Finish) -> bool:
         """Whether it can be the end of what came for its choice."""
@@ -350,10 +368,13 @@ class RequestState:
         self._rows, self._ended = rows + self._rows, ended + self._ended
 
     def count(self) -> None:
-        """Rows that stay here take of the budget. Their log-probabilities are copied: they are
-        parts of a message, all of which they would keep.
+        """Rows that stay here take of the budget. Those of an answer that goes out as a whole are
+        joined first. Their log-probabilities are copied: they are parts of a message, all of which
+        they would keep.
         """
         rows, size = self._rows, 0
+        if not self.submission.streaming:
+            rows[self._counted :] = _joined(rows[self._counted :])
         for place in range(self._counted, len(rows)):
             choice, text, token_ids, logprobs = rows[place]
             size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
@@ -395,3 +416,13 @@ class RequestState:
             self._give_up_client()
         else:
             self.fail(QueueFullError("Answers take all memory there is; try again later"))
+
+
+def _joined(rows: Sequence[Row]) -> Iterator[Row]:
+    """One row for each choice, with all that its rows have."""
+    by_choice: dict[int, list[Row]] = {}
+    for row in rows:
+        by_choice.setdefault(row[0], []).append(row)
+    for choice, mine in by_choice.items():
+        _, texts, token_ids, logprobs = zip(*mine, strict=True)
+        yield choice, "".join(texts), [*chain(*token_ids)], (*chain(*logprobs),)

@@ -16,12 +16,14 @@ from tandem.v1 import common_pb2, router_pb2
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class Prompt(Struct, kw_only=True):
     tokens: int
     """How many it has."""
     max_tokens: int
     task: bytes
-    """Fields that its task has beside those in common: joined, the bytes are one message."""
+    """Fields that its task has beside those in common: joined, the bytes are one message. Nothing,
+    once nobody is to run it any more.
+    """
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
 

@@ -453,6 +453,31 @@ class ProcessorName(_message.Message):
 Global___ProcessorName: _TypeAlias = ProcessorName  # noqa: Y015
 
 @_typing.final
+class TaskPrompt(_message.Message):
+    """A Task's prompt, whose rest is kept as it is: what a router lets go once nothing runs the task again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PROMPT_TEXT_FIELD_NUMBER: _builtins.int
+    prompt_token_ids: _builtins.bytes
+    """packed"""
+    prompt_text: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        prompt_token_ids: _builtins.bytes = ...,
+        prompt_text: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskPrompt: _TypeAlias = TaskPrompt  # noqa: Y015
+
+@_typing.final
 class Regeneration(_message.Message):
     """How a sequence is run again whose output a classifier blocked: sampling parameters that replace the client's where set."""
 

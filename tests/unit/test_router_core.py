@@ -960,7 +960,8 @@ def test_a_request_that_decodes_elsewhere_outlives_its_prefill_worker() -> None:
 
 
 def test_a_classifier_s_block_gives_a_suspect_no_further_run() -> None:
-    bench = Bench()
+    bench = Bench(decode=0)
+    bench.worker(Phase.DECODE, 0, has_hook=True, has_classifiers=True)
     bench.submit()
     prefill, decode = bench.legs()
     bench.feed(events.LegStarted(decode.worker, decode.leg))
@@ -1046,7 +1047,8 @@ def test_an_output_that_is_blocked_each_time_ends_at_the_bound() -> None:
 
 
 def test_a_regenerated_output_that_had_begun_may_be_retried_again() -> None:
-    bench = Bench(prefill=2, max_retries=1)
+    bench = Bench(prefill=2, decode=0, max_retries=1)
+    bench.worker(Phase.DECODE, 0, has_hook=True, has_classifiers=True)
     bench.submit()
     for _ in range(2):
         prefill, decode = bench.legs()

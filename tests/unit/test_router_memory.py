@@ -8,10 +8,12 @@ import pytest
 from test_router_core import Bench
 
 from router.core import actions, events
+from router.core.sequences import Request
 from router.core.values import Phase
 from router.generate import Answers
 from router.links import FrontendLink
 from tandem.byte_budget import ByteBudget
+from tandem.endings import Outcome
 from tandem.errors import SlowClientError
 from tandem.v1 import common_pb2
 
@@ -52,7 +54,6 @@ def test_a_task_is_held_until_the_last_leg_that_runs_it_is_closed(end: str) -> N
     bench.submit(1, task=b"x" * 40)
     prefill, decode = bench.legs()
     if end == "finished":
-        bench.feed(events.LegStarted(decode.worker, decode.leg))
         bench.close(decode)
     elif end == "cancelled":
         bench.feed(events.Cancel(1, 1))
@@ -61,12 +62,80 @@ def test_a_task_is_held_until_the_last_leg_that_runs_it_is_closed(end: str) -> N
         bench.feed(events.FrontendDown(1))
         bench.close(decode)
     else:
-        bench.feed(events.LegStarted(decode.worker, decode.leg))
         bench.feed(events.WorkerDown(decode.worker, "gone"))
     assert bench.core.state.open_sequences == 0
     assert bench.core.budget.held == 40, "its other leg may still be sent"
     bench.close(prefill)
     assert bench.core.budget.held == 0
+
+
+def _request(bench: Bench) -> Request:
+    return bench.core.state.frontends[1][1]
+
+
+@pytest.mark.promise("S5-250")
+def test_a_task_is_let_go_as_soon_as_decode_has_its_kv() -> None:
+    bench = Bench(memory=100)
+    bench.submit(1, task=b"x" * 40)
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(prefill.worker, prefill.leg))
+    assert bench.core.budget.held == 40, "it may be run again"
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    assert (bench.core.budget.held, _request(bench).submit.task) == (0, b"")
+    bench.close(prefill)
+    bench.close(decode)
+    assert bench.at_rest()
+    assert bench.core.budget.held == 0
+
+
+@pytest.mark.promise("S5-250")
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_task_of_several_outputs_is_held_until_none_of_them_may_start(last: int) -> None:
+    bench = Bench(memory=100)
+    bench.submit(1, n=2, task=b"x" * 40)
+    decode = {each.sequence: each for each in bench.of(actions.StartLeg) if each.kv_peer}
+    bench.feed(events.LegStarted(decode[3 - last].worker, decode[3 - last].leg))
+    assert bench.core.budget.held == 40
+    bench.feed(events.LegStarted(decode[last].worker, decode[last].leg))
+    assert bench.core.budget.held == 0
+
+
+@pytest.mark.promise("S5-250")
+def test_a_task_that_classifiers_may_have_run_again_is_held() -> None:
+    bench = Bench(memory=100, decode=0)
+    bench.worker(Phase.DECODE, 0, has_hook=True, has_classifiers=True)
+    bench.submit(1, task=b"x" * 40)
+    for run in range(2):
+        prefill, decode = bench.legs()
+        bench.feed(events.LegStarted(decode.worker, decode.leg))
+        assert (bench.core.budget.held, decode.task) == (40, b"x" * 40)
+        bench.close(prefill)
+        bench.close(decode, Outcome.REGENERATE if not run else Outcome.FINISHED)
+    assert bench.at_rest()
+    assert bench.core.budget.held == 0
+
+
+@pytest.mark.promise("S5-250")
+def test_a_worker_without_classifiers_cannot_have_a_task_run_again_that_was_let_go() -> None:
+    bench = Bench()
+    bench.submit(1, task=b"x" * 40)
+    prefill, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.close(prefill)
+    bench.close(decode, Outcome.REGENERATE)
+    assert bench.ends() == [(1, "worker_error")]
+    assert bench.at_rest()
+
+
+@pytest.mark.promise("S5-250", "S6-156")
+def test_a_task_that_was_let_go_is_named_by_its_sizes_when_its_worker_dies() -> None:
+    bench = Bench()
+    bench.submit(1, task=b"x" * 40)
+    _, decode = bench.legs()
+    bench.feed(events.LegStarted(decode.worker, decode.leg))
+    bench.feed(events.WorkerDown(decode.worker, "gone"))
+    (died,) = bench.of(actions.WorkerDied)
+    assert [each.let_go_bytes for each in died.suspects] == [40]
 
 
 @pytest.mark.promise("S6-187")

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 
 from router.core import actions, events
 from router.suspects import MOST_NAMED, MOST_READ_BYTES, log_death, sizes
+from router.translate import promptless
 from tandem.v1 import common_pb2
 
 SECRET = "nobody may read this"
@@ -45,6 +47,35 @@ def test_sizes_of_a_request_s_parts_say_nothing_of_their_content() -> None:
         f"n=3 bytes={len(task)} prompt_text={length} max_tokens=9 stop={2 * length} "
         f"metadata={2 * length} args_json[0]={2 * length}"
     )
+
+
+@pytest.mark.promise("S5-250", "S6-156")
+def test_sizes_are_known_when_the_prompt_was_let_go() -> None:
+    whole = common_pb2.Task.FromString(_task())
+    whole.prompt_text = ""
+    whole.prompt_token_ids[:] = range(1000)
+    submit = msgspec.structs.replace(_submit(whole.SerializeToString()), prompt_tokens=1000)
+    rest = promptless(submit.task)
+    size = len(submit.task) - len(rest)
+    assert size > 1000
+    let_go = msgspec.structs.replace(submit, task=rest, let_go_bytes=size)
+    assert sizes(let_go) == sizes(submit)
+    assert f"bytes={len(submit.task)} prompt_token_ids=1000" in sizes(let_go)
+
+
+@pytest.mark.promise("S5-250", "S6-156")
+def test_the_size_of_a_text_that_was_let_go_is_that_of_its_field() -> None:
+    rest = promptless(_task())
+    submit = msgspec.structs.replace(_submit(rest), let_go_bytes=len(_task()) - len(rest))
+    assert f"bytes={len(_task())} prompt_text={len(SECRET) + 2}" in sizes(submit)
+
+
+@pytest.mark.promise("S5-250")
+def test_without_its_prompt_a_task_is_what_it_was() -> None:
+    expected = common_pb2.Task.FromString(_task())
+    expected.prompt_text = ""
+    assert common_pb2.Task.FromString(promptless(_task())) == expected
+    assert promptless(b"\xff no task") == b"\xff no task"
 
 
 @pytest.mark.parametrize("task", [b"", b"\xff\xff no task at all"])

@@ -92,6 +92,8 @@ class RequestBook:
     sequences: list[SequenceBook] = field(default_factory=list)
     deaths: int = 0
     """Of workers that it may have ended; 2 where it was alone there."""
+    let_go: bool = False
+    """All of it runs, and none of it may be started again: its task is no longer held."""
 
     @property
     def client(self) -> tuple[int, str | int]:
@@ -117,6 +119,11 @@ class RequestBook:
     @property
     def begun(self) -> bool:
         return any(each.begun for each in self.sequences)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that its task takes."""
+        return 0 if self.let_go else len(self.submit.task)
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +156,14 @@ class SequenceBook:
     @property
     def legs(self) -> list[LegBook]:
         return [leg for leg in (self.prefill, self.decode) if leg is not None]
+
+    @property
+    def may_run(self) -> bool:
+        """A leg of it may still be started."""
+        if self.stage == "running" and self.shown and self.decode is not None:
+            again = self.decode.worker.profile.has_classifiers
+            return again and self.request.submit.voucher is None
+        return self.stage != "ended"
 
 
 def offer_of(group: tuple[list[WorkerBook], list[WorkerBook]]) -> OfferBook:

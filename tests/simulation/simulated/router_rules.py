@@ -248,7 +248,7 @@ class RouterRules:
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
         kept = {*books.requests.values(), *(leg.sequence.request for leg in books.legs.values())}
-        tasks = sum(len(each.submit.task) for each in kept)
+        tasks = sum(each.kept for each in kept)
         return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
 
     def _unmet_refusal(self, request: RequestBook) -> str | None:
@@ -416,8 +416,10 @@ class RouterRules:
         if leg is None or leg.phase is not Phase.DECODE:
             return
         sequence = leg.sequence
-        if sequence.stage == "running":
+        if sequence.stage == "running" and not sequence.shown:
             sequence.shown = True
+            request = sequence.request
+            request.let_go = not any(each.may_run for each in request.sequences)
         elif sequence.stage == "retrying" and not leg.held:
             self._end_failed(sequence)  # it may have been shown
 
@@ -534,7 +536,9 @@ class RouterRules:
     def _decode_closed(
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
     ) -> None:
-        if closed.outcome is Outcome.REGENERATE and sequence.request.submit.voucher:
+        request = sequence.request
+        once = request.submit.voucher is not None or request.let_go
+        if closed.outcome is Outcome.REGENERATE and once:
             self._end(sequence, WorkerError.code)
         elif closed.outcome is Outcome.REGENERATE:
             if sequence.request.deaths >= 2:

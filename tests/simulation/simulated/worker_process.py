@@ -323,6 +323,7 @@ class WorkerProcess:
             kv_endpoint=self.endpoint,
             limits=self.described.limits,
             has_hook=self.hooks is not None,
+            has_classifiers=self.classifying is not None,
             propagate_terminate=self.spec.judged.propagate,
             keeps_tasks=self.spec.quirk != "newer",
         )

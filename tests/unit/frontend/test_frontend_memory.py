@@ -27,6 +27,7 @@ from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 
 HELD = "tandem_frontend_held_bytes"
@@ -131,6 +132,31 @@ async def test_of_collected_answers_that_find_no_room_the_largest_ends_with_429(
     assert error_of(await frontend.complete(prompt=[1])) == (429, "queue_full", None)
     answer = await asyncio.wait_for(small, PATIENCE)
     assert answer.json()["choices"][0]["text"] == "small" * 50
+    await frontend.until_metric(HELD, 0)
+
+
+@pytest.mark.promise("S5-250")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_prompt_is_held_until_it_has_output(start: Start, stream: bool) -> None:
+    steps = asyncio.Queue[None]()
+
+    async def script(reply: Reply) -> None:
+        await steps.get()
+        reply.text("first")
+        await reply.flush()
+        await steps.get()
+        reply.finish()
+
+    frontend = await start(script)
+    prompt = [2_000] * 4_000
+    asking = asyncio.create_task(frontend.complete(prompt=prompt, stream=stream))
+    await frontend.router.until(lambda router: len(router.replies) == 1)
+    assert await frontend.metric(HELD) >= len(prompt)
+    steps.put_nowait(None)
+    await frontend.until_metric("tandem_frontend_completion_tokens_total", 1)
+    assert await frontend.metric(HELD) < 1_000
+    steps.put_nowait(None)
+    assert (await asking).status_code == 200
     await frontend.until_metric(HELD, 0)
 
 
@@ -253,10 +279,10 @@ async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
             bench.row(state, "y" * 100)
         assert bench.budget.held == 0
         bench.row(state, "y" * 100)
-        assert bench.budget.held == 16 * (100 + 200)
+        assert bench.budget.held == 16 * 100 + 200, "they are one row now"
         assert state.backlog == 0, "no client reads slowly"
         rows, _ = state.take()
-        assert [text for _, text, _, _ in rows] == ["y" * 100] * 16
+        assert rows == [(0, "y" * 1600, [], ())]
         assert bench.budget.held == 0
         for _ in range(16):
             bench.row(state, "y")
@@ -275,9 +301,63 @@ async def test_kept_log_probabilities_count_and_keep_nothing_of_their_message(
     for _ in range(16):
         bench.row(rich, "y", logprobs=20)
     assert bench.budget.held - without > without + 16 * 20 * 5
-    rows, _ = rich.take()
-    for _, _, _, logprobs in rows:
-        assert [len(each.top_logprob) for each in logprobs] == [20]
+    ((_, text, _, logprobs),), _ = rich.take()
+    assert text == "y" * 16
+    assert [len(each.top_logprob) for each in logprobs] == [20] * 16
+
+
+async def test_collected_rows_of_several_outputs_are_joined_each_with_its_own(
+    stack: ExitStack,
+) -> None:
+    bench = Bench(stack, 1_000_000)
+    state = bench.ask(streaming=False, n=2, want_token_ids=True)
+    for place in range(8):
+        columns = common_pb2.TokenColumns(
+            sequence=[state.base, state.base + 1],
+            offset=[place] * 2,
+            token_count=[1, 1],
+            text=["", ""],
+            token_id=[place, 100 + place],
+        )
+        bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
+    rows, _ = state.take()
+    assert [(choice, ids) for choice, _, ids, _ in rows] == [
+        (0, [*range(8)]),
+        (1, [*range(100, 108)]),
+    ]
+
+
+async def test_rows_of_a_stream_are_not_joined(stack: ExitStack) -> None:
+    bench = Bench(stack, 1_000_000)
+    state = bench.ask()
+    state.pump = lambda: False
+    columns = common_pb2.TokenColumns(
+        sequence=[state.base] * 16, offset=range(16), token_count=[1] * 16, text=["y"] * 16
+    )
+    bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
+    assert state.backlog
+    assert len(state.take()[0]) == 16
+
+
+@pytest.mark.promise("S5-250")
+async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> None:
+    bench = Bench(stack, 1_000_000)
+    prompts = [Prompt.of([token] * 100, max_tokens=4) for token in (3, 4)]
+    sizes = [len(each.task) for each in prompts]
+    given_back: list[int] = []
+    state = bench.ask(prompts=prompts, n=2)
+    state.let_go = given_back.append
+    second = state.to_submit(state.firsts[1], seconds=1.0)
+    for place, told in ((1, [sizes[0]]), (0, [sizes[0]]), (2, sizes), (3, sizes)):
+        columns = common_pb2.TokenColumns(
+            sequence=[state.base + place], offset=[0], token_count=[1], text=["y"]
+        )
+        bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
+        assert given_back == told
+        if len(told) == 1:
+            assert state.to_submit(state.firsts[1], seconds=1.0) == second, "it may be sent again"
+    assert [each.task for each in prompts] == [b"", b""]
+    assert state._common_task == b""
 
 
 @pytest.mark.promise("S6-189")
@@ -296,13 +376,13 @@ async def test_output_that_finds_no_room_ends_what_holds_the_most_and_nothing_el
         bench.row(slower, "y" * 1800)
     assert bench.budget.held == 2 * 1000 + 4 * 2000
     for _ in range(16):
-        bench.row(collected, "")  # 3,200 bytes, that are not there
+        bench.row(collected, "y" * 188)  # 3,208 bytes, that are not there
     assert isinstance(slower.error, SlowClientError)
     assert gone.aborted
     assert (slow.error, collected.error) == (None, None)
-    assert bench.budget.held == 2 * 1000 + 16 * 200
+    assert bench.budget.held == 2 * 1000 + 16 * 188 + 200
     for _ in range(16):
-        bench.row(collected, "y" * 400)
+        bench.row(collected, "y" * 500)
     assert isinstance(collected.error, QueueFullError)
     assert slow.error is None
     assert bench.budget.held == 2 * 1000
