@@ -805,6 +805,18 @@ PROMISES: tuple[Promise, ...] = (
         "router keeps its prompt, and a worker's death still names the sizes of its parts.",
         ours=True,
     ),
+    Promise(
+        "S5-230",
+        "Given real processes under load, when faults of many kinds strike them, then each answer "
+        "is right token by token, each error one that is documented for it, and nothing hangs.",
+        ours=True,
+    ),
+    Promise(
+        "S5-231",
+        "Given a wrong token, a request that hangs or an error that a fault does not have, then a "
+        "chaos run notices it and fails.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

@@ -8,41 +8,16 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+from sim_oracle import Oracle
 
-from tandem.engine import model_files
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.language import Language, advance, begin
 from tandem.executor import FinishReason, Request, Response, SamplingConfig
 
-MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
 MOST_TOKENS = 48
 TYPED = frozenset({"router_lost", "no_pair"})
 """How a request may fail whose router is killed."""
 _PROMPT = 4
-
-
-class Oracle:
-    """Says what the sim engine makes of a prompt, without a stack."""
-
-    def __init__(self) -> None:
-        vocabulary = model_files.vocabulary(MODEL)
-        self._language = Language.load(MODEL, vocabulary=vocabulary, eos_token_ids=frozenset())
-        page = np.zeros((1, 64 * _PROMPT), dtype=np.uint8)
-        self._pool = KvPool(page, page_size=_PROMPT, token_bytes=64, context_length=_PROMPT)
-
-    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
-        """Its first tokens."""
-        self._pool.fill([0], prompt)
-        state = begin(self._pool.slot([0], _PROMPT - 1), None)
-        tokens: list[int] = []
-        for _ in range(count):
-            tokens.append(self._language.word(state))
-            state = advance(state, tokens[-1])
-        return tokens
 
 
 @dataclass

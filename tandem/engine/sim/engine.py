@@ -18,7 +18,7 @@ from tandem.engine.base import (
 )
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim import validation
-from tandem.engine.sim.faults import Faults
+from tandem.engine.sim.faults import Fault, Faults
 from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import Language
@@ -91,6 +91,8 @@ class SimEngine:
             tap=self._settings.tap,
         )
         sequence.faults = self._troubles.chosen(self._next_index())
+        if Fault.FAIL in sequence.faults:
+            raise EngineError("the request is one that fails", phase=PHASES[self._role])
         started.scheduler.add(sequence)
 
     def cancel(self, request_id: int) -> None:

@@ -21,6 +21,7 @@ class Fault(enum.StrEnum):
     STALL = "stall"
     SLOW = "slow"
     CRASH = "crash"
+    FAIL = "fail"
 
 
 class Selector(str):
@@ -74,6 +75,7 @@ class Faults:
     stall_seconds: float = setting(0.0, "How long, s. 0: for ever.")
     slow: Selector = setting(_NEVER, "Steps with the request in them take `fault_slow_ms` longer.")
     slow_ms: float = setting(100.0, "How much longer, ms.")
+    fail: Selector = setting(_NEVER, "The engine fails the request as soon as it is given it.")
     crash: Selector = setting(_NEVER, "The process exits at once, at `fault_crash_at`.")
     crash_at: str = setting(
         "decode",

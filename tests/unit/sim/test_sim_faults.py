@@ -17,7 +17,7 @@ from tandem.engine.base import Ending, Role
 from tandem.engine.sim import runners
 from tandem.engine.sim.faults import Faults, Selector
 from tandem.engine.sim.options import SimOptions, parse
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, EngineError
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))
@@ -127,6 +127,14 @@ async def test_a_stall_for_ever_ends_by_cancel_or_by_switch(start: Any) -> None:
     assert (await whole.end_of(other))[-1].end is Ending.CANCELLED
     whole.engine.set_faults()
     assert len(await whole.tokens_of(stalled)) == 12
+    assert len(await whole.tokens_of(whole.ask())) == 12
+
+
+async def test_a_request_that_shall_fail_does_at_once_and_the_next_runs(start: Any) -> None:
+    whole = await start(Role.AGGREGATED, fault_fail="nth:2")
+    assert len(await whole.tokens_of(whole.ask())) == 12
+    with pytest.raises(EngineError):
+        whole.ask()
     assert len(await whole.tokens_of(whole.ask())) == 12
 
 

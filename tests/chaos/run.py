@@ -1,0 +1,86 @@
+"""Strike real processes under load with faults from a seed: `python tests/chaos/run.py --seed 7`.
+
+Every answer is compared token by token with what the sim engine says when nothing fails. A table
+says what came of each kind; the exit status is 1 where an answer was wrong, a request hung, failed
+with an error that its kind does not have, or anything was left open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+if __name__ == "__main__":
+    # Run from a checkout without an installation too.
+    sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent / "e2e")]
+
+from chaotic import table  # noqa: E402 - the path comes first
+from chaotic.fleet import running  # noqa: E402
+from chaotic.kinds import KINDS  # noqa: E402
+from chaotic.trial import Kind, Row, endure  # noqa: E402
+from sim_oracle import Oracle  # noqa: E402
+
+
+def main() -> None:
+    options = _options()
+    print(f"seed {options.seed}", flush=True)
+    kinds = _possible([kind for kind in KINDS if options.only in kind.name])
+    print(table.head(), flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = options.run_dir or Path(folder)
+        rows = asyncio.run(_run(kinds, seed=options.seed, seconds=options.seconds, run_dir=run_dir))
+    faults = [f"{row.name}: {fault}" for row in rows for fault in row.faults]
+    print(f"{len(rows)} kinds in {time.monotonic() - began:.0f} s")
+    print("\n".join(faults), end="\n" if faults else "")
+    sys.exit(f"{len(faults)} faults" if faults else 0)
+
+
+async def _run(kinds: Sequence[Kind], *, seed: int, seconds: float, run_dir: Path) -> list[Row]:
+    """Each kind once, and all again until the time is over."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    oracle, rows = Oracle(), []
+    until = time.monotonic() + seconds
+    for around in itertools.count():
+        for decode, alike in itertools.groupby(kinds, lambda kind: kind.decode):
+            async with running(run_dir, decode=decode) as fleet:
+                for kind in alike:
+                    row = await endure(kind, fleet, seed=seed + around, oracle=oracle)
+                    rows.append(row)
+                    print(table.line(row), flush=True)
+        if time.monotonic() >= until:
+            return rows
+    return rows
+
+
+def _possible(kinds: Sequence[Kind]) -> list[Kind]:
+    """Those that this machine can have; the others are named."""
+    reasons = {kind.name: kind.left_out() for kind in kinds}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"left out: {name}: {reason}", flush=True)
+    return [kind for kind in kinds if not reasons[kind.name]]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--only", default="", help="kinds with this in their names")
+    parser.add_argument("--seconds", type=float, default=0.0, help="go round until then; else once")
+    parser.add_argument("--run-dir", type=Path, help="where logs stay; else they are deleted")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

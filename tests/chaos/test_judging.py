@@ -1,0 +1,121 @@
+"""What the book of a chaos run takes for wrong, for hung and for a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from chaotic import load
+from chaotic.book import Asked, Book
+from chaotic.trial import Kind, Row, fails, judge
+from sim_oracle import Oracle
+
+SEED = 1
+
+
+async def nothing(fleet: object, rng: random.Random) -> None:
+    """No fault."""
+
+
+KIND = Kind(
+    name="any",
+    strike=nothing,
+    codes=frozenset({"worker_lost"}),
+    most_failed=0.5,
+    shows=fails,
+)
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book(Oracle())
+
+
+@pytest.fixture
+def asked(book: Book) -> Asked:
+    return book.ask([101, 102, 103], 4)
+
+
+@pytest.mark.promise("S5-231")
+def test_an_answer_that_is_whole_and_right_is_not_wrong(book: Book, asked: Asked) -> None:
+    book.hear(asked, asked.expected[:1])
+    book.hear(asked, asked.expected[1:])
+    book.finish(asked, "length")
+    assert (book.wrong, book.failed, book.hung) == ([], Counter(), 0)
+
+
+@pytest.mark.promise("S5-231")
+def test_an_answer_that_lacks_its_last_token_is_wrong(book: Book, asked: Asked) -> None:
+    book.hear(asked, asked.expected[:3])
+    book.finish(asked, "length")
+    assert len(book.wrong) == 1
+
+
+@pytest.mark.promise("S5-231")
+def test_an_answer_that_ends_for_another_reason_is_wrong(book: Book, asked: Asked) -> None:
+    book.hear(asked, asked.expected)
+    book.finish(asked, "stop")
+    assert len(book.wrong) == 1
+
+
+@pytest.mark.promise("S5-231")
+@pytest.mark.parametrize("end", [lambda b, a: b.fail(a, "worker_lost"), lambda b, a: b.hang(a)])
+def test_a_wrong_token_before_an_error_is_wrong(book: Book, asked: Asked, end: object) -> None:
+    book.hear(asked, [asked.expected[0], asked.expected[1] ^ 1])
+    end(book, asked)  # type: ignore[operator]
+    assert len(book.wrong) == 1
+
+
+@pytest.mark.promise("S5-231")
+def test_tokens_beyond_what_was_asked_for_are_wrong(book: Book, asked: Asked) -> None:
+    book.hear(asked, [*asked.expected, 101])
+    book.fail(asked, "worker_lost")
+    assert len(book.wrong) == 1
+
+
+@pytest.mark.promise("S5-231")
+async def test_a_request_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr(load, "MARGIN_SECONDS", 0.1)
+    gone = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await gone.wait()
+        writer.close()
+
+    book = Book(Oracle())
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        clients = load.Load(f"http://{host}:{port}", book, random.Random(SEED))
+        await clients.burst(3)
+        gone.set()
+    assert (book.requests, book.hung) == (3, 3)
+
+
+def row(**fields: object) -> Row:
+    """One that nobody objects to, with changes."""
+    good = {"requests": 9, "in_flight": 3, "failed": Counter(worker_lost=2)}
+    return Row(**{"name": "any"} | good | fields)  # type: ignore[arg-type]
+
+
+def test_a_row_that_is_as_its_kind_says_has_no_fault() -> None:
+    assert judge(KIND, row()) == []
+
+
+@pytest.mark.promise("S5-231")
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"hung": 1}, "1 requests hang"),
+        ({"failed": Counter(internal_error=1)}, "internal_error was not to be expected"),
+        ({"failed": Counter(worker_lost=5)}, "5 of 9 requests failed"),
+        ({"requests": 2}, "no request was answered"),
+        ({"in_flight": 0}, "nothing was in flight"),
+        ({"failed": Counter()}, "nobody noticed the fault"),
+    ],
+)
+def test_what_should_not_be_is_a_fault(fields: dict[str, object], fault: str) -> None:
+    assert fault in judge(KIND, row(**fields))

@@ -1,0 +1,36 @@
+"""What the sim engine makes of a prompt, without a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tandem.engine import model_files
+from tandem.engine.sim.kv_pool import KvPool
+from tandem.engine.sim.language import Language, advance, begin
+
+MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
+_LONGEST = 512
+"""Tokens of a prompt."""
+
+
+class Oracle:
+    """Says what the sim engine makes of a prompt, without a stack."""
+
+    def __init__(self) -> None:
+        vocabulary = model_files.vocabulary(MODEL)
+        self._language = Language.load(MODEL, vocabulary=vocabulary, eos_token_ids=frozenset())
+        page = np.zeros((1, 64 * _LONGEST), dtype=np.uint8)
+        self._pool = KvPool(page, page_size=_LONGEST, token_bytes=64, context_length=_LONGEST)
+
+    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
+        """Its first tokens."""
+        self._pool.fill([0], prompt)
+        state = begin(self._pool.slot([0], len(prompt) - 1), None)
+        tokens: list[int] = []
+        for _ in range(count):
+            tokens.append(self._language.word(state))
+            state = advance(state, tokens[-1])
+        return tokens
