@@ -13,7 +13,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz stress chaos mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -54,6 +54,9 @@ stress: lean ## 200 threads, then 5,000 tasks at executors whose router is kille
 chaos: lean ## strike real processes under load with faults of each kind (ARGS="--seed 7 --only router")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
 	$(BIN)/python tests/chaos/run.py $(ARGS)
+
+soak: lean ## let real processes run for long while clients come and go (ARGS="--minutes 30")
+	$(BIN)/python tests/chaos/soak.py $(ARGS)
 
 mutants: lean ## try every deliberate bug of tests/mutation: simulation and tests must notice it
 	$(BIN)/python tests/mutation/run.py $(ARGS)

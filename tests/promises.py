@@ -800,12 +800,6 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S5-250",
-        "Given a request that runs and cannot be started again, then neither its frontend nor its "
-        "router keeps its prompt, and a worker's death still names the sizes of its parts.",
-        ours=True,
-    ),
-    Promise(
         "S5-230",
         "Given real processes under load, when faults of many kinds strike them, then each answer "
         "is right token by token, each error one that is documented for it, and nothing hangs.",
@@ -815,6 +809,18 @@ PROMISES: tuple[Promise, ...] = (
         "S5-231",
         "Given a wrong token, a request that hangs or an error that a fault does not have, then a "
         "chaos run notices it and fails.",
+        ours=True,
+    ),
+    Promise(
+        "S5-232",
+        "Given clients that go away at any moment, then every other answer is right, and nothing "
+        "of theirs is open or held afterwards.",
+        ours=True,
+    ),
+    Promise(
+        "S5-250",
+        "Given a request that runs and cannot be started again, then neither its frontend nor its "
+        "router keeps its prompt, and a worker's death still names the sizes of its parts.",
         ours=True,
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---

@@ -12,6 +12,7 @@ from chaotic.fleet import Fleet, running
 from chaotic.kinds import KINDS
 from chaotic.trial import Kind, endure
 from sim_oracle import Oracle
+from soak import soak
 
 from tandem.v1.common_pb2 import TokenColumns
 from tandem.v1.worker_pb2 import WorkerFrame
@@ -62,3 +63,11 @@ async def test_a_wrong_token_is_noticed(fleet: Fleet) -> None:
     row = await endure(Kind(name="lies", strike=strike), fleet, seed=SEED, oracle=Oracle())
     assert row.wrong
     assert any("not [" in fault for fault in row.faults)
+
+
+@pytest.mark.promise("S5-232")
+async def test_clients_that_go_away_leave_nothing_open(fleet: Fleet) -> None:
+    soaked = await soak(fleet, seconds=4.0, clients=10, seed=SEED)
+    assert soaked.faults == []
+    assert 0 < soaked.book.left < soaked.book.requests
+    assert all(held.memory for held in soaked.held.values())

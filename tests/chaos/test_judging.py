@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from chaotic import load
 from chaotic.book import Asked, Book
+from chaotic.memory import Held, grown
 from chaotic.trial import Kind, Row, fails, judge
 from sim_oracle import Oracle
 
@@ -119,3 +120,62 @@ def test_a_row_that_is_as_its_kind_says_has_no_fault() -> None:
 )
 def test_what_should_not_be_is_a_fault(fields: dict[str, object], fault: str) -> None:
     assert fault in judge(KIND, row(**fields))
+
+
+@pytest.mark.promise("S5-232")
+def test_a_client_that_goes_away_is_no_failure_and_what_it_got_is_judged(book: Book) -> None:
+    good, bad = (book.ask([101, 102, 103], 4) for _ in range(2))
+    book.hear(good, good.expected[:2])
+    book.hear(bad, [bad.expected[0], bad.expected[1] ^ 1])
+    book.leave(good)
+    book.leave(bad)
+    assert (book.left, book.failed, len(book.wrong)) == (2, Counter(), 1)
+
+
+@pytest.mark.promise("S5-232")
+async def test_a_client_that_goes_away_does_so_before_its_answer() -> None:
+    gone = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await gone.wait()
+        writer.close()
+
+    book = Book(Oracle())
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        clients = load.Load(f"http://{host}:{port}", book, random.Random(SEED), leave=1.0)
+        await clients.burst(3)
+        gone.set()
+    assert (book.requests, book.left, book.hung) == (3, 3, 0)
+
+
+def held(memory: list[float], files: int = 0, threads: int = 0) -> Held:
+    """`files`, `threads`: how many more there are with each sample."""
+    count = len(memory)
+    return Held(
+        memory, [9 + files * n for n in range(count)], [3 + threads * n for n in range(count)]
+    )
+
+
+FLAT = [30.0] * 30
+WARM = [30.0 - 20.0 * 0.5**n for n in range(30)]
+NOISY = [30.0 + (n % 3) for n in range(30)]
+LEAK = [30.0 + 0.1 * n for n in range(30)]
+
+
+@pytest.mark.promise("S5-232")
+@pytest.mark.parametrize("memory", [FLAT, WARM, NOISY], ids=["flat", "warm-up", "noise"])
+def test_memory_that_is_flat_after_its_warm_up_is_no_fault(memory: list[float]) -> None:
+    assert grown("any", held(memory)) == []
+
+
+@pytest.mark.promise("S5-232")
+@pytest.mark.parametrize(
+    ("leaking", "what"),
+    [(held(LEAK), "memory"), (held(FLAT, files=1), "files"), (held(FLAT, threads=1), "threads")],
+    ids=["memory", "files", "threads"],
+)
+def test_what_grows_to_the_end_is_a_fault(leaking: Held, what: str) -> None:
+    (fault,) = grown("any", leaking)
+    assert what in fault

@@ -36,6 +36,8 @@ class Book:
         """
         self.wrong: list[str] = []
         self.hung = 0
+        self.left = 0
+        """Requests whose clients went away."""
         self.in_flight = 0
         """Requests that were open when the fault struck."""
         self.longest_stall = 0.0
@@ -51,6 +53,10 @@ class Book:
         asked = Asked(prompt, self._oracle.answer(prompt, count), time.monotonic())
         self._open.add(asked)
         return asked
+
+    def is_open(self, asked: Asked) -> bool:
+        """Whether it has neither been answered nor ended otherwise."""
+        return asked in self._open
 
     def struck(self) -> None:
         """The fault begins now."""
@@ -77,6 +83,11 @@ class Book:
     def hang(self, asked: Asked) -> None:
         """It neither was answered nor ended in time."""
         self.hung += 1
+        self._end(asked)
+
+    def leave(self, asked: Asked) -> None:
+        """Its client went away before it ended; what came must be right all the same."""
+        self.left += 1
         self._end(asked)
 
     def _end(self, asked: Asked) -> None:

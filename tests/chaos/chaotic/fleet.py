@@ -35,7 +35,7 @@ hand-over's time, 2 s, and 20 s.
 """
 ENGINE = "step_ms=15,prefill_base_ms=10,handover_timeout_seconds=2"
 SLOTS = 8
-"""Sequences of one worker."""
+"""Sequences of one worker, where nothing else is said."""
 QUEUE = 64
 ROUTER = (
     f"--worker-silence-seconds={SILENCE_SECONDS}",
@@ -192,8 +192,12 @@ def _in_use(worker: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def running(run_dir: Path, *, prefill: int = 2, decode: int = 2) -> AsyncIterator[Fleet]:
-    """A stack with a proxy before the router and each worker, ready and stopped at the end."""
+async def running(
+    run_dir: Path, *, prefill: int = 2, decode: int = 2, slots: int = SLOTS
+) -> AsyncIterator[Fleet]:
+    """A stack with a proxy before the router and each worker, ready and stopped at the end.
+    `slots`: sequences of each worker.
+    """
     names = [
         *(f"prefill_worker-{number}" for number in range(prefill)),
         *(f"decode_worker-{number}" for number in range(decode)),
@@ -205,7 +209,7 @@ async def running(run_dir: Path, *, prefill: int = 2, decode: int = 2) -> AsyncI
     def of(phase: str) -> str:
         return ",".join(front for name, front in fronts.items() if name.startswith(phase))
 
-    workers = (f"--max-sequences={SLOTS}",)
+    workers = (f"--max-sequences={slots}",)
     options = StackOptions(
         model_path=MODEL_PATH,
         engine="sim",

@@ -19,6 +19,8 @@ router did not, 5 s after.
 """
 _PAUSE_SECONDS = 0.2
 """Before a client asks again that was turned away."""
+_LEAVE_SECONDS = 0.8
+"""After which a client has gone away that does, where it was not answered before."""
 _LONGEST_PROMPT = 200
 _MOST_TOKENS = 48
 
@@ -26,9 +28,11 @@ _MOST_TOKENS = 48
 class Load:
     """Requests of prompts, lengths and forms from a seed."""
 
-    def __init__(self, url: str, book: Book, rng: Random) -> None:
+    def __init__(self, url: str, book: Book, rng: Random, *, leave: float = 0.0) -> None:
+        """`leave`: the share of the requests whose client goes away, at any moment of theirs."""
         self._book = book
         self._rng = rng
+        self._leave = leave
         self._over = False
         # A connection each: else those of a frontend that was restarted would be used once more.
         self._client = httpx.AsyncClient(
@@ -62,12 +66,16 @@ class Load:
         rng = self._rng
         prompt = [rng.randint(100, 2000) for _ in range(rng.randint(2, _LONGEST_PROMPT))]
         asked = self._book.ask(prompt, rng.randint(1, _MOST_TOKENS))
+        leaves = rng.random() < self._leave
+        patience = rng.uniform(0, _LEAVE_SECONDS) if leaves else DEADLINE_SECONDS + MARGIN_SECONDS
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS + MARGIN_SECONDS):
+            async with asyncio.timeout(patience):
                 code = await self._answer(asked, stream=rng.random() < 0.8)
         except TimeoutError:
-            self._book.hang(asked)
-            return False
+            if not self._book.is_open(asked):
+                return True  # it had ended, and its connection was being closed
+            (self._book.leave if leaves else self._book.hang)(asked)
+            return leaves
         except httpx.ConnectError:
             code = "connection_refused"
         except httpx.TransportError:
