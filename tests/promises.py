@@ -818,6 +818,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-240",
+        "Given any number of workers, then the router chooses as a look at each of them would, and "
+        "what a request, a load report or a change of the fleet costs it does not grow with them, "
+        "but for a place in a sorted list.",
+        ours=True,
+    ),
+    Promise(
         "S5-250",
         "Given a request that runs and cannot be started again, then neither its frontend nor its "
         "router keeps its prompt, and a worker's death still names the sizes of its parts.",

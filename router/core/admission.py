@@ -116,9 +116,9 @@ def _free_slots(state: State, request: Request) -> int:
     if head is not None and (submit.half or head.request.submit.half):
         return 0
     if submit.voucher is not None:
-        return sum(each.free for each in state.fleet.decoders(submit.voucher.kv_peer))
+        return state.fleet.decode_slots(submit.voucher.kv_peer)
     if submit.context_only:
-        return sum(each.free for each in state.fleet.parkers(request.edition, request.needs))
+        return state.fleet.parking_slots(request.edition, request.needs)
     return state.fleet.free_pairs(request.edition, request.needs)
 
 

@@ -12,12 +12,12 @@ from statistics import median
 
 from router.core.actions import WorkerEjected, WorkerReturned
 from router.core.events import LegClosed, WorkerDown
-from router.core.fleet import Worker
-from router.core.record import SLOT_SECONDS, Record
+from router.core.record import SLOT_SECONDS
 from router.core.sequences import Leg
 from router.core.state import State
 from router.core.timers import Timers
 from router.core.values import Phase, Standing
+from router.core.worker import Worker
 from tandem.endings import Outcome
 from tandem.errors import KvTransferError, WorkerError
 
@@ -30,7 +30,7 @@ FORGET_SECONDS = 600.0
 not connected for so long nothing is known.
 """
 News = list[WorkerEjected | WorkerReturned]
-"""Workers whose standing has changed. The fleet is to be regrouped where there are any."""
+"""Workers whose standing has changed: the fleet is to be told of each."""
 _GOOD = (Outcome.FINISHED, Outcome.TERMINATED, Outcome.REGENERATE)
 
 
@@ -40,21 +40,22 @@ class Health:
     def __init__(self, state: State) -> None:
         self._state = state
         self._slot = 0
-        self._ejected: Timers[Record] = Timers()
+        self._ejected: Timers[str] = Timers()
+        """Addresses."""
 
-    def expire(self, now: float) -> bool:
-        """What is due by now. Returns whether the fleet is to be regrouped."""
+    def expire(self, now: float) -> list[Worker]:
+        """What is due by now. Returns the connected workers whose standing has changed by that."""
         if (slot := int(now // SLOT_SECONDS)) != self._slot:
             self._next_slot(slot - self._slot)
             self._slot = slot
-        due = [
-            each
-            for each in self._ejected.due(now)
-            if each.standing is Standing.EJECTED and each.until <= now
-        ]
-        for record in due:
-            record.try_again(now)
-        return bool(due)
+        fleet, returning = self._state.fleet, []
+        for key in self._ejected.due(now):
+            record = fleet.records.get(key)
+            if record and record.standing is Standing.EJECTED and record.until <= now:
+                record.try_again(now)
+                if key in fleet.workers:
+                    returning.append(fleet.workers[key])
+        return returning
 
     def ended(self, now: float, leg: Leg, closed: LegClosed) -> News:
         """A leg is about to be closed, by its worker."""
@@ -87,12 +88,14 @@ class Health:
         fails = bounds.eject_after_failures and record.failed >= bounds.eject_after_failures
         if not (fails and record.whole and record.ratio >= bounds.eject_ratio and worker.usable):
             return []
-        like = fleet.like(worker)
-        whole = [each.record.ratio for each in like if each.record.whole and each is not worker]
-        out = len(like) - len(whole)
-        if not whole or out > bounds.eject_most_share * len(like):
+        side = fleet.side(worker)
+        if side is None:
             return []
-        if record.ratio - median(whole) < bounds.eject_ratio:
+        whole = [each for each in side.standings[Standing.WHOLE].values() if each is not worker]
+        out = 1 + len(side.standings[Standing.EJECTED]) + len(side.standings[Standing.PROBATION])
+        if not whole or out > bounds.eject_most_share * (out + len(whole)):
+            return []
+        if record.ratio - median(each.record.ratio for each in whole) < bounds.eject_ratio:
             return []
         return [self._eject(now, worker)]
 
@@ -135,7 +138,7 @@ class Health:
             record.in_a_row = 0
         seconds = min(first * 2.0 ** min(record.in_a_row, 32), max(first, LONGEST_SECONDS))
         record.eject(now, now + seconds)
-        self._ejected.set(record, record.until)
+        self._ejected.set(worker.key, record.until)
         return WorkerEjected(worker.key, seconds, record.failed, record.ended)
 
     def _next_slot(self, slots: int) -> None:

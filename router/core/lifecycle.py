@@ -19,12 +19,13 @@ from router.core.actions import (
     StartLeg,
 )
 from router.core.events import LegClosed, LegParked
-from router.core.fleet import Pair, Pick, Worker
+from router.core.fleet import Pair, Pick
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.stories import of_request
 from router.core.suspicion import MOST_DEATHS, suspect
 from router.core.values import Phase, Voucher
+from router.core.worker import Worker
 from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
@@ -56,7 +57,7 @@ class Lifecycle:
         self.now = 0.0
         self.actions: list[Action] = []
         self.may_start = False
-        """A slot or a place in the queue has become free, or something new waits."""
+        """A worker that had no free slot has one, or something else is next in a queue."""
 
     def refuse(self, request: Request, error: TandemError) -> None:
         """End a request that is not admitted."""
@@ -187,6 +188,7 @@ class Lifecycle:
         """The worker is at fault: its slot stays taken, and nobody waits for it any longer."""
         leg.overdue = True
         leg.worker.overdue += 1
+        self._state.fleet.place(leg.worker)
         self._state.counts.settle_overdue += 1
         sequence = leg.sequence
         if sequence.stage is Stage.RETRYING:
@@ -392,6 +394,7 @@ class Lifecycle:
         self._last_leg += 1
         leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
         worker.take(leg.number)
+        self._state.fleet.place(worker)
         self._state.legs[leg.number] = leg
         sequence.request.legs += 1
         if sequence.request.number:
@@ -437,7 +440,6 @@ class Lifecycle:
     def _forget(self, leg: Leg, outcome: Outcome) -> None:
         """The leg is closed: its slot is free, and its room once the other leg is closed too."""
         sequence, worker = leg.sequence, leg.worker
-        self.may_start = True
         worker.legs.remove(leg.number)
         del self._state.legs[leg.number]
         request = sequence.request
@@ -447,6 +449,8 @@ class Lifecycle:
         if leg.settle_by is not None:
             self._state.settling.clear(leg, leg.settle_by)
         worker.overdue -= leg.overdue
+        if self._state.fleet.place(worker):
+            self.may_start = True
         if leg.phase is Phase.PREFILL:
             sequence.prefill = None
         else:
@@ -456,6 +460,7 @@ class Lifecycle:
             self._state.rooms.discard(sequence.room)
             sequence.room = 0
             self._state.waiting.settle(sequence, self.now - sequence.begun_at)
+            self.may_start = True  # another key may be next
         self._state.counts.legs[leg.phase, outcome] += 1
 
     def _fresh_room(self) -> int:

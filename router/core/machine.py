@@ -12,7 +12,7 @@ from typing import Any
 from router.core import actions, admission, events, rejections, snapshot, stories
 from router.core.actions import Action
 from router.core.events import Event
-from router.core.fleet import Fleet, Pair, PolicyFactory, Worker
+from router.core.fleet import Fleet, Pair, PolicyFactory
 from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
@@ -20,6 +20,7 @@ from router.core.state import State
 from router.core.story import Story
 from router.core.values import Bounds, Edition, Offer, ServedModel
 from router.core.waiting import Queue
+from router.core.worker import Worker
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -217,14 +218,14 @@ class Core:
             self.state.counts.pairs_rejected[name] += pairs
             self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
         self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
-        self._fleet_changed()
+        self._fleet_changed(worker)
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         worker = self.state.fleet.workers.pop(event.worker, None)
         if worker is None:
             return
         self._lifecycle.actions += self._health.lost(self._lifecycle.now, worker, event)
-        self._fleet_changed()  # first, so that retries look at what is left
+        self._fleet_changed(worker)  # first, so that retries look at what is left
         condemned: list[Request] = []
         if event.died:
             condemned = self._lifecycle.died(worker, event.reason, event.unsent)
@@ -237,13 +238,14 @@ class Core:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None and worker.draining != event.draining:
             worker.draining = event.draining
-            self._fleet_changed()
+            self._fleet_changed(worker)
 
     def _worker_load(self, event: events.WorkerLoad) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
             worker.other_legs = max(0, event.open_legs - len(worker.legs))
-            self._lifecycle.may_start = True
+            if self.state.fleet.place(worker):
+                self._lifecycle.may_start = True
             self._take_step_age(worker, event.step_age)
 
     def _is_stalled(self, step_age: float | None) -> bool:
@@ -258,7 +260,7 @@ class Core:
             worker.stalled = stalled
             told = actions.WorkerStalled(worker.key, stalled, age or 0.0)
             self._lifecycle.actions.append(told)
-            self._fleet_changed()
+            self._fleet_changed(worker)
         patience = self.state.bounds.stall_failover_seconds
         if worker.legs and not worker.given_up and age is not None and age >= patience:
             worker.given_up = True
@@ -272,20 +274,22 @@ class Core:
 
     def _take_news(self, news: News) -> None:
         if news:
+            workers = self.state.fleet.workers
             self._lifecycle.actions += news
-            self._fleet_changed()
+            self._fleet_changed(*[workers[each.worker] for each in news])
 
-    def _fleet_changed(self) -> None:
-        fleet = self.state.fleet
-        for worker in fleet.regroup(self._lifecycle.now):
-            returned = actions.WorkerReturned(worker.key, "no other worker of its group is left")
-            self._lifecycle.actions.append(returned)
-        self._lifecycle.may_start = True
+    def _fleet_changed(self, *workers: Worker) -> None:
+        """Those take work where they did not, or the reverse."""
+        lifecycle, newly_paired = self._lifecycle, []
+        for worker in workers:
+            forgiven, paired = self.state.fleet.update(worker, lifecycle.now)
+            for each in forgiven:
+                reason = "no other worker of its group is left"
+                lifecycle.actions.append(actions.WorkerReturned(each.key, reason))
+            newly_paired += [actions.WorkerPaired(each.key) for each in paired]
+        lifecycle.may_start = True
         self._tell_served()
-        for worker in fleet.workers.values():
-            if not worker.paired and fleet.uses(worker):
-                worker.paired = True
-                self._lifecycle.actions.append(actions.WorkerPaired(worker.key))
+        lifecycle.actions += newly_paired
 
     def _tell_served(self) -> None:
         """Requests of an edition that is forgotten are refused from now on."""
@@ -329,6 +333,7 @@ class Core:
                 self._lifecycle.condemn(request)
             if isinstance(event.error, QueueFullError):
                 leg.worker.fill()
+                self.state.fleet.place(leg.worker)
             elif isinstance(event.error, DrainingError):
                 self._worker_draining(events.WorkerDraining(event.worker, True))
 
@@ -356,8 +361,8 @@ class Core:
                     self._lifecycle.end(sequence, error=error)
 
     def _expire(self) -> None:
-        if self._health.expire(self._lifecycle.now):
-            self._fleet_changed()
+        if returning := self._health.expire(self._lifecycle.now):
+            self._fleet_changed(*returning)
         for request in self.state.deadlines.due(self._lifecycle.now):
             seconds = request.submit.timeout_seconds
             stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from router.core.fleet import Fleet, Worker, defect_text, difference_text
+from router.core.fleet import Fleet
 from router.core.story import Rejected, Rejection
 from router.core.values import Fingerprint, Phase
+from router.core.worker import Worker, defect_text, difference_text
 
 MOST_NAMED = 64
 """Entries; of others only the number is told."""
@@ -21,9 +22,9 @@ def by_reason(fleet: Fleet, worker: Worker) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     if defect := worker.defect():
         found[defect] = defect_text(worker, defect), 1
-    for other, name in fleet.mismatches(worker):
+    for other, name, count in fleet.mismatches(worker):
         reason, pairs = found.get(name) or (difference_text(worker, other, name), 0)
-        found[name] = reason, pairs + 1
+        found[name] = reason, pairs + count
     return found
 
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
-from router.core.fleet import Pair, Worker
+from router.core.fleet import Pair
 from router.core.story import Choice, Moment, MomentName
 from router.core.values import Edition, Needs, Phase
+from router.core.worker import Worker
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 
 from router.core.fleet import Fleet
@@ -27,6 +28,10 @@ class Traces:
         mine.pop(request, None)
         if not mine:
             self._open.pop(trace_id, None)
+
+    def all(self, trace_id: str) -> Iterable[Request]:
+        """In the order in which they came."""
+        return self._open.get(trace_id, {})
 
     def last(self, trace_id: str) -> list[Request]:
         """The last that came, the latest first."""

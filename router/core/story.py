@@ -36,7 +36,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     candidates: int
     """How many there were, itself included."""
     others: tuple[Alternative, ...]
-    """The first of them by address, itself left out."""
+    """Those of them with the smallest share of slots taken, itself left out."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from router.core.actions import WorkerDied
-from router.core.fleet import Worker
 from router.core.sequences import Request
 from router.core.state import State
+from router.core.worker import Worker
 
 MOST_DEATHS = 2
 """A request that so many workers may have died of is not run again. Each death counts as one, and
@@ -50,5 +50,6 @@ def _whose(request: Request) -> tuple[int, str | int]:
 
 def _one_with(state: State, request: Request) -> set[Request]:
     """The open requests that are prompts of the same client's request, itself included."""
-    mine = state.frontends.get(request.submit.frontend, {})
-    return {request, *(each for each in mine.values() if _whose(each) == _whose(request))}
+    trace_id = request.submit.trace_id
+    mine = state.traces.all(trace_id) if trace_id else ()
+    return {request, *(each for each in mine if _whose(each) == _whose(request))}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from router.policies.base import Candidate, Policy
+from router.policies.base import Candidates, Policy
 from router.policies.least_loaded import LeastLoaded
 from router.policies.round_robin import RoundRobin
 
-__all__ = ["POLICIES", "Candidate", "LeastLoaded", "Policy", "PolicyName", "RoundRobin"]
+__all__ = ["POLICIES", "Candidates", "LeastLoaded", "Policy", "PolicyName", "RoundRobin"]
 
 PolicyName = Literal["round_robin", "least_loaded"]
 POLICIES: dict[PolicyName, Callable[[], Policy]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 
@@ -11,24 +11,33 @@ class Candidate(Protocol):
 
     @property
     def key(self) -> str:
-        """Its address: unique, and the order of candidates."""
-        ...
-
-    @property
-    def open_legs(self) -> int: ...
-
-    @property
-    def capacity(self) -> int:
-        """Legs open at once, at least 1."""
+        """Its address, which no other has."""
         ...
 
 
 AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
+SomeCandidate = TypeVar("SomeCandidate", bound=Candidate, covariant=True)
+
+
+class Candidates(Protocol[SomeCandidate]):
+    """At least one worker, in orders that are kept: to take the first costs the same however many
+    there are.
+    """
+
+    def by_load(self) -> Iterator[SomeCandidate]:
+        """From the smallest share of slots that is taken; of equals by address."""
+        ...
+
+    def by_address(self, after: str = "") -> Iterator[SomeCandidate]:
+        """From the first that comes after that address, and round to it."""
+        ...
 
 
 class Policy(Protocol):
     """One instance serves one choice (say, the prefill workers of one model) and may keep state."""
 
-    def choose(self, candidates: Sequence[AnyCandidate]) -> AnyCandidate:
-        """One of `candidates`, which is not empty and is sorted by key."""
+    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+        """One of `candidates`. What goes through all of them makes each request cost more the more
+        workers there are.
+        """
         ...

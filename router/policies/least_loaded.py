@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from router.policies.base import AnyCandidate
+from router.policies.base import AnyCandidate, Candidates
 
 
 class LeastLoaded:
@@ -12,5 +10,5 @@ class LeastLoaded:
     where two are equal.
     """
 
-    def choose(self, candidates: Sequence[AnyCandidate]) -> AnyCandidate:
-        return min(candidates, key=lambda each: (each.open_legs / each.capacity, each.key))
+    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+        return next(candidates.by_load())

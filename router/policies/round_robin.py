@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from router.policies.base import AnyCandidate
+from router.policies.base import AnyCandidate, Candidates
 
 
 class RoundRobin:
@@ -13,7 +11,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def choose(self, candidates: Sequence[AnyCandidate]) -> AnyCandidate:
-        chosen = next((each for each in candidates if each.key > self._last), candidates[0])
+    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+        chosen = next(candidates.by_address(after=self._last))
         self._last = chosen.key
         return chosen

@@ -16,10 +16,10 @@ from router import debug, metrics
 from router.conduct import Conduct
 from router.config import RouterConfig
 from router.core import actions, events
-from router.core.fleet import Worker
 from router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
 from router.core.record import SLOT_SECONDS
 from router.core.values import Fingerprint, Phase, Standing
+from router.core.worker import Worker
 from router.discovery import Listed
 from router.discovery.static import StaticDiscovery
 from router.links import WorkerLink
@@ -312,6 +312,19 @@ def test_a_hand_over_that_fails_shows_which_of_its_two_workers_does_it(
             break
     out = [key for key in bench.core.state.fleet.workers if bench.at(key).ejected]
     assert out == [bad]
+
+
+def test_a_hand_over_that_is_the_last_straw_for_both_of_its_workers_ejects_both() -> None:
+    bench = HealthBench(prefill=3, decode=3)
+    for _ in range(3):
+        prefill, decode = bench.start("prefill-1", "decode-1")
+        bench.close(prefill, Outcome.FAILED, error=KvTransferError("it broke"))
+        bench.close(decode, Outcome.CANCELLED)
+    assert bench.at("prefill-1").ejected
+    assert bench.at("decode-1").ejected
+    for first in range(100, 104):
+        bench.submit(first)
+        assert {"prefill-1", "decode-1"}.isdisjoint(each.worker for each in bench.legs())
 
 
 def test_kv_that_came_damaged_counts_for_a_prefill_worker_that_is_done() -> None:

@@ -16,9 +16,10 @@ import pytest
 import router
 from router.config import RouterConfig
 from router.core import events
-from router.core.fleet import Fleet, Group
+from router.core.group import Side
 from router.core.machine import Core
 from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.core.worker import Worker
 from router.discovery.static import StaticDiscovery
 from router.links import WorkerLink
 from router.policies import LeastLoaded
@@ -78,7 +79,7 @@ def test_a_snapshot_is_not_changed_by_what_happens_later() -> None:
     assert core.snapshot().counts.legs[Phase.DECODE, Outcome.FINISHED] == 1
 
 
-async def test_a_scrape_never_sees_the_fleet_while_it_is_regrouped(
+async def test_a_scrape_never_sees_the_fleet_while_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.socket() as free:
@@ -97,19 +98,19 @@ async def test_a_scrape_never_sees_the_fleet_while_it_is_regrouped(
                 link = WorkerLink()
                 served.relay.worker_up(phase.value, link, listed_as=phase, profile=_profile(phase))
             scrapes = []
-            group = Fleet._group
+            remove = Side.remove
 
-            def interrupted(self: Fleet, fingerprint: Fingerprint) -> Group:
-                """Called while all groups are empty, and not yet filled again."""
+            def interrupted(self: Side, worker: Worker) -> None:
+                """What follows finds the worker nowhere, until it is put where it belongs."""
+                remove(self, worker)
                 scrapes.append(pool.submit(scrape))
                 wait(scrapes, timeout=0.5)
-                return group(self, fingerprint)
 
-            monkeypatch.setattr(Fleet, "_group", interrupted)
+            monkeypatch.setattr(Side, "remove", interrupted)
             served.relay.handle(events.WorkerDraining("decode", True))
             served.relay.handle(events.WorkerDraining("decode", False))
             texts = [await asyncio.wait_for(asyncio.wrap_future(each), SECONDS) for each in scrapes]
-    assert len(texts) == 4
+    assert len(texts) == 2
     for text in texts:
         assert 'tandem_router_routable_workers{phase="prefill"} 1.0' in text
         assert "tandem_router_ready_pairs 1.0" in text

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from router.core.sequences import Request, Sequence, Stage
 from router.core.state import State
+from simulated.fleet_invariants import fleet_faults
 
 
 class InvariantError(AssertionError):
@@ -26,6 +27,7 @@ def check(state: State) -> None:
         *_requests(state),
         *_timers(state),
         *_memory(state),
+        *fleet_faults(state.fleet),
     ]
     if broken:
         raise InvariantError("; ".join(broken))

@@ -316,8 +316,10 @@ async def test_a_request_that_finds_another_router_s_in_its_slot_waits_and_is_se
         prefill, decode = await first.prefill.stream(), await first.decode.stream()
         legs = await prefill.start(), await decode.start()
         # As if the other router's legs had come since the last report.
-        for worker in second.router.relay.core.state.fleet.workers.values():
+        known = second.router.relay.core.state.fleet
+        for worker in known.workers.values():
             worker.other_legs = 0
+            known.place(worker)
         theirs = second.generate()
         await until(lambda: counts.requeued > 0)
         prefill.finish(legs[0])

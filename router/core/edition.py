@@ -1,0 +1,69 @@
+"""What is offered of one edition: its groups, and what frontends are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from router.core.group import Group
+from router.core.values import Edition, Fingerprint, Needs, Offer, ServedModel
+from router.policies import Policy
+
+
+class EditionFleet:
+    """The workers of one edition: its groups differ in what KV is like, not in what tokens mean."""
+
+    def __init__(self, edition: Edition, policy: Policy) -> None:
+        self.edition = edition
+        self.policy = policy
+        self.groups: dict[Fingerprint, Group] = {}
+        self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
+        self.pairless_since: float | None = None
+        self.offers: frozenset[Offer] = frozenset()
+        """Those of its pairs, or of the pairs that it had last."""
+        self.offered_since: float | None = None
+        """When they became these; None: they have never been others."""
+
+    def serve(self, now: float) -> None:
+        """Say what frontends are to know, now that the groups are as they are. Without a pair it is
+        what they knew, and requests wait for another.
+        """
+        paired = [group for group in self.groups.values() if group.pairs]
+        if paired:
+            self.served, self.pairless_since = _served(self.edition, paired), None
+            offers = frozenset(group.offer for group in paired)
+            if self.offers and offers != self.offers:
+                self.offered_since = now
+            self.offers = offers
+        elif self.pairless_since is None:
+            had_pairs = self.served.ready_pairs > 0
+            self.served = replace(self.served, ready_pairs=0, waits=had_pairs)
+            self.pairless_since = now
+
+    def meeting(self, needs: Needs) -> frozenset[Offer]:
+        """Those of its offers that a request can be run by."""
+        return frozenset([each for each in self.offers if each.meets(needs)])
+
+    def unmet_since(self, needs: Needs) -> float | None:
+        """Since when no pair can run what needs that, at the earliest; None: some can."""
+        if self.pairless_since is not None or self.meeting(needs):
+            return self.pairless_since
+        return self.offered_since
+
+
+def _served(edition: Edition, paired: Collection[Group]) -> ServedModel:
+    """What frontends are told of an edition with groups that have a pair."""
+    traits = {each for group in paired for each in (*group.prefill.traits, *group.decode.traits)}
+    contexts = [group.offer.context_length for group in paired]
+    names = [group.offer.logits_processors for group in paired]
+    return ServedModel(
+        name=edition.model,
+        tokenizer_sha256=edition.tokenizer_sha256,
+        max_sequences=min(each.max_sequences for each in traits),
+        context_length=min(contexts),
+        longest_context=max(contexts),
+        vocabulary=min(each.vocabulary for each in traits),
+        ready_pairs=sum(group.pairs for group in paired),
+        logits_processors=tuple(sorted(frozenset.intersection(*names))),
+        any_logits_processors=tuple(sorted(frozenset.union(*names))),
+    )

@@ -1,0 +1,138 @@
+"""The workers that have a free slot, in the two orders that policies ask for: by load, by address.
+
+An Index holds each worker as it was when it was last put in. So whatever changes a worker's slots
+puts it in again (`Fleet.place`); tests and the simulation compare the indexes with the workers
+after every event.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, filterfalse
+from operator import attrgetter
+from typing import NamedTuple
+
+from router.core.worker import Worker
+
+_KEY = attrgetter("key")
+_WORKER = attrgetter("worker")
+
+
+class Entry(NamedTuple):
+    """Compared by cost, and then by address, which no two workers share."""
+
+    cost: float
+    key: str
+    slots: int
+    """Legs that the worker can take."""
+    worker: Worker
+
+
+class Index:
+    """Workers with a free slot that are alike for every choice but that of a policy."""
+
+    def __init__(self) -> None:
+        self.slots = 0
+        """How many legs all of them can take."""
+        self._entries: dict[str, Entry] = {}
+        self._by_load: list[Entry] = []
+        self._by_address: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, worker: Worker) -> bool:
+        entry = self._entries.get(worker.key)
+        return entry is not None and entry.worker is worker
+
+    def put(self, worker: Worker) -> None:
+        """Hold a worker as it is now, whether or not it is held already."""
+        entry = Entry(worker.cost, worker.key, worker.free, worker)
+        old = self._entries.get(worker.key)
+        if old is None:
+            insort(self._by_address, worker.key)
+        elif old == entry:
+            return
+        else:
+            self._drop(old)
+        self._entries[worker.key] = entry
+        insort(self._by_load, entry)
+        self.slots += entry.slots
+
+    def remove(self, worker: Worker) -> None:
+        """Forget a worker, which must be held."""
+        self._drop(self._entries.pop(worker.key))
+        del self._by_address[bisect_left(self._by_address, worker.key)]
+
+    def by_load(self) -> Iterator[Entry]:
+        """From the smallest share of slots that is taken; of equals by address."""
+        return iter(self._by_load)
+
+    def by_address(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """Entries of the workers at some positions of that order."""
+        addresses = self._by_address
+        positions = range(first, len(addresses) if last is None else last)
+        return (self._entries[addresses[each]] for each in positions)
+
+    def position(self, after: str) -> int:
+        """Where in the order of addresses the first worker is that comes after one."""
+        return bisect_right(self._by_address, after)
+
+    def _drop(self, entry: Entry) -> None:
+        self.slots -= entry.slots
+        del self._by_load[bisect_left(self._by_load, entry)]
+
+
+class FreeWorkers:
+    """What a policy chooses from: workers of some indexes, but for a few.
+
+    After a failure (`again`) those that have failed lately come last.
+    """
+
+    def __init__(
+        self, indexes: Sequence[Index], without: Collection[Worker] = (), *, again: bool = False
+    ) -> None:
+        self._indexes = indexes
+        self._without = [each for each in without if any(each in index for index in indexes)]
+        self._again = again
+
+    def __len__(self) -> int:
+        return sum(map(len, self._indexes)) - len(self._without)
+
+    def by_load(self) -> Iterator[Worker]:
+        """From the smallest share of slots that is taken; of equals by address."""
+        return self._in_turn(lambda: _merged([each.by_load() for each in self._indexes]))
+
+    def by_address(self, after: str = "") -> Iterator[Worker]:
+        """From the first that comes after that address, and round to it."""
+
+        def entries() -> Iterator[Entry]:
+            parts = [index.by_address(index.position(after)) for index in self._indexes]
+            yield from _merged(parts, key=_KEY)
+            parts = [index.by_address(0, index.position(after)) for index in self._indexes]
+            yield from _merged(parts, key=_KEY)
+
+        return self._in_turn(entries)
+
+    def _in_turn(self, entries: Callable[[], Iterator[Entry]]) -> Iterator[Worker]:
+        without = self._without
+
+        def workers() -> Iterator[Worker]:
+            found = map(_WORKER, entries())
+            return filter(lambda each: each not in without, found) if without else found
+
+        if not self._again:
+            return workers()
+        return chain(filterfalse(_is_doubtful, workers()), filter(_is_doubtful, workers()))
+
+
+def _is_doubtful(worker: Worker) -> bool:
+    return worker.record.doubtful
+
+
+def _merged(
+    parts: list[Iterator[Entry]], key: Callable[[Entry], str] | None = None
+) -> Iterator[Entry]:
+    return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=key)

@@ -1,0 +1,226 @@
+"""The workers of one fingerprint: any of its prefill with any of its decode makes a pair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from router.core.free import FreeWorkers, Index
+from router.core.values import Offer, Phase, Standing
+from router.core.worker import Worker
+from router.policies import Policy
+
+TAKING = (Standing.WHOLE, Standing.PROBATION)
+"""A usable worker that stands so takes work."""
+
+
+class Traits(NamedTuple):
+    """What a profile says of what its group can do; most workers of a side say the same."""
+
+    max_sequences: int
+    context_length: int
+    vocabulary: int
+    logits_processors: frozenset[str]
+    has_hook: bool
+    has_classifiers: bool
+    parks: bool
+
+
+class Kind(NamedTuple):
+    """What a free worker is preferred or left out for."""
+
+    overdue: bool
+    """It has not closed legs in time: it comes after those that have."""
+    parks: bool
+    has_hook: bool
+
+
+Kinds = tuple[Kind, Index]
+"""The free workers of a kind."""
+
+
+class Side:
+    """The connected workers of one phase of a group. `update` and `remove` are told of each change,
+    and cost the same however many there are, but for the places in the indexes.
+    """
+
+    def __init__(self) -> None:
+        self.standings: dict[Standing | None, dict[str, Worker]] = {
+            standing: {} for standing in (*Standing, None)
+        }
+        """Each worker once, by address; None: it takes nothing new whatever its standing."""
+        self.traits: Counter[Traits] = Counter()
+        """What those say of themselves that take work, with how many say it."""
+        self._indexes: dict[Kind, Index] = {}
+        self._held: dict[str, Index] = {}
+        """The index that a worker is in, by its address: if it takes work and has a free slot."""
+
+    def __len__(self) -> int:
+        """How many of them take work."""
+        return sum(len(self.standings[each]) for each in TAKING)
+
+    def taking(self) -> Iterator[Worker]:
+        """The workers that take work, in no order."""
+        return (each for standing in TAKING for each in self.standings[standing].values())
+
+    @property
+    def connected(self) -> int:
+        """How many there are, whether or not they take work."""
+        return sum(map(len, self.standings.values()))
+
+    @property
+    def example(self) -> Worker | None:
+        """Any of its workers; None: there is none."""
+        return next((each for some in self.standings.values() for each in some.values()), None)
+
+    @property
+    def free(self) -> int:
+        """How many of them have a free slot."""
+        return len(self._held)
+
+    @property
+    def slots(self) -> int:
+        """How many legs they can take together."""
+        return sum(index.slots for index in self._indexes.values())
+
+    def update(self, worker: Worker) -> None:
+        """Take in how a worker stands now, or that it has come."""
+        self.remove(worker)
+        standing = worker.record.standing if worker.usable else None
+        self.standings[standing][worker.key] = worker
+        if standing in TAKING:
+            worker.side = self
+            self.traits[traits_of(worker)] += 1
+            self.place(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """It is gone, or was never there."""
+        for some in self.standings.values():
+            some.pop(worker.key, None)
+        if worker.side is self:
+            worker.side = None
+            self.traits -= Counter((traits_of(worker),))
+            index = self._held.pop(worker.key, None)
+            if index is not None:
+                index.remove(worker)
+
+    def place(self, worker: Worker) -> bool:
+        """Take in the slots of a worker that takes work. Returns whether it has a free one now, and
+        had none.
+        """
+        was = self._held.get(worker.key)
+        index = self._index(worker) if worker.free else None
+        if was is not None and was is not index:
+            was.remove(worker)
+            del self._held[worker.key]
+        if index is not None:
+            index.put(worker)
+            self._held[worker.key] = index
+        return was is None and index is not None
+
+    def has(self, worker: Worker) -> bool:
+        """Whether it takes work here and has a free slot."""
+        return worker.side is self and worker.key in self._held
+
+    def has_free(self, *, but: Worker) -> bool:
+        """Whether one has a free slot beside the given one."""
+        return self.free > self.has(but)
+
+    def indexes(self) -> list[Kinds]:
+        """The indexes that hold workers, with their kinds."""
+        return [(kind, index) for kind, index in self._indexes.items() if index.slots]
+
+    def _index(self, worker: Worker) -> Index:
+        kind = Kind(worker.overdue > 0, worker.profile.parks, worker.profile.has_hook)
+        index = self._indexes.get(kind)
+        if index is None:
+            index = self._indexes[kind] = Index()
+        return index
+
+
+class Group:
+    """The connected workers of one fingerprint, by phase."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.prefill = Side()
+        self.decode = Side()
+        self.policy = policy
+        """How decode is chosen; prefill is chosen for all groups of the edition."""
+        self.offer = Offer(0, frozenset())
+
+    def note_offer(self) -> None:
+        """Say what those can take that take work, now that they are these."""
+        if traits := [*self.prefill.traits, *self.decode.traits]:
+            self.offer = Offer(
+                min(each.context_length for each in traits),
+                frozenset.intersection(*(each.logits_processors for each in traits)),
+            )
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs take work."""
+        return len(self.prefill) * len(self.decode)
+
+    @property
+    def free_pairs(self) -> int:
+        """How many sequences could start at once."""
+        return min(self.prefill.slots, self.decode.slots)
+
+    def holds(self, prefill: Worker, decode: Worker) -> bool:
+        """Whether both of them take work here."""
+        return prefill.side is self.prefill and decode.side is self.decode
+
+    def side(self, phase: Phase) -> Side:
+        return self.prefill if phase is Phase.PREFILL else self.decode
+
+    def other_side(self, phase: Phase) -> Side:
+        return self.decode if phase is Phase.PREFILL else self.prefill
+
+    def may_park(self, prefill: Kind | Traits) -> bool:
+        """Whether a context-only request may run on such a prefill worker: not where a first token
+        would be shown that it alone has judged, as its hook stands for decode's, and nothing for
+        classifiers.
+        """
+        return (
+            prefill.parks
+            and len(self.decode) > 0
+            and not any(
+                each.has_classifiers or (each.has_hook and not prefill.has_hook)
+                for each in self.decode.traits
+            )
+        )
+
+
+def preferred(
+    free: Collection[Kinds],
+    avoided: Collection[Worker] = (),
+    *,
+    barred: bool = False,
+    again: bool = False,
+) -> FreeWorkers | None:
+    """The free workers to choose from; None: there are none. Those with overdue legs only where
+    there are no others, and likewise the `avoided`, or never if they are `barred`. `again`: see
+    FreeWorkers.
+    """
+    for overdue in (False, True):
+        indexes = [index for kind, index in free if kind.overdue is overdue]
+        if found := FreeWorkers(indexes, avoided, again=again):
+            return found
+        if indexes and not barred:
+            return FreeWorkers(indexes)
+    return None
+
+
+def traits_of(worker: Worker) -> Traits:
+    """What the profile of a worker says."""
+    profile = worker.profile
+    return Traits(
+        profile.max_sequences,
+        profile.context_length,
+        profile.vocabulary,
+        profile.logits_processors,
+        profile.has_hook,
+        profile.has_classifiers,
+        profile.parks,
+    )

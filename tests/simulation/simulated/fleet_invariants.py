@@ -1,0 +1,74 @@
+"""What the fleet keeps in order must be what a look at each worker says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from router.core.fleet import Fleet
+from router.core.group import TAKING, Side, traits_of
+from router.core.values import Fingerprint, Offer, Phase
+from router.core.worker import Worker
+
+
+def fleet_faults(fleet: Fleet) -> Iterator[str]:
+    """Every difference, for people."""
+    expected: dict[tuple[Fingerprint, Phase], list[Worker]] = {}
+    for _, worker in sorted(fleet.workers.items()):
+        expected.setdefault((worker.profile.fingerprint, worker.phase), []).append(worker)
+    for mine in fleet.editions.values():
+        for fingerprint, group in mine.groups.items():
+            sides = {phase: expected.pop((fingerprint, phase), []) for phase in Phase}
+            for phase, workers in sides.items():
+                for fault in _side_faults(group.side(phase), workers):
+                    yield f"{phase} of {mine.edition.model}: {fault}"
+            if not _offers(group.offer, [each for some in sides.values() for each in some]):
+                yield f"a group of {mine.edition.model} cannot take {group.offer}"
+            if not (group.prefill.connected or group.decode.connected):
+                yield f"a group of {mine.edition.model} is kept that no worker is of"
+    if expected:
+        yield f"{expected} are in no group"
+    keepers = [each for each in fleet.workers.values() if each.phase is Phase.PREFILL]
+    for each in keepers:
+        found = fleet.keeper(each.profile.kv_endpoint)
+        if found not in keepers or found.profile.kv_endpoint != each.profile.kv_endpoint:
+            yield f"{each.key} is not found by where it hands over"
+    if len({each.profile.kv_endpoint for each in keepers}) != len(fleet._keepers):
+        yield "a place of hand-over is kept that nobody has"
+
+
+def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
+    """`workers`: by address."""
+    standings = {each: each.record.standing if each.usable else None for each in workers}
+    if standings != {each: name for name, some in side.standings.items() for each in some.values()}:
+        yield f"workers stand as {standings}, and are kept as {side.standings}"
+    taking = [each for each, name in standings.items() if name in TAKING]
+    if len(side) != len(taking) or {*side.taking()} != {*taking}:
+        yield "those that take work are others"
+    if any((each.side is side) is not (standings[each] in TAKING) for each in workers):
+        yield "a worker takes work elsewhere than it knows"
+    if side.traits != Counter(map(traits_of, taking)):
+        yield "the profiles of those that take work are others"
+    free = [each for each in taking if each.free]
+    if (side.free, side.slots) != (len(free), sum(each.free for each in free)):
+        yield f"{side.slots} slots are free at {side.free} workers, and should be at {free}"
+    for kind, index in side.indexes():
+        by_load = [entry.worker for entry in index.by_load()]
+        alike = [each for each in free if _kind(each) == kind]
+        if by_load != sorted(alike, key=lambda each: (each.cost, each.key)):
+            yield f"the order by load of {alike} is {by_load}"
+        if [entry.worker for entry in index.by_address()] != alike:
+            yield f"the order by address is not {alike}"
+
+
+def _offers(offer: Offer, workers: list[Worker]) -> bool:
+    """Whether it is what each can take of those that take work, if there are any."""
+    taking = [each.profile for each in workers if each.usable and each.record.standing in TAKING]
+    if not taking:
+        return True
+    names = frozenset.intersection(*(each.logits_processors for each in taking))
+    return offer == (min(each.context_length for each in taking), names)
+
+
+def _kind(worker: Worker) -> tuple[bool, bool, bool]:
+    return worker.overdue > 0, worker.profile.parks, worker.profile.has_hook
