@@ -830,6 +830,12 @@ PROMISES: tuple[Promise, ...] = (
         "router keeps its prompt, and a worker's death still names the sizes of its parts.",
         ours=True,
     ),
+    Promise(
+        "S5-251",
+        "Given workers that several routers use, then the routers spread what they start, though "
+        "none of them knows at once what the others start.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

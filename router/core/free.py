@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.worker import Worker
+from router.policies.base import Draw
 
 _KEY = attrgetter("key")
 _WORKER = attrgetter("worker")
@@ -27,6 +28,8 @@ class Entry(NamedTuple):
     key: str
     slots: int
     """Legs that the worker can take."""
+    shared: bool
+    """Legs of other routers run there, as far as it has reported."""
     worker: Worker
 
 
@@ -36,6 +39,8 @@ class Index:
     def __init__(self) -> None:
         self.slots = 0
         """How many legs all of them can take."""
+        self.shared = 0
+        """How many of them other routers use too."""
         self._entries: dict[str, Entry] = {}
         self._by_load: list[Entry] = []
         self._by_address: list[str] = []
@@ -49,7 +54,7 @@ class Index:
 
     def put(self, worker: Worker) -> None:
         """Hold a worker as it is now, whether or not it is held already."""
-        entry = Entry(worker.cost, worker.key, worker.free, worker)
+        entry = Entry(worker.cost, worker.key, worker.free, worker.other_legs > 0, worker)
         old = self._entries.get(worker.key)
         if old is None:
             insort(self._by_address, worker.key)
@@ -60,6 +65,7 @@ class Index:
         self._entries[worker.key] = entry
         insort(self._by_load, entry)
         self.slots += entry.slots
+        self.shared += entry.shared
 
     def remove(self, worker: Worker) -> None:
         """Forget a worker, which must be held."""
@@ -69,6 +75,10 @@ class Index:
     def by_load(self) -> Iterator[Entry]:
         """From the smallest share of slots that is taken; of equals by address."""
         return iter(self._by_load)
+
+    def at(self, place: int) -> Worker:
+        """One by its place in that order."""
+        return self._by_load[place].worker
 
     def by_address(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """Entries of the workers at some positions of that order."""
@@ -82,6 +92,7 @@ class Index:
 
     def _drop(self, entry: Entry) -> None:
         self.slots -= entry.slots
+        self.shared -= entry.shared
         del self._by_load[bisect_left(self._by_load, entry)]
 
 
@@ -101,6 +112,11 @@ class FreeWorkers:
     def __len__(self) -> int:
         return sum(map(len, self._indexes)) - len(self._without)
 
+    @property
+    def shared(self) -> bool:
+        """Whether legs of other routers run on any of them, as far as they have reported."""
+        return any(each.shared for each in self._indexes)
+
     def by_load(self) -> Iterator[Worker]:
         """From the smallest share of slots that is taken; of equals by address."""
         return self._in_turn(lambda: _merged([each.by_load() for each in self._indexes]))
@@ -115,6 +131,25 @@ class FreeWorkers:
             yield from _merged(parts, key=_KEY)
 
         return self._in_turn(entries)
+
+    def two_at_random(self, draw: Draw) -> tuple[Worker, Worker]:
+        """Any two, each as likely; the same twice where there is but one. After a failure, which is
+        rare, the first by load.
+        """
+        count = sum(map(len, self._indexes))
+        if self._without or self._again or count == 1:
+            first = next(self.by_load())
+            return first, first
+        one, other = draw(count), draw(count - 1)
+        return self._at(one), self._at(other + (other >= one))
+
+    def _at(self, place: int) -> Worker:
+        """One by its place among all, whatever their order."""
+        for index in self._indexes:
+            if place < len(index):
+                return index.at(place)
+            place -= len(index)
+        raise IndexError(place)
 
     def _in_turn(self, entries: Callable[[], Iterator[Entry]]) -> Iterator[Worker]:
         without = self._without

@@ -1,8 +1,8 @@
-"""The seam for choosing a worker: pure, deterministic, told only of workers that may be chosen."""
+"""The seam for choosing a worker: without I/O, and told only of workers that may be chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 
@@ -14,8 +14,15 @@ class Candidate(Protocol):
         """Its address, which no other has."""
         ...
 
+    @property
+    def cost(self) -> float:
+        """The share of its slots that is taken."""
+        ...
+
 
 AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
+Draw = Callable[[int], int]
+"""Gives a number below its argument, each as likely."""
 SomeCandidate = TypeVar("SomeCandidate", bound=Candidate, covariant=True)
 
 
@@ -24,12 +31,21 @@ class Candidates(Protocol[SomeCandidate]):
     there are.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether legs of other routers run on any of them, as far as they have reported."""
+        ...
+
     def by_load(self) -> Iterator[SomeCandidate]:
         """From the smallest share of slots that is taken; of equals by address."""
         ...
 
     def by_address(self, after: str = "") -> Iterator[SomeCandidate]:
         """From the first that comes after that address, and round to it."""
+        ...
+
+    def two_at_random(self, draw: Draw) -> tuple[SomeCandidate, SomeCandidate]:
+        """Any two of them, each as likely; the same twice where there is but one."""
         ...
 
 

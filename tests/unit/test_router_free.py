@@ -28,7 +28,8 @@ from router.core.values import (
 )
 from router.core.waiting import Queue
 from router.core.worker import Worker
-from router.policies import POLICIES, LeastLoaded, PolicyName
+from router.policies import POLICIES, Candidates, LeastLoaded, Policy, PolicyName
+from router.policies.base import AnyCandidate
 from tandem.endings import Outcome
 
 EDITION = Edition("tiny", "sha")
@@ -36,6 +37,16 @@ FINGERPRINTS = (FINGERPRINT, FINGERPRINT._replace(revision="2"))
 REGEX = frozenset({"regex"})
 NEEDS = (Needs(), Needs(), Needs(tokens=150), Needs(logits_processors=REGEX))
 SEEDS, STEPS = 30, 120
+
+
+class Least:
+    """least_loaded, as if no other router used the workers: then nothing is left to chance."""
+
+    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+        return next(candidates.by_load())
+
+
+CHOOSING: dict[PolicyName, Callable[[], Policy]] = {**POLICIES, "least_loaded": Least}
 
 
 class Naive:
@@ -136,7 +147,7 @@ class Chance:
 
     def __init__(self, seed: int, policy: PolicyName) -> None:
         self.dice = random.Random(seed)
-        self.fleet = Fleet(POLICIES[policy], POLICIES[policy])
+        self.fleet = Fleet(CHOOSING[policy], CHOOSING[policy])
         self.naive = Naive(policy, self.fleet)
         self.size = self.dice.choice((2, 5, 12))
         self.hooks = self.dice.random() < 0.5

@@ -14,7 +14,7 @@ from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Listed
 from router.links import Sink, WorkerLink
-from router.policies import POLICIES, PolicyName
+from router.policies import POLICIES, LeastLoaded, PolicyName
 from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
@@ -80,7 +80,8 @@ class RouterProcess:
         self.network = network
         self.name = name
         self.process = Process(name)
-        policies = [POLICIES[policy]] if policy else list(POLICIES.values())
+        made = {**POLICIES, "least_loaded": lambda: LeastLoaded(source.randrange)}
+        policies = [made[policy]] if policy else list(made.values())
         self.core = Core(
             bounds=bounds,
             prefill_policy=source.choice(policies),
