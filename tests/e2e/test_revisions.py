@@ -65,7 +65,8 @@ def test_two_context_lengths_are_served_side_by_side(model_path: Path, tmp_path:
     """
     components = {"prefill_worker-0": 300, "decode_worker-0": 300}
     components |= {"prefill_worker-1": 100, "decode_worker-1": 100, "decode_worker-2": 100}
-    flags = {}
+    # One after the other, all would go to whichever has the lowest port.
+    flags: dict[str, tuple[str, ...]] = {"router": ("--prefill-policy=round_robin",)}
     for name, context in components.items():
         path = tmp_path / f"{name}.yaml"
         settings = f"engine_options: {{context_length: {context}}}"
