@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 import random
 import time
 from collections.abc import Iterable, Sized
+from pathlib import Path
 
 import machine
 
@@ -209,9 +211,12 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--json", type=Path, help="where the table goes, for scale_plots.py")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}; {options.policy}\n")
     table = {size: measured(size, options.policy, options.rounds) for size in options.sizes}
+    if options.json:
+        options.json.write_text(json.dumps(table), encoding="utf-8")
     print(f"{'us of CPU':<46}" + "".join(f"{size:>9,}" for size in table) + "    ratio")
     first, last = options.sizes[0], options.sizes[-1]
     for name in ROWS:

@@ -1,0 +1,394 @@
+"""What several routers make of one large fleet: their real cores, in virtual time, without I/O.
+
+Requests come at random times to all routers alike, run 0.2 s on a prefill worker and half a minute
+on a decode worker, each with its own chance. Each worker tells each router once a second how many
+legs it has; until then a router does not know what others have started there, and a worker that has
+no slot left refuses. When as many streams are open as were asked for, a minute of steady load is
+measured, in whose middle one router dies and its clients come again to the others.
+
+    python benchmarks/scale_fleet.py                      # about five minutes, and 2 GiB
+    python benchmarks/scale_fleet.py --workers 200 --routers 1 2 4 8 16 --streams 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import heapq
+import itertools
+import json
+import random
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+
+import machine
+
+from router.core import actions, events
+from router.core.machine import Core
+from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.policies import POLICIES
+from tandem.endings import Outcome
+from tandem.errors import QueueFullError
+
+FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
+PREFILL_SECONDS, DECODE_SECONDS = 0.2, 30.0
+LINK_SECONDS = 0.0005
+"""From a router to a worker, or back."""
+RAMP_SECONDS = 8.0
+"""In which all the streams come that are open from then on."""
+STEADY_SECONDS = 60.0
+PREFILL_SLOTS = 8
+TASK = b"x" * 8192
+"""A prompt of some 3,000 tokens."""
+WARM_SECONDS = 5.0
+"""After the ramp, and after a router's death, that are not measured."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker, as far as routers see it."""
+
+    key: str
+    profile: Profile
+    open: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """Both legs of one attempt."""
+
+    prefill: int
+    decode: int = 0
+    accepted: int = 0
+    """Legs that their workers have taken."""
+
+
+class Router:
+    """A core, and what its workers have of it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        made = POLICIES[fleet.policy]  # type: ignore[index]
+        self.core = Core(
+            bounds=Bounds(max_queue=1_000_000, max_retries=3),
+            prefill_policy=made,
+            decode_policy=made,
+            new_room=itertools.count(1).__next__,
+        )
+        self.alive = True
+        self.spent: Counter[str] = Counter()
+        """Nanoseconds of CPU by the kind of event."""
+        self.handled: Counter[str] = Counter()
+        self.open: dict[int, Worker] = {}
+        """Legs, and where they are."""
+        self._streams: dict[int, Stream] = {}
+        """By the number of either leg."""
+        self._numbers = itertools.count(1)
+        self.feed(events.FrontendUp(1))
+
+    def feed(self, event: events.Event) -> None:
+        began = time.process_time_ns()
+        done = self.core.handle(self._fleet.now, (event,))
+        name = type(event).__name__
+        self.spent[name] += time.process_time_ns() - began
+        self.handled[name] += 1
+        for action in done:
+            if isinstance(action, actions.StartLeg):
+                self._start(action)
+            elif isinstance(action, actions.CancelLeg):
+                self._fleet.later(2 * LINK_SECONDS, self._cancelled, action.leg)
+            elif isinstance(action, actions.EndSequence):
+                error = action.error
+                self._fleet.failed[error.code if error else "terminated"] += 1
+
+    def submit(self) -> None:
+        trace_id = f"{self._fleet.chance.getrandbits(128):032x}"
+        self.feed(
+            events.Submit(
+                frontend=1,
+                first_sequence=next(self._numbers),
+                n=1,
+                model="tiny",
+                tokenizer_sha256="sha",
+                timeout_seconds=1e6,
+                task=TASK,
+                trace_id=trace_id,
+            )
+        )
+
+    def _start(self, action: actions.StartLeg) -> None:
+        worker = self._fleet.workers[action.worker]
+        self.open[action.leg] = worker
+        if worker.profile.phase is Phase.PREFILL:
+            self._streams[action.leg] = Stream(action.leg)
+        else:  # its prefill leg was started just before
+            stream = self._streams[action.leg] = self._streams[action.leg - 1]
+            stream.decode = action.leg
+        self._fleet.later(LINK_SECONDS, self._arrive, action.leg)
+
+    def _arrive(self, leg: int) -> None:
+        """The leg has reached its worker, which takes it while it has a slot."""
+        worker = self.open.get(leg)
+        if worker is None or not self.alive:
+            return
+        fleet = self._fleet
+        if worker.open >= worker.profile.max_sequences:
+            fleet.refused += 1
+            fleet.later(LINK_SECONDS, self._refuse, leg)
+            return
+        worker.open += 1
+        stream = self._streams[leg]
+        stream.accepted += 1
+        if stream.accepted == 2:
+            fleet.later(PREFILL_SECONDS, self._prefilled, stream)
+
+    def _refuse(self, leg: int) -> None:
+        full = QueueFullError("no slot")
+        self._close(leg, Outcome.FAILED, error=full, retryable=True, begun=False)
+
+    def _prefilled(self, stream: Stream) -> None:
+        """The KV is there: prefill is done, decode goes on for as long as it takes."""
+        if stream.prefill not in self.open or stream.decode not in self.open or not self.alive:
+            return
+        worker = self.open[stream.decode]
+        self._leave(stream.prefill)
+        self._close(stream.prefill, Outcome.FINISHED)
+        self.feed(events.LegStarted(worker.key, stream.decode))
+        seconds = self._fleet.chance.expovariate(1 / DECODE_SECONDS)
+        self._fleet.later(seconds, self._finish, stream.decode)
+
+    def _finish(self, leg: int) -> None:
+        if leg in self.open and self.alive:
+            self._leave(leg)
+            self._close(leg, Outcome.FINISHED)
+
+    def _cancelled(self, leg: int) -> None:
+        if leg in self.open and self.alive:
+            if self._streams[leg].accepted:
+                self._streams[leg].accepted -= 1
+                self._leave(leg)
+            self._close(leg, Outcome.CANCELLED)
+
+    def _leave(self, leg: int) -> None:
+        self.open[leg].open -= 1
+
+    def _close(self, leg: int, outcome: Outcome, **more: object) -> None:
+        worker = self.open.pop(leg)
+        del self._streams[leg]
+        self.feed(events.LegClosed(worker.key, leg, outcome, **more))  # type: ignore[arg-type]
+
+    def die(self) -> int:
+        """Its workers end what they had of it. Returns how many streams that were."""
+        self.alive = False
+        lost = self.core.state.open_sequences
+        for leg, worker in self.open.items():
+            taken = self._streams[leg].accepted == 2
+            worker.open -= taken
+        return lost
+
+
+@dataclass
+class Fleet:
+    """Routers and workers, and the virtual time."""
+
+    policy: str
+    seed: int
+    decode_slots: int
+    workers: dict[str, Worker] = field(default_factory=dict)
+    routers: list[Router] = field(default_factory=list)
+    now: float = 0.0
+    refused: int = 0
+    """Legs for which a worker had no slot."""
+    failed: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self._agenda: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
+        self._order = itertools.count()
+
+    def build(self, workers: int, routers: int) -> None:
+        for index in range(workers):
+            worker = self._worker(index)
+            self.workers[worker.key] = worker
+        for _ in range(routers):
+            router = Router(self)
+            self.routers.append(router)
+            for worker in self.workers.values():
+                up = events.WorkerUp(
+                    worker=worker.key, listed_as=worker.profile.phase, profile=worker.profile
+                )
+                router.feed(up)
+        for worker in self.workers.values():
+            self.later(self.chance.random(), self._report, worker)
+
+    def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
+        heapq.heappush(self._agenda, (self.now + seconds, next(self._order), call, arguments))
+
+    def run(self, seconds: float) -> None:
+        """Until then nothing is left to do."""
+        until = self.now + seconds
+        while self._agenda[0][0] <= until:
+            self.now, _, call, arguments = heapq.heappop(self._agenda)
+            call(*arguments)
+        self.now = until
+
+    def come(self, per_second: float, until: float) -> None:
+        """Requests at random times, each to any router that is there."""
+        if self.now < until:
+            self.chance.choice([each for each in self.routers if each.alive]).submit()
+            self.later(self.chance.expovariate(per_second), self.come, per_second, until)
+
+    def loads(self) -> list[int]:
+        """Open legs of each decode worker."""
+        phase = Phase.DECODE
+        return [each.open for each in self.workers.values() if each.profile.phase is phase]
+
+    def streams(self) -> int:
+        return sum(each.core.state.open_sequences for each in self.routers if each.alive)
+
+    def _worker(self, index: int) -> Worker:
+        phase = Phase.PREFILL if index % 2 else Phase.DECODE
+        key = f"10.0.{index // 250}.{index % 250}:7100"
+        profile = Profile(
+            name=f"{phase.value}-{index}",
+            phase=phase,
+            fingerprint=FINGERPRINT,
+            max_sequences=self.decode_slots if phase is Phase.DECODE else PREFILL_SLOTS,
+            context_length=8192,
+            kv_endpoint=f"kv-{key}",
+        )
+        return Worker(key, profile)
+
+    def _report(self, worker: Worker) -> None:
+        for router in self.routers:
+            if router.alive:
+                router.feed(events.WorkerLoad(worker.key, worker.open))
+        self.later(1.0, self._report, worker)
+
+
+@dataclass
+class Watch:
+    """What is seen in a time of steady load."""
+
+    loads: list[list[int]] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+
+    def sample(self, fleet: Fleet, seconds: float) -> None:
+        """Once a virtual second."""
+        for _ in range(int(seconds)):
+            fleet.run(1.0)
+            self.loads.append(sorted(fleet.loads()))
+            self.waiting.append(
+                sum(len(each.core.state.waiting) for each in fleet.routers if each.alive)
+            )
+
+    def share(self, place: float) -> float:
+        """The load of a decode worker at a place of their order, from 0 to 1, beside the mean."""
+        return mean(each[round(place * (len(each) - 1))] / mean(each) for each in self.loads)
+
+
+def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
+    """One row of the table."""
+    slots = round(options.streams / (options.workers / 2) / options.load)
+    fleet = Fleet(options.policy, options.seed, slots)
+    fleet.build(options.workers, routers)
+    ramp = options.streams / RAMP_SECONDS
+    fleet.come(ramp, RAMP_SECONDS)
+    fleet.run(RAMP_SECONDS)
+    per_second = options.streams / (DECODE_SECONDS + PREFILL_SECONDS)
+    fleet.come(per_second, fleet.now + WARM_SECONDS + STEADY_SECONDS)
+    fleet.run(WARM_SECONDS)
+    fleet.refused = 0
+    before = {each: (each.spent.copy(), each.handled.copy()) for each in fleet.routers}
+    steady, after = Watch(), Watch()
+    steady.sample(fleet, STEADY_SECONDS / 2)
+    refused = fleet.refused
+    costs = [_cost(each, *before[each]) for each in fleet.routers]
+    requests = sum(each.handled["Submit"] - before[each][1]["Submit"] for each in fleet.routers)
+    open_then = fleet.streams()
+    lost = 0
+    if routers > 1:
+        lost = fleet.routers[0].die()
+        for _ in range(lost):  # within a second
+            alive = fleet.chance.choice(fleet.routers[1:])
+            fleet.later(fleet.chance.random(), alive.submit)
+        fleet.run(WARM_SECONDS)
+        fleet.refused = 0
+        after.sample(fleet, STEADY_SECONDS / 2 - WARM_SECONDS)
+    return {
+        "open streams": open_then,
+        "us a request": median(each["request"] for each in costs),
+        "us a load report": median(each["report"] for each in costs),
+        "CPU of a router, %": 100 * mean(each["seconds"] for each in costs) / (STEADY_SECONDS / 2),
+        "most loaded worker": steady.share(1.0),
+        "least loaded worker": steady.share(0.0),
+        "refused by workers, %": 100 * refused / (2 * requests),
+        "waiting, most": max(steady.waiting),
+        "failed": sum(fleet.failed.values()),
+        "streams lost with a router": lost,
+        "most loaded after a death": after.share(1.0) if routers > 1 else 0.0,
+    }
+
+
+def _cost(router: Router, spent: Counter[str], handled: Counter[str]) -> dict[str, float]:
+    """What it spent since then, in microseconds."""
+    gone = {name: (router.spent[name] - spent[name]) / 1000 for name in router.spent}
+    count = {name: router.handled[name] - handled[name] for name in router.handled}
+    ways = ("Submit", "LegStarted", "LegClosed")
+    return {
+        "request": sum(gone.get(name, 0.0) for name in ways) / count["Submit"],
+        "report": gone["WorkerLoad"] / count["WorkerLoad"],
+        "seconds": sum(gone.values()) / 1e6,
+    }
+
+
+def stream_bytes(options: argparse.Namespace, streams: int = 5_000) -> float:
+    """What one more open stream takes in a router's core."""
+    fleet = Fleet(options.policy, options.seed, decode_slots=1_000)
+    fleet.build(200, 1)
+    gc.collect()
+    tracemalloc.start()
+    fleet.come(streams / RAMP_SECONDS, RAMP_SECONDS)
+    fleet.run(RAMP_SECONDS)
+    gc.collect()
+    found = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    core = found.filter_traces([tracemalloc.Filter(True, "*/router/*")])
+    return sum(each.size for each in core.statistics("filename")) / fleet.streams()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2_000, help="half of them decode")
+    parser.add_argument("--routers", type=int, nargs="+", default=(1, 8))
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--load", type=float, default=0.8, help="share of the decode slots taken")
+    parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where the table goes, for scale_plots.py")
+    options = parser.parse_args()
+    print(f"machine: {machine.describe()}")
+    print(
+        f"{options.workers:,} workers, {options.streams:,} streams, {options.load:.0%} of the"
+        f" decode slots; {options.policy}\n"
+    )
+    gc.freeze()
+    table = {routers: measured(options, routers) for routers in options.routers}
+    print(f"{'routers':<28}" + "".join(f"{routers:>10}" for routers in table))
+    for name in next(iter(table.values())):
+        cells = "".join(
+            f"{row[name]:>10,.{0 if row[name] >= 1000 else 2}f}" for row in table.values()
+        )
+        print(f"{name:<28}{cells}")
+    if options.json:
+        options.json.write_text(json.dumps(table), encoding="utf-8")
+    print(f"\nan open stream takes {stream_bytes(options):,.0f} bytes of its router's core")
+
+
+if __name__ == "__main__":
+    main()
