@@ -279,7 +279,7 @@ class Watch:
     waiting: list[int] = field(default_factory=list)
 
     def sample(self, fleet: Fleet, seconds: float) -> None:
-        """Once a virtual second."""
+        """Look at the fleet once a virtual second."""
         for _ in range(int(seconds)):
             fleet.run(1.0)
             self.loads.append(sorted(fleet.loads()))

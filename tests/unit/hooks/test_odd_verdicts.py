@@ -19,7 +19,14 @@ from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 
 RUNNERS = ["inline", "async", "pooled", "pooled async"]
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+    # What ends a call that takes too long may fall into a callback of the garbage collector, which
+    # tells of it and goes on; the watch then comes again.
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 class Asked:
