@@ -101,7 +101,7 @@ def test_a_fault_of_ours_is_an_error_and_a_client_s_mistake_is_noted() -> None:
 def test_a_collector_that_is_away_is_said_once_and_costs_bounded_memory_and_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "EXPORT_SECONDS", 1.5)
+    monkeypatch.setattr(otlp, "EXPORT_SECONDS", 2.5)
     monkeypatch.setattr(otlp, "BATCH_MILLIS", 10)
     caplog.set_level(logging.INFO)
     given = otlp.MAX_WAITING + 3 * otlp.BATCH_SPANS
