@@ -244,7 +244,7 @@ class Demultiplexer:
         if refused and state.silent(first):
             stream.release((first,), cancel=False)
             self._dispatcher.submit_again(state, (first,))
-        elif end.refused and self._dispatcher.may_wait(state, error):
+        elif end.refused and state.silent(first) and self._dispatcher.may_wait(state, error):
             if state.refused(first):
                 stream.release((first,), cancel=False)
                 self._dispatcher.wait_for_room(state, first)

@@ -14,7 +14,7 @@ from tandem.upstream import dispatch
 from tandem.upstream.dispatch import FIRST_BATCH, LEAST_BATCH
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.v1 import router_pb2
+from tandem.v1 import common_pb2, router_pb2
 
 WAIT = 1e6
 """Longer than any test takes."""
@@ -156,6 +156,21 @@ async def test_what_may_have_begun_or_has_another_fault_is_not_sent_again(
     sent(router)
     refuse(bench, router, [state.base], error, refused=refused)
     assert isinstance(state.error, type(error))
+    assert batch(bench, router) == []
+
+
+@pytest.mark.promise("S5-250")
+async def test_what_has_output_and_is_refused_all_the_same_is_not_sent_again(bench: Bench) -> None:
+    state = bench.ask()
+    router = bench.router()
+    assert sent(router) == [state.base]
+    columns = common_pb2.TokenColumns(
+        sequence=[state.base], offset=[0], token_count=[1], text=["y"]
+    )
+    message = router_pb2.RouterMessage(payload=columns.SerializeToString())
+    bench.demultiplexer.receive(router, message)
+    refuse(bench, router, [state.base])
+    assert isinstance(state.error, QueueFullError), "its prompt was let go"
     assert batch(bench, router) == []
 
 
