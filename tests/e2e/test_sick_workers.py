@@ -14,7 +14,6 @@ from test_failures import ask, events, first_token, serving, until
 
 STALL, FAILOVER = 3.0, 6.0
 """Seconds. A process that waits for its turn on a busy machine is not to look as if it stood."""
-PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ async def test_a_prompt_that_waits_for_an_engine_that_stands_is_answered_by_anot
         while not of_router(served, "worker_stalled"):
             answer = await ask(served)
             assert answer.status_code == 200, answer.text
-        assert time.monotonic() - began < FAILOVER + PATIENCE
+        assert time.monotonic() - began < FAILOVER + 10
         assert of_router(served, "retries_total") == 1
         for _ in range(4):
             assert (await ask(served)).status_code == 200
@@ -69,7 +68,7 @@ async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
                 if "error" in last:
                     break
         assert last["error"]["code"] == "worker_lost"
-        assert time.monotonic() - began < FAILOVER + PATIENCE
+        assert time.monotonic() - began < FAILOVER + 5
         await until(
             lambda: of_router(served, "worker_stalled") == 1, within=10, what="it is seen again"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
 from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
@@ -17,16 +18,24 @@ from tandem.hooks.deferred import DeferredHooks
 from tandem.hooks.runner import in_this_process
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.usercode.deadline import OverdueError
 
 RUNNERS = ["inline", "async", "pooled", "pooled async"]
-pytestmark = [
-    pytest.mark.filterwarnings("error::RuntimeWarning"),
-    # What ends a call that takes too long may fall into a callback of the garbage collector, which
-    # tells of it and goes on; the watch then comes again.
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def interruptions_that_fall_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends a call that takes too long may fall into a callback of the garbage collector, which
+    tells of it and goes on; the watch then comes again. All else that is told is an error.
+    """
+    tell = sys.unraisablehook
+
+    def told(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, OverdueError):
+            tell(unraisable)
+
+    monkeypatch.setattr(sys, "unraisablehook", told)
 
 
 class Asked:
