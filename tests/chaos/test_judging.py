@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from chaotic import load
 from chaotic.book import Asked, Book
 from chaotic.memory import Held, grown
@@ -32,6 +34,22 @@ KIND = Kind(
 @pytest.fixture
 def book() -> Book:
     return Book(Oracle())
+
+
+@pytest_asyncio.fixture
+async def silent() -> AsyncIterator[str]:
+    """The URL of a server that answers nothing."""
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+        over.set()
 
 
 @pytest.fixture
@@ -77,22 +95,12 @@ def test_tokens_beyond_what_was_asked_for_are_wrong(book: Book, asked: Asked) ->
 
 
 @pytest.mark.promise("S5-231")
-async def test_a_request_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_hangs_is_noticed(
+    book: Book, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(load, "DEADLINE_SECONDS", 0.2)
     monkeypatch.setattr(load, "MARGIN_SECONDS", 0.1)
-    gone = asyncio.Event()
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        await gone.wait()
-        writer.close()
-
-    book = Book(Oracle())
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
-        clients = load.Load(f"http://{host}:{port}", book, random.Random(SEED))
-        await clients.burst(3)
-        gone.set()
+    await load.Load(silent, book, random.Random(SEED)).burst(3)
     assert (book.requests, book.hung) == (3, 3)
 
 
@@ -133,20 +141,8 @@ def test_a_client_that_goes_away_is_no_failure_and_what_it_got_is_judged(book: B
 
 
 @pytest.mark.promise("S5-232")
-async def test_a_client_that_goes_away_does_so_before_its_answer() -> None:
-    gone = asyncio.Event()
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        await gone.wait()
-        writer.close()
-
-    book = Book(Oracle())
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
-        clients = load.Load(f"http://{host}:{port}", book, random.Random(SEED), leave=1.0)
-        await clients.burst(3)
-        gone.set()
+async def test_a_client_that_goes_away_does_so_before_its_answer(book: Book, silent: str) -> None:
+    await load.Load(silent, book, random.Random(SEED), leave=1.0).burst(3)
     assert (book.requests, book.left, book.hung) == (3, 3, 0)
 
 
