@@ -49,6 +49,37 @@ ROWS = (
 )
 
 
+def worker_up(
+    index: int, *, prefill_slots: int = SLOTS, decode_slots: int = SLOTS
+) -> events.WorkerUp:
+    """Every second worker is of prefill."""
+    phase = Phase.PREFILL if index % 2 else Phase.DECODE
+    key = f"10.0.{index // 250}.{index % 250}:7100"
+    profile = Profile(
+        name=f"{phase}-{index}",
+        phase=phase,
+        fingerprint=FINGERPRINT,
+        max_sequences=prefill_slots if phase is Phase.PREFILL else decode_slots,
+        context_length=8192,
+        kv_endpoint=f"kv-{key}",
+    )
+    return events.WorkerUp(worker=key, listed_as=phase, profile=profile)
+
+
+def submit(number: int, chance: random.Random, task: bytes = b"task") -> events.Submit:
+    """A request of one sequence, of that number."""
+    return events.Submit(
+        frontend=1,
+        first_sequence=number,
+        n=1,
+        model="tiny",
+        tokenizer_sha256="sha",
+        timeout_seconds=1e6,
+        task=task,
+        trace_id=f"{chance.getrandbits(128):032x}",
+    )
+
+
 class Bench:
     """A core with one frontend; time goes on by a millisecond an event."""
 
@@ -63,22 +94,8 @@ class Bench:
         self.now = 0.0
         self.chance = random.Random(1)
         self._first = itertools.count(1)
-        self.ups = [self._up(index) for index in range(workers)]
+        self.ups = [worker_up(index) for index in range(workers)]
         self.feed(events.FrontendUp(1))
-
-    @staticmethod
-    def _up(index: int) -> events.WorkerUp:
-        phase = Phase.PREFILL if index % 2 else Phase.DECODE
-        key = f"10.0.{index // 250}.{index % 250}:7100"
-        profile = Profile(
-            name=f"{phase}-{index}",
-            phase=phase,
-            fingerprint=FINGERPRINT,
-            max_sequences=SLOTS,
-            context_length=8192,
-            kv_endpoint=f"kv-{key}",
-        )
-        return events.WorkerUp(worker=key, listed_as=phase, profile=profile)
 
     def feed(self, event: events.Event) -> list[actions.Action]:
         self.now += 0.001
@@ -110,19 +127,7 @@ class Bench:
         return (time.process_time_ns() - began) / 1e9
 
     def submits(self, count: int) -> list[events.Submit]:
-        return [
-            events.Submit(
-                frontend=1,
-                first_sequence=next(self._first),
-                n=1,
-                model="tiny",
-                tokenizer_sha256="sha",
-                timeout_seconds=1e6,
-                task=b"task",
-                trace_id=f"{self.chance.getrandbits(128):032x}",
-            )
-            for _ in range(count)
-        ]
+        return [submit(next(self._first), self.chance) for _ in range(count)]
 
     def loads(self, count: int, *, full: bool = False) -> list[events.WorkerLoad]:
         """Reports of workers: what runs there, and maybe a leg of another router; or all slots."""

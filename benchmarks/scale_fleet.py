@@ -27,15 +27,15 @@ from pathlib import Path
 from statistics import mean, median
 
 import machine
+from scale import submit, worker_up
 
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.core.values import Bounds, Phase, Profile
 from router.policies import POLICIES
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
 
-FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 PREFILL_SECONDS, DECODE_SECONDS = 0.2, 30.0
 LINK_SECONDS = 0.0005
 """From a router to a worker, or back."""
@@ -107,19 +107,7 @@ class Router:
                 self._fleet.failed[error.code if error else "terminated"] += 1
 
     def submit(self) -> None:
-        trace_id = f"{self._fleet.chance.getrandbits(128):032x}"
-        self.feed(
-            events.Submit(
-                frontend=1,
-                first_sequence=next(self._numbers),
-                n=1,
-                model="tiny",
-                tokenizer_sha256="sha",
-                timeout_seconds=1e6,
-                task=TASK,
-                trace_id=trace_id,
-            )
-        )
+        self.feed(submit(next(self._numbers), self._fleet.chance, TASK))
 
     def _start(self, action: actions.StartLeg) -> None:
         worker = self._fleet.workers[action.worker]
@@ -212,16 +200,15 @@ class Fleet:
         self._order = itertools.count()
 
     def build(self, workers: int, routers: int) -> None:
+        ups: list[events.WorkerUp] = []
         for index in range(workers):
-            worker = self._worker(index)
-            self.workers[worker.key] = worker
+            up = worker_up(index, prefill_slots=PREFILL_SLOTS, decode_slots=self.decode_slots)
+            self.workers[up.worker] = Worker(up.worker, up.profile)
+            ups.append(up)
         for _ in range(routers):
             router = Router(self)
             self.routers.append(router)
-            for worker in self.workers.values():
-                up = events.WorkerUp(
-                    worker=worker.key, listed_as=worker.profile.phase, profile=worker.profile
-                )
+            for up in ups:
                 router.feed(up)
         for worker in self.workers.values():
             self.later(self.chance.random(), self._report, worker)
@@ -250,19 +237,6 @@ class Fleet:
 
     def streams(self) -> int:
         return sum(each.core.state.open_sequences for each in self.routers if each.alive)
-
-    def _worker(self, index: int) -> Worker:
-        phase = Phase.PREFILL if index % 2 else Phase.DECODE
-        key = f"10.0.{index // 250}.{index % 250}:7100"
-        profile = Profile(
-            name=f"{phase.value}-{index}",
-            phase=phase,
-            fingerprint=FINGERPRINT,
-            max_sequences=self.decode_slots if phase is Phase.DECODE else PREFILL_SLOTS,
-            context_length=8192,
-            kv_endpoint=f"kv-{key}",
-        )
-        return Worker(key, profile)
 
     def _report(self, worker: Worker) -> None:
         for router in self.routers:
