@@ -6,7 +6,12 @@ legs it has; until then a router does not know what others have started there, a
 no slot left refuses. When as many streams are open as were asked for, a minute of steady load is
 measured, in whose middle one router dies and its clients come again to the others.
 
+With --decode-routers each decode worker is served by so many of the routers, as with the setting of
+that name; a dead router's share is taken over after two seconds. A decode worker sends a frame a
+step to each router that it runs something for; these are counted, not made.
+
     python benchmarks/scale_fleet.py                      # about five minutes, and 2 GiB
+    python benchmarks/scale_fleet.py --routers 1 2 4 8 --decode-routers 2
     python benchmarks/scale_fleet.py --workers 200 --routers 1 2 4 8 16 --streams 10000
 """
 
@@ -32,6 +37,7 @@ from scale import submit, worker_up
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Bounds, Phase, Profile
+from router.discovery import Share
 from router.policies import POLICIES
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
@@ -45,6 +51,10 @@ STEADY_SECONDS = 60.0
 PREFILL_SLOTS = 8
 TASK = b"x" * 8192
 """A prompt of some 3,000 tokens."""
+STEP_SECONDS = 0.02
+"""How often a decode worker sends a frame."""
+TAKEOVER_SECONDS = 2.0
+"""From a router's death to the list without it."""
 WARM_SECONDS = 5.0
 """After the ramp, and after a router's death, that are not measured."""
 
@@ -71,8 +81,12 @@ class Stream:
 class Router:
     """A core, and what its workers have of it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, name: str) -> None:
         self._fleet = fleet
+        self.name = name
+        self.share = Share(name, decode_routers=fleet.decode_routers)
+        self.serves: set[str] = set()
+        """The workers of its share."""
         made = POLICIES[fleet.policy]  # type: ignore[index]
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000, max_retries=3),
@@ -105,6 +119,29 @@ class Router:
             elif isinstance(action, actions.EndSequence):
                 error = action.error
                 self._fleet.failed[error.code if error else "terminated"] += 1
+
+    def divide(self, routers: frozenset[str]) -> None:
+        """Take up the workers that are new in its share. None leaves it here: only a router that
+        comes would take one away.
+        """
+        phases = {key: each.profile.phase for key, each in self._fleet.workers.items()}
+        for key, phase in self.share.of(phases, routers).items():
+            if key not in self.serves:
+                self.serves.add(key)
+                worker = self._fleet.workers[key]
+                self.feed(
+                    events.WorkerUp(
+                        worker=key,
+                        listed_as=phase,
+                        profile=worker.profile,
+                        other_legs=worker.open,
+                    )
+                )
+
+    def sending(self) -> int:
+        """Decode workers that run something for it."""
+        phase = Phase.DECODE
+        return len({each.key for each in self.open.values() if each.profile.phase is phase})
 
     def submit(self) -> None:
         self.feed(submit(next(self._numbers), self._fleet.chance, TASK))
@@ -187,6 +224,7 @@ class Fleet:
     policy: str
     seed: int
     decode_slots: int
+    decode_routers: int = 0
     workers: dict[str, Worker] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
     now: float = 0.0
@@ -200,18 +238,19 @@ class Fleet:
         self._order = itertools.count()
 
     def build(self, workers: int, routers: int) -> None:
-        ups: list[events.WorkerUp] = []
         for index in range(workers):
             up = worker_up(index, prefill_slots=PREFILL_SLOTS, decode_slots=self.decode_slots)
             self.workers[up.worker] = Worker(up.worker, up.profile)
-            ups.append(up)
-        for _ in range(routers):
-            router = Router(self)
-            self.routers.append(router)
-            for up in ups:
-                router.feed(up)
+        self.routers += [Router(self, f"10.1.0.{index}:7000") for index in range(routers)]
+        self.divide()
         for worker in self.workers.values():
             self.later(self.chance.random(), self._report, worker)
+
+    def divide(self) -> None:
+        """Tell each router which others there are."""
+        alive = [each for each in self.routers if each.alive]
+        for router in alive:
+            router.divide(frozenset(each.name for each in alive))
 
     def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
         heapq.heappush(self._agenda, (self.now + seconds, next(self._order), call, arguments))
@@ -240,7 +279,7 @@ class Fleet:
 
     def _report(self, worker: Worker) -> None:
         for router in self.routers:
-            if router.alive:
+            if router.alive and worker.key in router.serves:
                 router.feed(events.WorkerLoad(worker.key, worker.open))
         self.later(1.0, self._report, worker)
 
@@ -251,12 +290,15 @@ class Watch:
 
     loads: list[list[int]] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
+    sending: list[int] = field(default_factory=list)
+    """Decode workers that send a router frames, of the router with the most of them."""
 
     def sample(self, fleet: Fleet, seconds: float) -> None:
         """Look at the fleet once a virtual second."""
         for _ in range(int(seconds)):
             fleet.run(1.0)
             self.loads.append(sorted(fleet.loads()))
+            self.sending.append(max(each.sending() for each in fleet.routers if each.alive))
             self.waiting.append(
                 sum(len(each.core.state.waiting) for each in fleet.routers if each.alive)
             )
@@ -269,7 +311,7 @@ class Watch:
 def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
     """One row of the table."""
     slots = round(options.streams / (options.workers / 2) / options.load)
-    fleet = Fleet(options.policy, options.seed, slots)
+    fleet = Fleet(options.policy, options.seed, slots, options.decode_routers)
     fleet.build(options.workers, routers)
     ramp = options.streams / RAMP_SECONDS
     fleet.come(ramp, RAMP_SECONDS)
@@ -285,9 +327,11 @@ def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
     costs = [_cost(each, *before[each]) for each in fleet.routers]
     requests = sum(each.handled["Submit"] - before[each][1]["Submit"] for each in fleet.routers)
     open_then = fleet.streams()
+    served = max(len(each.serves) for each in fleet.routers)
     lost = 0
     if routers > 1:
         lost = fleet.routers[0].die()
+        fleet.later(TAKEOVER_SECONDS, fleet.divide)
         for _ in range(lost):  # within a second
             alive = fleet.chance.choice(fleet.routers[1:])
             fleet.later(fleet.chance.random(), alive.submit)
@@ -299,10 +343,13 @@ def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
         "us a request": median(each["request"] for each in costs),
         "us a load report": median(each["report"] for each in costs),
         "CPU of a router, %": 100 * mean(each["seconds"] for each in costs) / (STEADY_SECONDS / 2),
+        "decode workers of a router": served - options.workers // 2,
+        "frames a router a second": mean(steady.sending) / STEP_SECONDS,
         "most loaded worker": steady.share(1.0),
         "least loaded worker": steady.share(0.0),
         "refused by workers, %": 100 * refused / (2 * requests),
         "waiting, most": max(steady.waiting),
+        "waiting after a death": max(after.waiting, default=0),
         "failed": sum(fleet.failed.values()),
         "streams lost with a router": lost,
         "most loaded after a death": after.share(1.0) if routers > 1 else 0.0,
@@ -319,6 +366,19 @@ def _cost(router: Router, spent: Counter[str], handled: Counter[str]) -> dict[st
         "report": gone["WorkerLoad"] / count["WorkerLoad"],
         "seconds": sum(gone.values()) / 1e6,
     }
+
+
+def fleet_bytes(workers: int) -> float:
+    """What so many workers take in a router's core, half of them decode."""
+    fleet = Fleet("least_loaded", 1, decode_slots=125)
+    gc.collect()
+    tracemalloc.start()
+    fleet.build(workers, 1)
+    gc.collect()
+    found = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    core = found.filter_traces([tracemalloc.Filter(True, "*/router/*")])
+    return sum(each.size for each in core.statistics("filename"))
 
 
 def stream_bytes(options: argparse.Namespace, streams: int = 5_000) -> float:
@@ -340,6 +400,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=2_000, help="half of them decode")
     parser.add_argument("--routers", type=int, nargs="+", default=(1, 8))
+    parser.add_argument(
+        "--decode-routers", type=int, default=0, help="of each decode worker; 0: all"
+    )
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--load", type=float, default=0.8, help="share of the decode slots taken")
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
@@ -349,7 +412,8 @@ def main() -> None:
     print(f"machine: {machine.describe()}")
     print(
         f"{options.workers:,} workers, {options.streams:,} streams, {options.load:.0%} of the"
-        f" decode slots; {options.policy}\n"
+        f" decode slots; {options.policy}; each decode worker has"
+        f" {options.decode_routers or 'all'} routers\n"
     )
     gc.freeze()
     table = {routers: measured(options, routers) for routers in options.routers}
@@ -361,7 +425,8 @@ def main() -> None:
         print(f"{name:<28}{cells}")
     if options.json:
         options.json.write_text(json.dumps(table), encoding="utf-8")
-    print(f"\nan open stream takes {stream_bytes(options):,.0f} bytes of its router's core")
+    print(f"\nan open stream takes {stream_bytes(options):,.0f} bytes of its router's core,")
+    print(f"a worker {fleet_bytes(options.workers) / options.workers:,.0f}")
 
 
 if __name__ == "__main__":

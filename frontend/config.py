@@ -15,6 +15,7 @@ from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS
+from tandem.upstream import names
 from tandem.wire import tls
 from tandem.wire.silence import SILENCE_SECONDS
 
@@ -31,6 +32,7 @@ _POSITIVE = (
     "max_open_requests",
     "max_held_bytes",
     "max_connections",
+    "max_routers",
     "max_n",
     "max_choices",
     "key_limit_shares",
@@ -59,7 +61,15 @@ class FrontendConfig:
         " it changes. Goes with https_key; without both the API is plain HTTP.",
     )
     https_key: str = setting("", "PEM file of that certificate's key, without a password.")
-    router: str = setting("127.0.0.1:7000", "Address of the router's gRPC server.")
+    router: tuple[str, ...] = setting(
+        ("127.0.0.1:7000",),
+        "Routers, each host:port, or dns://host:port: then every address of the host is one, as of"
+        " a headless Service. Requests go to the one with the most room.",
+    )
+    max_routers: int = setting(
+        names.MAX_ROUTERS,
+        "Routers to which the frontend keeps a stream at once; of more it takes some at random.",
+    )
     tls_cert: str = setting("", tls.CERT_HELP)
     tls_key: str = setting("", tls.KEY_HELP)
     tls_ca: str = setting("", tls.CA_HELP)
@@ -226,6 +236,7 @@ class FrontendConfig:
                 raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")
         if bool(self.https_cert) != bool(self.https_key):
             raise ConfigError("https_cert and https_key are needed together, or neither")
+        names.check(self.router)
         tls.check(self)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
 

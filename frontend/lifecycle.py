@@ -39,7 +39,7 @@ from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.upstream.demultiplexer import Demultiplexer
-from tandem.upstream.router_link import RouterLink
+from tandem.upstream.routers import Routers
 from tandem.wire import tls
 from tandem.wire.tls import PeerTls
 
@@ -75,10 +75,11 @@ async def serve(
     )
     budget = ByteBudget(config.max_held_bytes)
     metrics.registry.register(HeldMetrics("frontend", budget))
-    link = RouterLink(
+    routers = Routers(
         config.router,
         metrics.upstream,
         budget,
+        most=config.max_routers,
         silence_seconds=config.router_silence_seconds,
         tls=PeerTls.of(config),
     )
@@ -112,7 +113,7 @@ async def serve(
     )
     with listen(config.listen) as listener:
         async with admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
-            dialing = group.create_task(link.run(demultiplexer))
+            dialing = group.create_task(routers.run(demultiplexer))
             following = group.create_task(tenants.follow())
             serving = group.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]

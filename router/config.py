@@ -12,7 +12,7 @@ from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
-from tandem.wire import tls
+from tandem.wire import addresses, tls
 from tandem.wire.grpc import REFLECTION_HELP
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
@@ -35,6 +35,9 @@ _NOT_NEGATIVE = (
     "eject_after_failures",
     "max_stories",
     "max_story_bytes",
+    "decode_routers",
+    "decode_routers_from",
+    "canary_seconds",
 )
 
 
@@ -67,7 +70,35 @@ class RouterConfig:
     )
     decode_service: str = setting("", "The Service of the decode workers, likewise.")
     namespace: str = setting(
-        "", "With discovery: kubernetes, the namespace of both Services. Empty: the router's own."
+        "", "With discovery: kubernetes, the namespace of all Services. Empty: the router's own."
+    )
+    decode_routers: int = setting(
+        0,
+        "Routers that serve each decode worker, chosen by their addresses and its own; prefill"
+        " workers are served by all. With 2 the loss of one leaves each worker another. 0: all"
+        " serve all. The same for all routers, whose frontends must reach each of them.",
+    )
+    decode_routers_from: int = setting(
+        32,
+        "With decode_routers: all routers serve all decode workers while fewer are listed than"
+        " this, about what half a core of a router carries. The same for all routers.",
+    )
+    routers: tuple[str, ...] = setting(
+        (),
+        "With decode_routers, the addresses of all routers, each host:port. With discovery: static,"
+        " one whose port takes no connection does not count; with dns every address of the host is"
+        " a router.",
+    )
+    router_service: str = setting(
+        "",
+        "With decode_routers and discovery: kubernetes, the Service whose ready endpoints are the"
+        " routers, at the port named grpc.",
+    )
+    advertise_host: str = setting(
+        "",
+        "With decode_routers, this machine as the other routers find it, an IP address unless"
+        " discovery is static; empty: the host of listen. With the port of listen it is this"
+        " router's own address. A pod's own IP on Kubernetes.",
     )
     prefill_policy: PolicyName = setting(
         "least_loaded", "How a prefill worker is chosen: round_robin or least_loaded."
@@ -169,6 +200,12 @@ class RouterConfig:
         "Largest share of the workers of a group and phase that are out at once for failing, from 0"
         " to 1. The last of them never is.",
     )
+    canary_seconds: float = setting(
+        60.0,
+        "Time in which a canary must end: a hand-over of a few tokens that proves a worker that has"
+        " moved no KV since its start, before it gets a request and is ready. 0: none are sent, and"
+        " every worker counts as proved.",
+    )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,
         "Output kept for a frontend. Past it one that has read nothing for 5 seconds is given up:"
@@ -216,29 +253,60 @@ class RouterConfig:
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
         self._check_discovery()
+        self._check_sharing()
         tls.check(self)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
 
     def _check_discovery(self) -> None:
         services = (self.prefill_service, self.decode_service)
-        addresses = (*self.prefill, *self.decode)
+        workers = (*self.prefill, *self.decode)
         if self.discovery == "kubernetes":
             if not all(services) or len(set(services)) == 1:
                 raise ConfigError(
                     "discovery: kubernetes needs prefill_service and decode_service, two Services"
                 )
-            if addresses:
+            if workers:
                 raise ConfigError("prefill and decode are not used with discovery: kubernetes")
         elif any(services):
             raise ConfigError(
                 "prefill_service and decode_service are used with discovery: kubernetes only"
             )
-        if malformed := [each for each in addresses if not _is_address(each)]:
-            raise ConfigError(f"workers are written host:port; not so: {', '.join(malformed)}")
-        if twice := {each for each in addresses if addresses.count(each) > 1}:
-            raise ConfigError(f"workers are listed twice: {', '.join(sorted(twice))}")
+        addresses.check("workers", workers)
 
+    def _check_sharing(self) -> None:
+        addresses.check("routers", self.routers)
+        if not self.decode_routers:
+            return
+        if self.discovery == "kubernetes":
+            if not self.router_service or self.routers:
+                raise ConfigError(
+                    "decode_routers needs router_service, and no routers, with discovery:"
+                    " kubernetes"
+                )
+            if self.router_service in (self.prefill_service, self.decode_service):
+                raise ConfigError("router_service must be another Service than the workers'")
+        elif not self.routers or self.router_service:
+            raise ConfigError(
+                f"decode_routers needs routers, and no router_service, with discovery:"
+                f" {self.discovery}"
+            )
+        if self.discovery == "static":
+            if self.own_address not in self.routers:
+                raise ConfigError(
+                    f"{self.own_address} is not one of routers: set advertise_host to this"
+                    " router's host there"
+                )
+        elif not addresses.names_one_machine(self._own_host):
+            raise ConfigError(
+                f"{self._own_host} is no IP address by which other routers find this one: set"
+                " advertise_host"
+            )
 
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    @property
+    def own_address(self) -> str:
+        """This router, as the others find it."""
+        return addresses.join(self._own_host, self.listen.rpartition(":")[2])
+
+    @property
+    def _own_host(self) -> str:
+        return self.advertise_host or self.listen.rpartition(":")[0].strip("[]")

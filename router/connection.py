@@ -29,7 +29,7 @@ FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 2.0
 MOST_EVENTS = 65_536
 """In one frame; more are no worker's."""
-UNLISTED = "it is no longer listed"
+UNLISTED = "it is no longer listed, or no longer this router's share"
 _OUR_FAULT = "the router made an error; its log has it"
 
 
@@ -217,7 +217,8 @@ class WorkerConnection:
             self.description.load.CopyFrom(load)
         self._withhold()
         age = translate.step_age(load)
-        self._relay.handle(events.WorkerLoad(self.listed.address, load.open_legs, age))
+        told = events.WorkerLoad(self.listed.address, load.open_legs, age, load.moved_kv)
+        self._relay.handle(told)
 
     def _withhold(self) -> None:
         """Tell the core whether the worker is to get nothing new, where that has changed."""

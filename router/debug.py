@@ -48,7 +48,7 @@ def request(relay: Relay, trace_id: str) -> Document:
 
 
 def fleet(relay: Relay, workers: Workers) -> Document:
-    """The queue, what is open, and every listed worker, for `tandem top`."""
+    """The queue, what is open, and every worker that this router serves, for `tandem top`."""
     core = relay.core.snapshot()
     connected = {each.address: each for each in core.workers}
     answer = {
@@ -58,6 +58,9 @@ def fleet(relay: Relay, workers: Workers) -> Document:
         "frontends": core.frontends,
         "ready_pairs": core.ready_pairs,
         "draining": core.draining,
+        "routers": sorted(workers.share.routers),
+        "discovered": {phase.value: count for phase, count in workers.discovered().items()},
+        "served": {phase.value: count for phase, count in workers.served().items()},
         "requests": core.counts.requests,
         "retries": core.counts.retries,
         "requeued": core.counts.requeued,

@@ -120,9 +120,6 @@ class Answers:
         self._waiting = []
         self.fail(SlowClientError("the client does not read its stream"))
 
-    def beat(self) -> None:
-        """A plain caller has its deadline."""
-
     def add_lost(self, worker: int) -> None:
         if worker in self._runs.values():
             self.fail(WorkerError("a worker's output cannot be read; try again"))

@@ -6,8 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import groupby
-from operator import itemgetter
 from typing import Protocol
 
 from router import translate
@@ -28,7 +26,7 @@ MOST_ITEMS = 256
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
 BEAT_SECONDS = 1.0
-"""So often a message goes to each frontend, be it empty: the router's loop still runs."""
+"""So often each frontend is told of the fleet: the router's loop still runs."""
 STALL_SECONDS = 5.0
 """A frontend that takes no message for so long, past its bound, does not read."""
 _UNCOUNTED_BYTES = 64 * 1024
@@ -91,13 +89,11 @@ class Sink(Protocol):
     def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
         """A context-only sequence has ended, and this is what it left."""
 
-    def set_fleet(self, fleet: router_pb2.Fleet) -> None: ...
+    def set_fleet(self, fleet: router_pb2.Fleet) -> None:
+        """Said when it changes, and at each beat."""
 
     def set_draining(self) -> None:
         """Nothing new is admitted any longer; what is open goes on."""
-
-    def beat(self) -> None:
-        """It is to hear something now, whatever it is."""
 
     def fail(self, error: TandemError) -> None:
         """Give the frontend up: nothing more is sent."""
@@ -138,8 +134,6 @@ class FrontendLink:
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
         self._draining = False
-        self._beat = False
-        """A message is to leave, be it empty."""
 
     def add_run(self, sequence: int, worker: int) -> None:
         """Leaves with the next message: no output of it can come before."""
@@ -167,10 +161,6 @@ class FrontendLink:
 
     def set_draining(self) -> None:
         self._draining = True
-        self.outbox.notify()
-
-    def beat(self) -> None:
-        self._beat = True
         self.outbox.notify()
 
     def fail(self, error: TandemError) -> None:
@@ -216,23 +206,27 @@ class FrontendLink:
         self._patience.moved()
         payloads, ends = self._payloads, self._ends
         fleet, draining, lost = self._fleet, self._draining, self._lost
-        self._fleet, self._draining, self._lost = None, False, set()
+        self._fleet, self._draining = None, False
+        if lost:
+            self._lost = set()
         if self._backlog <= MESSAGE_BYTES:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
-        beat, self._beat = self._beat, False
-        if not (payloads or ends or draining or lost or beat or fleet is not None):
+        if not (payloads or ends or draining or lost or fleet is not None):
             return None
-        message = router_pb2.RouterMessage(
-            ends=ends, fleet=fleet, draining=draining, lost=sorted(lost)
-        )
+        message = _joined(payloads)
+        if ends:
+            message.ends.extend(ends)
+        if lost:
+            message.lost.extend(sorted(lost))
+        if draining:
+            message.draining = True
         if fleet is not None:
+            message.fleet.CopyFrom(fleet)
             message.beat_ms = round(BEAT_SECONDS * 1000)
-        if payloads:
-            _join(payloads, message)
         if self._runs:
             runs, self._runs = self._runs, []
             message.run_sequence.extend([sequence for sequence, _ in runs])
@@ -254,12 +248,18 @@ class FrontendLink:
         return payloads, ends
 
 
-def _join(payloads: list[tuple[int, bytes]], message: router_pb2.RouterMessage) -> None:
-    """Payloads as they go into a message: those of one worker that follow each other are one."""
-    message.payload = b"".join([payload for _, payload in payloads])
-    for worker, parts in groupby(payloads, key=itemgetter(0)):
-        message.part_worker.append(worker)
-        message.part_bytes.append(sum([len(payload) for _, payload in parts]))
+def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
+    """A message with these: those of one worker that follow each other are one part."""
+    workers: list[int] = []
+    sizes: list[int] = []
+    for worker, payload in payloads:
+        if workers and workers[-1] == worker:
+            sizes[-1] += len(payload)
+        else:
+            workers.append(worker)
+            sizes.append(len(payload))
+    joined = b"".join([payload for _, payload in payloads])
+    return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:

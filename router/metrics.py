@@ -50,6 +50,10 @@ class Reading:
     relayed_frames: int
     listed: Mapping[Phase, int]
     """Workers that discovery lists."""
+    served: Mapping[Phase, int]
+    """Those of them that this router serves."""
+    routers: int
+    """That divide the decode workers; 0: nothing is divided."""
     discovery_age_seconds: float
     discovery_errors: Mapping[Trouble, int]
     conducts: Iterable[tuple[Listed, Conduct]]
@@ -63,6 +67,8 @@ def read(relay: Relay, workers: Workers) -> Reading:
         relayed_bytes=relay.relayed_bytes,
         relayed_frames=relay.relayed_frames,
         listed=workers.discovered(),
+        served=workers.served(),
+        routers=len(workers.share.routers),
         discovery_age_seconds=workers.keeper.age_seconds(),
         discovery_errors=dict(workers.keeper.errors),
         conducts=workers.conducts(),
@@ -106,14 +112,19 @@ class RouterCollector(Collector):
 
 
 def _discovery(reading: Reading) -> Iterator[Metric]:
-    listed = GaugeMetricFamily(
-        "tandem_router_discovered_workers",
-        "Workers that discovery lists, connected or not.",
-        labels=["phase"],
+    for name, text, numbers in (
+        ("discovered", "Workers that discovery lists, connected or not.", reading.listed),
+        ("served", "Those of them that this router serves.", reading.served),
+    ):
+        family = GaugeMetricFamily(f"tandem_router_{name}_workers", text, labels=["phase"])
+        for phase, number in numbers.items():
+            family.add_metric([phase.value], number)
+        yield family
+    yield _gauge(
+        "dividing_routers",
+        "Routers that divide the decode workers, this one among them; 0: each serves all.",
+        reading.routers,
     )
-    for phase, number in reading.listed.items():
-        listed.add_metric([phase.value], number)
-    yield listed
     yield _gauge(
         "discovery_age_seconds",
         "Since discovery last heard from its source; 0 where it has none.",
@@ -182,6 +193,13 @@ def _conducts(
 
 def _counters(counts: Counts) -> Iterator[Metric]:
     yield _labelled("requests", "Requests by end.", "outcome", counts.requests, OUTCOMES)
+    yield _labelled(
+        "canaries",
+        "Canaries by end; no request or leg of one is counted.",
+        "outcome",
+        counts.canaries,
+        OUTCOMES,
+    )
     yield _labelled("cancels", "Cancelled legs by reason.", "reason", counts.cancels, OUTCOMES)
     yield _labelled(
         "pair_rejected",

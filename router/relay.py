@@ -17,7 +17,7 @@ from router import inspection, spans, story_line, suspects, translate
 from router.core import actions, events
 from router.core.machine import Core
 from router.core.story import Story
-from router.core.values import Phase, Profile
+from router.core.values import Edition, Phase, Profile
 from router.inspection import Inspection
 from router.links import BEAT_SECONDS, Sink, WorkerLink
 from router.story_book import StoryBook
@@ -85,6 +85,7 @@ class Relay:
             actions.WorkerDied: suspects.log_death,
             actions.WorkerStalled: _log_stalled,
             actions.GiveUpWorker: self._give_up_worker,
+            actions.CanaryFailed: _log_canary,
             actions.WorkerEjected: _log_ejected,
             actions.WorkerReturned: _log_returned,
             actions.RefuseFrontend: self._refuse_frontend,
@@ -125,8 +126,7 @@ class Relay:
             for _ in range(_TICKS_OF_A_BEAT):
                 await asyncio.sleep(TICK_SECONDS)
                 self.handle(events.Tick())
-            for sink in list(self._frontends.values()):
-                sink.beat()
+            self._tell_fleet()
 
     # --- frontends -------------------------------------------------------------------------------
 
@@ -138,6 +138,7 @@ class Relay:
         self._last_frontend = number
         self._frontends[number] = sink
         self.handle(events.FrontendUp(number))
+        self._note_free_slots()
         sink.set_fleet(self.fleet)
         if self.core.draining:
             sink.set_draining()
@@ -244,7 +245,7 @@ class Relay:
 
     def _start_leg(self, action: actions.StartLeg) -> None:
         link = self._workers[action.worker]
-        if link.shows:
+        if link.shows and not action.canary:
             self._frontends[action.frontend].add_run(action.sequence, link.number)
         link.start(action)
 
@@ -304,9 +305,19 @@ class Relay:
 
     def _set_fleet(self, action: actions.FleetChanged) -> None:
         self.fleet = translate.fleet(action.models)
+        self._tell_fleet()
+        self.fleet_changed.set()
+
+    def _tell_fleet(self) -> None:
+        self._note_free_slots()
         for sink in self._frontends.values():
             sink.set_fleet(self.fleet)
-        self.fleet_changed.set()
+
+    def _note_free_slots(self) -> None:
+        """Say how much each edition could take now."""
+        free = self.core.free_slots()
+        for model in self.fleet.models:
+            model.free_slots = free[Edition(model.name, model.tokenizer_sha256)]
 
 
 def _failed(action: actions.Action) -> list[events.Event]:
@@ -335,6 +346,13 @@ def _log_stalled(action: actions.WorkerStalled) -> None:
     if not action.stalled:
         said = "a worker's engine makes steps again"
     log.warning(said, extra={"address": action.worker, "seconds": action.step_age})
+
+
+def _log_canary(action: actions.CanaryFailed) -> None:
+    log.warning(
+        "a canary failed: no KV has moved between two workers",
+        extra={"prefill": action.prefill, "decode": action.decode, "reason": action.reason},
+    )
 
 
 def _log_ejected(action: actions.WorkerEjected) -> None:

@@ -15,7 +15,7 @@ from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
 from router.core.values import Bounds
-from router.discovery import Discovery, make_discovery
+from router.discovery import Discovery, make_discovery, make_share
 from router.policies import POLICIES
 from router.relay import Relay
 from router.servicer import RouterServicer
@@ -89,11 +89,13 @@ def build_core(config: RouterConfig) -> Core:
             eject_ratio=config.eject_ratio,
             eject_first_seconds=config.eject_first_seconds,
             eject_most_share=config.eject_most_share,
+            canary_seconds=config.canary_seconds,
         ),
         prefill_policy=POLICIES[config.prefill_policy],
         decode_policy=POLICIES[config.decode_policy],
         new_room=ids.new_room,
         promptless=translate.promptless,
+        canary_task=translate.canary_task,
     )
 
 
@@ -117,6 +119,7 @@ async def running(
     workers = Workers(
         discovery or make_discovery(config),
         relay,
+        share=make_share(config),
         tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
         eject_after=config.eject_after_faults,

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from router.core import actions, events
 from router.core.values import Fingerprint, Phase, Profile, ServedModel, Voucher
-from tandem import ids
+from tandem import canary, ids
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, RequestError, WorkerError, from_proto
 from tandem.keys import MAX_NAME, MAX_WEIGHT
@@ -52,6 +52,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         parks=description.parks,
         has_classifiers=description.has_classifiers,
         draining=description.load.draining,
+        moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
     )
 
 
@@ -191,7 +192,15 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         context_only=action.context_only,
         task_digest=action.task_digest,
         parent_span=action.parent_span,
+        canary=action.canary,
     )
+
+
+def canary_task(profile: Profile, trace_id: str = "") -> bytes:
+    """A serialised Task, for workers of a profile. `trace_id`: empty for a new one."""
+    model = profile.fingerprint.model
+    task = canary.task(trace_id or ids.new_trace_id(), model, profile.vocabulary)
+    return task.SerializeToString()
 
 
 def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:

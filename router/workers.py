@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from router.conduct import EJECT_AFTER, EJECT_SECONDS, Conduct
 from router.connection import UNLISTED, WorkerConnection
 from router.core.story import MAX_NAME_CHARACTERS
 from router.core.values import Phase
-from router.discovery import Discovery, Listed, Watchkeeper
+from router.discovery import Discovery, Listed, Listing, Share, Watchkeeper
 from router.relay import Relay
 from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
@@ -35,8 +35,8 @@ class WorkerTold:
 
 
 class Workers:
-    """Keeps one connection for each address that discovery lists. One that is no longer listed ends
-    as its connection sees fit: see WorkerConnection.
+    """Keeps one connection for each worker that discovery lists and that is this router's share.
+    One that no longer is ends as its connection sees fit: see WorkerConnection.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Workers:
         discovery: Discovery,
         relay: Relay,
         *,
+        share: Share | None = None,
         tls: PeerTls | None = None,
         silence_seconds: float,
         eject_after: int = EJECT_AFTER,
@@ -51,6 +52,7 @@ class Workers:
     ) -> None:
         self._discovery = discovery
         self._relay = relay
+        self.share = share or Share()
         self._tls = tls
         self._silence = silence_seconds
         self._eject_after = eject_after
@@ -59,7 +61,9 @@ class Workers:
         """Discovery has given a list, and each worker on it is connected or was not reached: from
         then on `no_pair` is the truth.
         """
-        self._listed: dict[str, Phase] = {}
+        self._discovered: Counter[Phase] = Counter()
+        self._listed: Mapping[str, Phase] = {}
+        """Those of them that this router serves."""
         self._connections: dict[str, WorkerConnection] = {}
 
     @property
@@ -68,6 +72,10 @@ class Workers:
 
     def discovered(self) -> dict[Phase, int]:
         """How many workers are listed."""
+        return {phase: self._discovered[phase] for phase in Phase}
+
+    def served(self) -> dict[Phase, int]:
+        """How many of them this router serves: all of prefill, and its share of decode."""
         count = Counter(self._listed.values())
         return {phase: count[phase] for phase in Phase}
 
@@ -81,14 +89,15 @@ class Workers:
                     group.create_task(self._get_to_know(list(self._connections.values())))
                     first = False
 
-    def _take(self, listing: Sequence[Listed], group: asyncio.TaskGroup) -> None:
-        """An address under both phases counts as the first of them."""
-        listed = self._listed = {each.address: each.phase for each in reversed(listing)}
+    def _take(self, listing: Listing, group: asyncio.TaskGroup) -> None:
+        discovered = listing.phases()
+        self._discovered = Counter(discovered.values())
+        listed = self._listed = self.share.of(discovered, listing.routers)
         for address, connection in self._connections.items():
             connection.set_listed(listed.get(address) is connection.listed.phase)
-        for each in listing:
-            if each.address not in self._connections:
-                group.create_task(self._keep(self._connect(each), group))
+        for address, phase in listed.items():
+            if address not in self._connections:
+                group.create_task(self._keep(self._connect(Listed(address, phase)), group))
 
     async def _get_to_know(self, connections: list[WorkerConnection]) -> None:
         for each in connections:
@@ -127,7 +136,7 @@ class Workers:
         return [(each.listed, each.conduct) for each in self._connections.values()]
 
     def told(self) -> list[WorkerTold]:
-        """Every listed worker, for people. Costs a pass over all of them."""
+        """Every worker that this router serves, for people. Costs a pass over all of them."""
         refusals = self._relay.core.refusals()
         return [self._told(each, refusals) for each in self._connections.values()]
 
@@ -146,7 +155,7 @@ class Workers:
         )
 
     def statuses(self) -> list[router_pb2.WorkerStatus]:
-        """Every listed worker, connected or not, and why no pair uses it."""
+        """Every worker that this router serves, connected or not, and why no pair uses it."""
         return [self._status(connection) for connection in self._connections.values()]
 
     def _status(self, connection: WorkerConnection) -> router_pb2.WorkerStatus:

@@ -37,6 +37,7 @@ _FRONTEND = (
 )
 _ROUTER = (
     "discovery namespace prefill decode prefill_service decode_service voucher_key_file"
+    " decode_routers routers router_service advertise_host"
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
 OWNED: dict[str, frozenset[str]] = {

@@ -40,6 +40,8 @@ SCRAPE_SECONDS = 5.0
 REQUEST_SECONDS = 10.0
 """From a client's connection to its end."""
 MAX_HEAD_BYTES = 8 * 1024
+_MAY_BE_UNREAD = (HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED)
+"""Answers to what has more to come than was read."""
 MAX_CONNECTIONS = 64
 """One more costs the oldest: a probe comes through also where others hold all of them open."""
 
@@ -162,6 +164,10 @@ class Admin:
         writer.write(_head(answer))
         if method != "HEAD":
             writer.write(answer.body)
+        if answer.status in _MAY_BE_UNREAD:
+            writer.write_eof()
+            while await reader.read(MAX_HEAD_BYTES):  # else the kernel takes the answer back too
+                pass
         writer.close()
         await writer.wait_closed()
 

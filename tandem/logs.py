@@ -23,6 +23,8 @@ FIELDS = (
     "request_id",
     "leg",
     "peer",
+    "prefill",
+    "decode",
     "hook",
     "classifier",
     "processor",

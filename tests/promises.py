@@ -836,6 +836,105 @@ PROMISES: tuple[Promise, ...] = (
         "none of them knows at once what the others start.",
         ours=True,
     ),
+    Promise(
+        "S5-260",
+        "Given a worker that has handed over no KV since its start, then it gets no request of a "
+        "client's and is not ready, until a canary has moved KV to or from it; where no hand-over "
+        "of its succeeds, never.",
+        ours=True,
+    ),
+    Promise(
+        "S5-261",
+        "Given canaries, then hooks, classifiers, logits processors, the audit log, usage, spans "
+        "and the metrics of requests and legs show nothing of them, and a leg that asks for more "
+        "than a canary does is refused.",
+        ours=True,
+    ),
+    Promise(
+        "S5-262",
+        "Given a worker that can be proved, then it is proved in bounded time, whatever becomes of "
+        "others; a worker runs one canary at a time, and one that fails is tried ever more seldom.",
+        ours=True,
+    ),
+    Promise(
+        "S5-263",
+        "Given a client's hand-over that failed, then canaries of both its workers find out which "
+        "of them fails with others too, and count in their records as requests do.",
+        ours=True,
+    ),
+    Promise(
+        "S5-270",
+        "Given routers that divide the decode workers, then each decode worker is served by as "
+        "many of them as the setting says, all of them have nearly even shares, and every prefill "
+        "worker is served by all.",
+        ours=True,
+    ),
+    Promise(
+        "S5-271",
+        "Given a router that comes or goes, then no worker moves but those that it serves.",
+        ours=True,
+    ),
+    Promise(
+        "S5-272",
+        "Given few decode workers, or no setting, then every router serves all.",
+        ours=True,
+    ),
+    Promise(
+        "S5-273",
+        "Given routers that know of different ones for a while, then what each of them serves is "
+        "right by what it knows, and a worker has no more legs than slots whoever serves it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-274",
+        "Given a decode worker that another router takes over, then what is open on it ends as it "
+        "would have, and given a router that is gone, then others serve its share.",
+        ours=True,
+    ),
+    Promise(
+        "S5-275",
+        "Given a router that serves a share, then metrics and /debug/fleet say what it serves of "
+        "what is listed, and with whom it divides.",
+        ours=True,
+    ),
+    Promise(
+        "S5-276",
+        "Given a fixed list of routers, then one whose port takes no connection does not count "
+        "until it does again.",
+        ours=True,
+    ),
+    Promise(
+        "S5-277",
+        "Given routers that are found by name or by their Service, then those that take nothing "
+        "new do not count.",
+        ours=True,
+    ),
+    Promise(
+        "S5-280",
+        "Given several routers, when a request comes, then it goes to that of two at random which "
+        "has more room, and where none has room to the one with the least that waits; never to one "
+        "that drains, is silent or has no pair for it while another could run it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-281",
+        "Given several routers, when one of them is lost or drains, then what had begun there ends "
+        "as with a single router, everything else goes to the others, nothing runs twice, and the "
+        "model is served as long as one of them serves it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-282",
+        "Given addresses and names of routers, then a frontend keeps a stream to each of them, at "
+        "most max_routers, finds new ones, and does not dial one again that is gone.",
+        ours=True,
+    ),
+    Promise(
+        "S5-283",
+        "Given frontends, then a router tells them each second how many sequences of each edition "
+        "could start there, less those that wait.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

@@ -36,7 +36,11 @@ _AVAILABLE = (
         " does not see them.",
         expression="""
             tandem_router_ready_pairs == 0
-            unless on (namespace, job, pod, instance) tandem_router_draining == 1""",
+            unless on (namespace, job, pod, instance) tandem_router_draining == 1
+            unless on (namespace, job, pod, instance) (
+              tandem_router_served_workers{phase="decode"} == 0
+              and tandem_router_discovered_workers{phase="decode"} > 0
+            )""",
     ),
     Alert(
         name="TandemFrontendNotReady",

@@ -9,7 +9,7 @@ from monitoring.queries import quantile, rate, ratio, total
 _KV = 'tandem_kv_transfer_seconds{phase="decode"}'
 _KV_SUM = rate('tandem_kv_transfer_seconds_sum{phase="decode"}', by="transport")
 _KV_BYTES = rate('tandem_kv_transfer_bytes_total{phase="decode"}', by="transport")
-_READY = "max(tandem_router_routable_workers{{phase={phase}}})"
+_READY = "sum(tandem_worker_ready{{phase={phase}}})"
 
 _TRANSFER = Row(
     "KV transfer",
@@ -32,7 +32,7 @@ _TRANSFER = Row(
         "Prefill to decode",
         ratio(_READY.format(phase='"prefill"'), _READY.format(phase='"decode"')),
         unit="short",
-        note="Routable prefill workers for each routable decode worker.",
+        note="Ready prefill workers for each ready decode worker.",
     ),
     lines("Bytes by transport", _KV_BYTES, unit="Bps"),
     percentiles("Transfer time", _KV, by="transport"),
@@ -81,7 +81,7 @@ _PHASES = Row(
         maximum=1,
         note="The phase that is full limits the release: give it workers.",
     ),
-    lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
+    lines("Ready workers", "sum by (phase) (tandem_worker_ready)"),
     lines(
         "How sequences ended",
         rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",

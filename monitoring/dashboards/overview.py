@@ -63,7 +63,7 @@ _TRAFFIC = Row(
 )
 _WORKERS = Row(
     "Workers",
-    lines("Routable workers", "max by (phase) (tandem_router_routable_workers)"),
+    lines("Ready workers", "sum by (phase) (tandem_worker_ready)"),
     lines(
         "Sequences",
         (total("tandem_worker_open_legs", by="phase"), "open, {{phase}}"),

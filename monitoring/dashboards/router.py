@@ -45,8 +45,8 @@ _PAIRING = Row(
             "connected {{phase}}",
         ),
         width=10,
-        note="A connected worker that is not routable drains, or fits no worker of the other"
-        " phase.",
+        note="The most of one router. A connected worker that is not routable drains, fits no"
+        " worker of the other phase, or no canary has moved KV to or from it.",
     ),
     lines(
         "Pairs rejected, by the first field that differs",
@@ -84,12 +84,19 @@ _PAIRING = Row(
         unit="cps",
         note="An ejected worker gets nothing new; on probation, one request at a time.",
     ),
+    lines(
+        "Canaries by end",
+        rate("tandem_router_canaries_total", by="outcome") + " > 0",
+        unit="cps",
+        note="Each new worker has one that finishes. The router's log says why one failed.",
+    ),
 )
 _DISCOVERY = Row(
     "Discovery",
     lines(
         "Workers",
         ("max by (phase) (tandem_router_discovered_workers)", "listed {{phase}}"),
+        ("max by (phase) (tandem_router_served_workers)", "most of one router {{phase}}"),
         ("max by (phase) (tandem_router_routable_workers)", "routable {{phase}}"),
     ),
     lines(

@@ -32,6 +32,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """What task the KV was parked for that a decode leg goes on from; empty: it was not."""
     parent_span: int = 0
     """The parent of the leg's span; 0: not traced."""
+    canary: bool = False
+    """No frontend's: see canaries.py."""
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):
@@ -117,6 +119,14 @@ class GiveUpWorker(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CanaryFailed(msgspec.Struct, frozen=True):
+    """A canary of two workers did not end well; for logs."""
+
+    prefill: str
+    decode: str
+    reason: str
+
+
 class WorkerEjected(msgspec.Struct, frozen=True):
     """A worker gets nothing new for a time, as it fails more often than others; for logs."""
 
@@ -183,6 +193,7 @@ Action = (
     | WorkerDied
     | WorkerStalled
     | GiveUpWorker
+    | CanaryFailed
     | WorkerEjected
     | WorkerReturned
     | RefuseFrontend

@@ -111,6 +111,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     """Open legs, those of other routers included."""
     step_age: float | None = None
     """Seconds since its engine's last step, while that has work; None: it cannot say."""
+    moved_kv: bool = False
+    """Some router has said since its start that KV has moved to or from it."""
 
 
 class WorkerFault(msgspec.Struct, frozen=True):

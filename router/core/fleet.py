@@ -8,8 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from router.core.edition import EditionFleet
-from router.core.free import FreeWorkers
-from router.core.group import Group, Kinds, Side, preferred, traits_of
+from router.core.free import FreeWorkers, Index
+from router.core.group import Group, Side, preferred, traits_of
 from router.core.record import Record
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
 from router.core.values import Edition, Fingerprint, Needs, Phase, ServedModel, Standing
@@ -91,6 +91,19 @@ class Fleet:
         group = self._known_group(worker.profile.fingerprint)
         return None if group is None else group.side(worker.phase)
 
+    def partners(self, worker: Worker) -> Side | None:
+        """The workers that it would be paired with; None: none is connected."""
+        group = self._known_group(worker.profile.fingerprint)
+        return None if group is None else group.other_side(worker.phase)
+
+    def withheld(self, worker: Worker) -> str:
+        """Why a worker without a defect gets nothing new, whoever it is paired with, for people;
+        empty: it does.
+        """
+        partners = self.partners(worker)
+        with_partner = partners is not None and partners.connected
+        return worker.withheld() or (worker.unproved if with_partner else "")
+
     def update(self, worker: Worker, now: float) -> Changes:
         """Take in that a worker has come or gone, or takes work where it did not, or the reverse.
 
@@ -111,7 +124,7 @@ class Fleet:
         mine.serve(now)
         if not (group.prefill.connected or group.decode.connected):
             del mine.groups[worker.profile.fingerprint]
-        newly = [worker, *forgiven, *(others.taking() if was_empty else ())]
+        newly = dict.fromkeys([worker, *forgiven, *(others.taking() if was_empty else ())])
         paired = [each for each in newly if not each.paired and self.uses(each)]
         for each in paired:
             each.paired = True
@@ -190,7 +203,7 @@ class Fleet:
 
     def parking_slots(self, edition: Edition, needs: Needs) -> int:
         """How many context-only sequences could start now."""
-        return sum(index.slots for _, index in self._free_parkers(edition, needs))
+        return sum(each.slots for each in self._free_parkers(edition, needs))
 
     def pick_parker(
         self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()
@@ -200,12 +213,12 @@ class Fleet:
         found = preferred(self._free_parkers(edition, needs), others, barred=True)
         return _choose(self.editions[edition].policy, found) if found else None
 
-    def _free_parkers(self, edition: Edition, needs: Needs) -> list[Kinds]:
+    def _free_parkers(self, edition: Edition, needs: Needs) -> list[Index]:
         return [
             each
             for group in self._groups(edition, needs)
             for each in group.prefill.indexes()
-            if group.may_park(each[0])
+            if group.may_park(each.kind)
         ]
 
     def _connected(self, keys: Collection[str]) -> list[Worker]:
@@ -248,14 +261,14 @@ class Fleet:
         """Whether some pair has the worker: it takes work, and a matching one does."""
         if worker.side is None:
             return False
-        group = self._known_group(worker.profile.fingerprint)
-        return group is not None and len(group.other_side(worker.phase)) > 0
+        partners = self.partners(worker)
+        return partners is not None and len(partners) > 0
 
     def refusal(self, worker: Worker) -> str:
         """Why no pair uses a worker now, for people; empty: one does."""
         if self.uses(worker):
             return ""
-        if (reason := worker.withheld()) and not worker.defect():
+        if not worker.defect() and (reason := self.withheld(worker)):
             return reason
         other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
         return self.misfit(worker) or f"no matching {other_phase} worker takes work"

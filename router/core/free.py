@@ -21,6 +21,15 @@ _KEY = attrgetter("key")
 _WORKER = attrgetter("worker")
 
 
+class Kind(NamedTuple):
+    """What a free worker is preferred or left out for."""
+
+    overdue: bool
+    """It has not closed legs in time: it comes after those that have."""
+    parks: bool
+    has_hook: bool
+
+
 class Entry(NamedTuple):
     """Compared by cost, and then by address, which no two workers share."""
 
@@ -34,9 +43,10 @@ class Entry(NamedTuple):
 
 
 class Index:
-    """Workers with a free slot that are alike for every choice but that of a policy."""
+    """The workers with a free slot of one kind: alike for every choice but that of a policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
         self.slots = 0
         """How many legs all of them can take."""
         self.shared = 0
@@ -54,18 +64,19 @@ class Index:
 
     def put(self, worker: Worker) -> None:
         """Hold a worker as it is now, whether or not it is held already."""
-        entry = Entry(worker.cost, worker.key, worker.free, worker.other_legs > 0, worker)
-        old = self._entries.get(worker.key)
+        key, slots, shared = worker.key, worker.free, worker.other_legs > 0
+        entry = Entry(worker.cost, key, slots, shared, worker)
+        old = self._entries.get(key)
         if old is None:
-            insort(self._by_address, worker.key)
+            insort(self._by_address, key)
         elif old == entry:
             return
         else:
             self._drop(old)
-        self._entries[worker.key] = entry
+        self._entries[key] = entry
         insort(self._by_load, entry)
-        self.slots += entry.slots
-        self.shared += entry.shared
+        self.slots += slots
+        self.shared += shared
 
     def remove(self, worker: Worker) -> None:
         """Forget a worker, which must be held."""
@@ -106,19 +117,29 @@ class FreeWorkers:
         self, indexes: Sequence[Index], without: Collection[Worker] = (), *, again: bool = False
     ) -> None:
         self._indexes = indexes
-        self._without = [each for each in without if any(each in index for index in indexes)]
+        self._without = (
+            [each for each in without if any(each in index for index in indexes)] if without else ()
+        )
         self._again = again
+        self._count = sum(map(len, indexes))
+        plain = len(indexes) == 1 and not (self._without or again)
+        self._only = indexes[0] if plain else None
+        """All that there is, in the order that is wanted."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._indexes)) - len(self._without)
+        return self._count - len(self._without)
 
     @property
     def shared(self) -> bool:
         """Whether legs of other routers run on any of them, as far as they have reported."""
+        if self._only is not None:
+            return self._only.shared > 0
         return any(each.shared for each in self._indexes)
 
     def by_load(self) -> Iterator[Worker]:
         """From the smallest share of slots that is taken; of equals by address."""
+        if self._only is not None:
+            return map(_WORKER, self._only.by_load())
         return self._in_turn(lambda: _merged([each.by_load() for each in self._indexes]))
 
     def by_address(self, after: str = "") -> Iterator[Worker]:
@@ -136,7 +157,7 @@ class FreeWorkers:
         """Any two, each as likely; the same twice where there is but one. After a failure, which is
         rare, the first by load.
         """
-        count = sum(map(len, self._indexes))
+        count = self._count
         if self._without or self._again or count == 1:
             first = next(self.by_load())
             return first, first

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from router.core.free import FreeWorkers, Index
+from router.core.free import FreeWorkers, Index, Kind
 from router.core.values import Offer, Phase, Standing
 from router.core.worker import Worker
 from router.policies import Policy
@@ -25,19 +25,6 @@ class Traits(NamedTuple):
     has_hook: bool
     has_classifiers: bool
     parks: bool
-
-
-class Kind(NamedTuple):
-    """What a free worker is preferred or left out for."""
-
-    overdue: bool
-    """It has not closed legs in time: it comes after those that have."""
-    parks: bool
-    has_hook: bool
-
-
-Kinds = tuple[Kind, Index]
-"""The free workers of a kind."""
 
 
 class Side:
@@ -109,15 +96,17 @@ class Side:
         """Take in the slots of a worker that takes work. Returns whether it has a free one now, and
         had none.
         """
-        was = self._held.get(worker.key)
-        index = self._index(worker) if worker.free else None
-        if was is not None and was is not index:
+        key, is_free = worker.key, worker.free > 0
+        index = was = self._held.get(key)
+        if was is not None and not (is_free and was.kind.overdue is (worker.overdue > 0)):
             was.remove(worker)
-            del self._held[worker.key]
-        if index is not None:
+            del self._held[key]
+            index = None
+        if is_free:
+            if index is None:
+                index = self._held[key] = self._index(worker)
             index.put(worker)
-            self._held[worker.key] = index
-        return was is None and index is not None
+        return was is None and is_free
 
     def has(self, worker: Worker) -> bool:
         """Whether it takes work here and has a free slot."""
@@ -127,15 +116,16 @@ class Side:
         """Whether one has a free slot beside the given one."""
         return self.free > self.has(but)
 
-    def indexes(self) -> list[Kinds]:
-        """The indexes that hold workers, with their kinds."""
-        return [(kind, index) for kind, index in self._indexes.items() if index.slots]
+    def indexes(self) -> list[Index]:
+        """The indexes that hold workers, in no order."""
+        return [index for index in self._indexes.values() if index.slots]
 
     def _index(self, worker: Worker) -> Index:
-        kind = Kind(worker.overdue > 0, worker.profile.parks, worker.profile.has_hook)
+        profile = worker.profile
+        kind = Kind(worker.overdue > 0, profile.parks, profile.has_hook)
         index = self._indexes.get(kind)
         if index is None:
-            index = self._indexes[kind] = Index()
+            index = self._indexes[kind] = Index(kind)
         return index
 
 
@@ -193,7 +183,7 @@ class Group:
 
 
 def preferred(
-    free: Collection[Kinds],
+    free: Collection[Index],
     avoided: Collection[Worker] = (),
     *,
     barred: bool = False,
@@ -204,7 +194,7 @@ def preferred(
     FreeWorkers.
     """
     for overdue in (False, True):
-        indexes = [index for kind, index in free if kind.overdue is overdue]
+        indexes = [index for index in free if index.kind.overdue is overdue]
         if found := FreeWorkers(indexes, avoided, again=again):
             return found
         if indexes and not barred:

@@ -151,8 +151,13 @@ class Health:
 
 
 def _is_excused(leg: Leg) -> bool:
-    """However it ends: it was cancelled, or its worker shuts down."""
-    return leg.settle_by is not None or (leg.worker.draining and not leg.worker.died)
+    """However it ends: it was cancelled, its worker shuts down, or one of its pair is yet to be
+    proved.
+    """
+    pair = leg.sequence.pair
+    unproved = pair is not None and any(each.unproved for each in pair)
+    cancelled = leg.settle_by is not None
+    return cancelled or unproved or (leg.worker.draining and not leg.worker.died)
 
 
 def _is_good(closed: LegClosed) -> bool | None:

@@ -56,6 +56,10 @@ class Lifecycle:
         self._last_leg = 0
         self.now = 0.0
         self.actions: list[Action] = []
+        self.ended_canaries: list[tuple[Sequence, TandemError | None]] = []
+        """What canaries.py has not taken in yet, as `canary_legs_closed`."""
+        self.canary_legs_closed: list[Worker] = []
+        """The workers of such legs."""
         self.may_start = False
         """A worker that had no free slot has one, or something else is next in a queue."""
 
@@ -71,18 +75,19 @@ class Lifecycle:
                 self.actions.append(sequence.traced(error))
         story = of_request(request, self._state.fleet, self.now)
         self.actions.append(RequestEnded(story, refused=True))
-        request.sequences = []  # see _request_ended
+        request.sequences = []  # see _forget_request
 
     def start(self, sequence: Sequence, prefill: Pick, decode: Pick) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
-        sequence.pair = pair = Pair(prefill.worker, decode.worker)
         sequence.note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice)
-        hold = pair.prefill.profile.has_hook or sequence.request.submit.want_report
-        sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
-        sequence.decode = self._open(
-            sequence, pair.decode, kv_peer=pair.prefill.profile.kv_endpoint, held=hold
-        )
+        hold = prefill.worker.profile.has_hook or sequence.request.submit.want_report
+        self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold)
+
+    def start_canary(self, sequence: Sequence, pair: Pair) -> None:
+        """Both legs at once, beside the queue. Nobody judges them."""
+        self._run(sequence, self._fresh_room())
+        self._open_pair(sequence, pair, held=False)
 
     def start_prefill(self, sequence: Sequence, picked: Pick) -> None:
         """All of a context-only sequence, from the queue."""
@@ -241,7 +246,7 @@ class Lifecycle:
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         submit = sequence.request.submit
-        once = submit.voucher is not None or submit.let_go_bytes
+        once = submit.voucher is not None or submit.let_go_bytes or sequence.request.canary
         if closed.outcome is Outcome.REGENERATE and once:
             error: TandemError = WorkerError("a decode worker asks for a run that cannot be")
             self._fail(sequence, error, retryable=False)
@@ -261,10 +266,10 @@ class Lifecycle:
         """Another attempt where nothing was shown and another pair exists; else the error. A worker
         that was full, shut down or never got the leg has not tried: that costs no attempt and shuts
         no pair out. A phase that runs alone is not tried again elsewhere, whoever asked for it can;
-        but where one worker may park no more, another may.
+        but where one worker may park no more, another may. A canary is of its own pair.
         """
         request = sequence.request
-        repeatable = retryable and sequence.stage is Stage.PREFILLING
+        repeatable = retryable and sequence.stage is Stage.PREFILLING and not request.canary
         if repeatable and request.deaths >= MOST_DEATHS:
             told = WorkerLostError(_CONDEMNED) if isinstance(error, DrainingError) else error
             self.end(sequence, error=told)
@@ -343,8 +348,11 @@ class Lifecycle:
             self.may_start = True
         sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self.now
         self._cancel_legs(sequence, outcome)
-        self._state.open_sequences -= 1
         request = sequence.request
+        if request.canary:
+            self._canary_ended(sequence, error)
+            return
+        self._state.open_sequences -= 1
         if request.submit.first_span:
             self.actions.append(sequence.traced(error))
         request.open -= 1
@@ -352,6 +360,12 @@ class Lifecycle:
             request.outcome = outcome
         if not request.open:
             self._request_ended(request)
+
+    def _canary_ended(self, sequence: Sequence, error: TandemError | None) -> None:
+        sequence.request.open = 0
+        self._forget_request(sequence.request)
+        self.ended_canaries.append((sequence, error))
+        self.may_start = True
 
     def _let_go(self, request: Request) -> None:
         """Once nothing of a request is to be started any more, only its workers keep its prompt."""
@@ -364,12 +378,9 @@ class Lifecycle:
 
     def _request_ended(self, request: Request) -> None:
         submit = request.submit
-        self._state.deadlines.clear(request, request.deadline)
         self._state.traces.remove(request)
         story = of_request(request, self._state.fleet, self.now)
-        request.sequences = []  # they refer back to it: else both wait for the garbage collector
-        if not request.legs:
-            request.allotment.close()
+        self._forget_request(request)
         if requests := self._state.frontends.get(submit.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
@@ -378,16 +389,31 @@ class Lifecycle:
             RequestEnded(story, request=request.number, workers=tuple(sorted(request.workers)))
         )
 
+    def _forget_request(self, request: Request) -> None:
+        self._state.deadlines.clear(request, request.deadline)
+        request.sequences = []  # they refer back to it: else both wait for the garbage collector
+        if not request.legs:
+            request.allotment.close()
+
     def _begin(self, sequence: Sequence, room: int) -> None:
         """It leaves the queue, and its legs are started."""
         self._state.waiting.begin(sequence)
+        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+        self._run(sequence, room)
+
+    def _run(self, sequence: Sequence, room: int) -> None:
         sequence.begun_at = self.now
         sequence.stage = Stage.PREFILLING
         sequence.room = room
         sequence.judged = False
         sequence.left = None
         self._state.rooms.add(room)
-        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+
+    def _open_pair(self, sequence: Sequence, pair: Pair, *, held: bool) -> None:
+        sequence.pair = pair
+        sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
+        endpoint = pair.prefill.profile.kv_endpoint
+        sequence.decode = self._open(sequence, pair.decode, kv_peer=endpoint, held=held)
 
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
         submit = sequence.request.submit
@@ -418,6 +444,7 @@ class Lifecycle:
                 context_only=submit.context_only,
                 task_digest=b"" if voucher is None else voucher.task_digest,
                 parent_span=sequence.span,
+                canary=sequence.request.canary,
             )
         )
         return leg
@@ -434,7 +461,8 @@ class Lifecycle:
                 continue
             leg.settle_by = self.now + self._state.bounds.settle_seconds
             self._state.settling.set(leg, leg.settle_by)
-            self._state.counts.cancels[reason] += 1
+            if not sequence.request.canary:
+                self._state.counts.cancels[reason] += 1
             self.actions.append(CancelLeg(leg.worker.key, leg.number, reason))
 
     def _forget(self, leg: Leg, outcome: Outcome) -> None:
@@ -444,6 +472,9 @@ class Lifecycle:
         del self._state.legs[leg.number]
         request = sequence.request
         request.legs -= 1
+        if request.canary:
+            self.canary_legs_closed.append(worker)
+            self.may_start = True
         if not request.open and not request.legs:
             request.allotment.close()
         if leg.settle_by is not None:
@@ -459,9 +490,11 @@ class Lifecycle:
             assert sequence.begun_at is not None
             self._state.rooms.discard(sequence.room)
             sequence.room = 0
-            self._state.waiting.settle(sequence, self.now - sequence.begun_at)
+            if not request.canary:
+                self._state.waiting.settle(sequence, self.now - sequence.begun_at)
             self.may_start = True  # another key may be next
-        self._state.counts.legs[leg.phase, outcome] += 1
+        if not request.canary:
+            self._state.counts.legs[leg.phase, outcome] += 1
 
     def _fresh_room(self) -> int:
         for _ in range(_ROOM_DRAWS):

@@ -11,6 +11,7 @@ from typing import Any
 
 from router.core import actions, admission, events, rejections, snapshot, stories
 from router.core.actions import Action
+from router.core.canaries import Canaries
 from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory
 from router.core.health import Health, News
@@ -18,7 +19,7 @@ from router.core.lifecycle import Lifecycle
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
-from router.core.values import Bounds, Edition, Offer, ServedModel
+from router.core.values import Bounds, Edition, Offer, Profile, ServedModel
 from router.core.waiting import Queue
 from router.core.worker import Worker
 from tandem.byte_budget import ByteBudget
@@ -53,15 +54,18 @@ class Core:
         decode_policy: PolicyFactory,
         new_room: Callable[[], int],
         promptless: Callable[[bytes], bytes] = lambda task: b"",
+        canary_task: Callable[[Profile], bytes] = lambda profile: b"",
         budget: ByteBudget | None = None,
     ) -> None:
-        """`promptless` leaves of a task what is kept when its prompt is let go. `budget`: what the
-        process holds, tasks beside the rest; None: one of its own.
+        """`promptless` leaves of a task what is kept when its prompt is let go. `canary_task` makes
+        a canary's for workers of a profile. `budget`: what the process holds, tasks beside the
+        rest; None: one of its own.
         """
         fleet = Fleet(prefill_policy, decode_policy)
         self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room, promptless)
         self._health = Health(self.state)
+        self._canaries = Canaries(self.state, self._lifecycle, canary_task)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
         self._served: tuple[ServedModel, ...] = ()
@@ -128,6 +132,11 @@ class Core:
     def refusal(self, worker: str) -> str:
         """Why no pair uses a connected worker now, for people; empty: one does."""
         return self.state.fleet.refusal(self.state.fleet.workers[worker])
+
+    def free_slots(self) -> dict[Edition, int]:
+        """How many sequences of each edition could start now, less those that wait."""
+        fleet, waiting = self.state.fleet, self.state.waiting
+        return {each: fleet.free_pairs(each) - waiting.count_in(each) for each in fleet.editions}
 
     def stories(self, trace_id: str, now: float) -> list[Story]:
         """Those of the open requests with that trace id, the latest first, as of `now`."""
@@ -213,6 +222,7 @@ class Core:
         fleet = self.state.fleet
         worker.stalled = self._is_stalled(event.step_age)
         worker.record = fleet.record(event.worker)
+        worker.unproved = self._canaries.first_doubt(event.profile)
         fleet.workers[event.worker] = worker
         for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
             self.state.counts.pairs_rejected[name] += pairs
@@ -244,8 +254,10 @@ class Core:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
             worker.other_legs = max(0, event.open_legs - len(worker.legs))
-            if self.state.fleet.place(worker):
+            if self.state.fleet.place(worker) or worker.unproved:
                 self._lifecycle.may_start = True
+            if event.moved_kv and worker.unproved:
+                self._take_proved(self._canaries.prove(worker))
             self._take_step_age(worker, event.step_age)
 
     def _is_stalled(self, step_age: float | None) -> bool:
@@ -287,6 +299,7 @@ class Core:
                 reason = "no other worker of its group is left"
                 lifecycle.actions.append(actions.WorkerReturned(each.key, reason))
             newly_paired += [actions.WorkerPaired(each.key) for each in paired]
+            self._canaries.update(worker)
         lifecycle.may_start = True
         self._tell_served()
         lifecycle.actions += newly_paired
@@ -328,6 +341,7 @@ class Core:
                 condemned = self._lifecycle.died(leg.worker, "its engine died")
                 self._worker_draining(events.WorkerDraining(event.worker, True))
             self._take_news(self._health.ended(self._lifecycle.now, leg, event))
+            self._canaries.suspect(leg, event)
             self._lifecycle.close(leg, event)
             for request in condemned:
                 self._lifecycle.condemn(request)
@@ -346,6 +360,7 @@ class Core:
 
     def _tick(self, _: events.Tick) -> None:
         self._tell_served()
+        self._canaries.expire()
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
             mine = self.state.fleet.editions[queue.edition]
@@ -375,13 +390,24 @@ class Core:
             self._lifecycle.actions.append(overdue)
 
     def _start_waiting(self) -> None:
-        """Start the heads of all queues as long as there are slots for them."""
+        """Start the heads of all queues as long as there are slots for them, after canaries."""
+        self._run_canaries()
         self._lifecycle.may_start = False
         waiting = self.state.waiting
         for queue in waiting.of_decode():
             self._start_decodes(queue)
         for queue in waiting.of_both():
             self._start_pairs(queue)
+
+    def _run_canaries(self) -> None:
+        if proved := self._canaries.take_ended():
+            self._take_proved(proved)
+        self._canaries.start()
+
+    def _take_proved(self, proved: list[Worker]) -> None:
+        for worker in proved:
+            self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
+        self._fleet_changed(*proved)
 
     def _start_pairs(self, queue: Queue) -> None:
         """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
@@ -437,9 +463,11 @@ class Core:
 
     def _drain(self, _: events.Drain) -> None:
         self.state.draining = True
+        self._canaries.stop()
 
     def _abandon(self, _: events.Abandon) -> None:
         self.state.draining = True
+        self._canaries.stop()
         refused = DrainingError("the router is shutting down")
         lost = RouterLostError("the router shut down before the request had finished")
         for requests in list(self.state.frontends.values()):

@@ -65,7 +65,7 @@ def _rejections(fleet: Fleet, name: str, *, busy: bool) -> Iterator[Rejection]:
 def _reasons(fleet: Fleet, worker: Worker, examples: _Examples, *, busy: bool) -> list[str]:
     if defect := worker.defect():
         return [defect_text(worker, defect)]
-    if reason := worker.withheld():
+    if reason := fleet.withheld(worker):
         return [reason]
     if fleet.uses(worker):
         full = busy and not worker.free

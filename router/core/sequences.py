@@ -62,6 +62,8 @@ class Request:
     """Those that legs of it were started on, where it has more than one sequence."""
     outcome: str = "finished"
     """How the first sequence ended that did not finish; where all did, this."""
+    canary: bool = False
+    """It is no client's: see canaries.py."""
     deaths: int = 0
     """Workers that may have died of it: see suspicion.py."""
     needs: Needs = field(init=False)

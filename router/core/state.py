@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.core.fleet import Fleet
-from router.core.sequences import Leg, Request
+from router.core.sequences import Leg, Request, Sequence
 from router.core.stories import Traces
 from router.core.timers import Timers
 from router.core.values import Bounds, Counts
 from router.core.waiting import Waiting
+from router.core.worker import Worker
 from tandem.byte_budget import ByteBudget
 
 
@@ -28,6 +29,8 @@ class State:
     traces: Traces = field(default_factory=Traces)
     legs: dict[int, Leg] = field(default_factory=dict)
     """Open legs, those of ended sequences included."""
+    canaries: dict[Worker, Sequence] = field(default_factory=dict)
+    """By each worker of one, until it has ended and its leg there is closed."""
     rooms: set[int] = field(default_factory=set)
     """Rooms of open legs."""
     deadlines: Timers[Request] = field(default_factory=Timers)

@@ -3,7 +3,8 @@
 A request that ends its worker, through its engine or through user code, would end the next one too.
 Nobody can tell which of the requests that had begun there it was, so each of them may risk one
 further worker; one that was there alone may risk none. What had not reached the worker is no
-suspect. The prompts of one client's request are one request here: they have one trace id.
+suspect. The prompts of one client's request are one request here: they have one trace id. A canary
+may have been what the worker died of, and has nothing to risk itself.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ as all of them where nothing else had begun there.
 def suspect(
     state: State, worker: Worker, reason: str, *, unsent: Collection[int]
 ) -> tuple[list[Request], WorkerDied | None]:
-    """Count a worker's death for what had begun there; None: nothing had, or it was counted.
+    """Count a worker's death for what had begun there; None: no client's had, or it was counted.
     Returns the requests that are not to be run again.
     """
     if worker.died:
         return [], None
     worker.died = True
     begun = {state.legs[number].sequence.request for number in worker.legs if number not in unsent}
-    if not begun:
+    clients = [each for each in begun if not each.canary]
+    if not clients:
         return [], None
-    suspects = {each for request in begun for each in _one_with(state, request)}
+    suspects = {each for request in clients for each in _one_with(state, request)}
     alone = len({_whose(each) for each in begun}) == 1 and not worker.other_legs
     for request in suspects:
         request.deaths += MOST_DEATHS if alone else 1
-    told = sorted((each.submit for each in begun), key=lambda each: each.first_sequence)
+    told = sorted((each.submit for each in clients), key=lambda each: each.first_sequence)
     condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
     condemned.sort(key=lambda each: (each.submit.frontend, each.submit.first_sequence))
     return condemned, WorkerDied(worker.key, reason, tuple(told))

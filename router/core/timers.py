@@ -37,6 +37,8 @@ class Timers(Generic[Item]):
     def due(self, now: float) -> list[Item]:
         """Take out the items whose time has come, earliest slot first."""
         current = int(now / _SLOT_SECONDS)
+        if not self._order or self._order[0] > current:
+            return []
         items: list[Item] = []
         while self._order and self._order[0] < current:
             items.extend(self._slots.pop(heapq.heappop(self._order)))

@@ -92,6 +92,8 @@ class Profile:
     has_classifiers: bool = False
     """Decode: they judge its output, as no prefill worker can. `has_hook` holds as well."""
     draining: bool = False
+    moved_kv: bool = True
+    """KV has moved to or from it since its start, or it takes no canaries."""
 
 
 class Voucher(NamedTuple):
@@ -175,6 +177,8 @@ class Bounds:
     """Its first ejection; each further one in a row lasts twice as long."""
     eject_most_share: float = 0.5
     """How many of the workers of a group and phase may be ejected, or on probation, at once."""
+    canary_seconds: float = 60.0
+    """A canary has so long to end; 0: there are none, and every worker counts as proved."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -191,6 +195,8 @@ class Counts:
     """Cancelled legs by reason: an outcome or an error's code."""
     pairs_rejected: Counter[str] = field(default_factory=Counter)
     """By the first fingerprint field that differs, or "phase" or "limits"."""
+    canaries: Counter[str] = field(default_factory=Counter)
+    """By outcome, as requests; they are in none of the others."""
     retries: int = 0
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""

@@ -168,6 +168,12 @@ class Waiting:
         accounts = (queue.waiting.get(tenant) for queue in queues)
         return sum(len(each.line) for each in accounts if each is not None)
 
+    def count_in(self, edition: Edition) -> int:
+        """How many sequences of an edition wait."""
+        queues = (self._of_decode.get(edition), self._of_both.get(edition))
+        mine = [queue.waiting for queue in queues if queue is not None]
+        return sum(len(each.line) for waiting in mine for each in waiting.values())
+
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
         self.queue(sequence.request).add(sequence)

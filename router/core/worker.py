@@ -36,6 +36,8 @@ class Worker:
     """Its engine has work and makes no step."""
     given_up: bool = False
     """Its stream is to be closed for that."""
+    unproved: str = ""
+    """Why it has to be proved by a canary first, for people; empty: KV has moved."""
     record: Record = field(default_factory=Record)
     """How its address has done lately; the Fleet's, so that it outlives the stream."""
     side: Side | None = None
@@ -70,6 +72,11 @@ class Worker:
     @property
     def usable(self) -> bool:
         """It takes new work, unless it is ejected."""
+        return self.fit and not self.unproved
+
+    @property
+    def fit(self) -> bool:
+        """It could take new work, if it were proved and not ejected."""
         return not (self.draining or self.stalled or self.defect())
 
     def take(self, leg: int) -> None:

@@ -1,24 +1,37 @@
-"""Which workers there are. Here is the seam and the choice; each way to find them is a file beside
-this one, and `kubernetes` is imported only where it is the chosen way.
+"""Which workers there are, and which of them are this router's. Here is the seam and the choice;
+each way to find them is a file beside this one, and `kubernetes` is imported only where it is the
+chosen way.
 """
 
 from __future__ import annotations
 
 from router.config import RouterConfig
-from router.discovery.base import Discovery, Listed, Trouble, Watchkeeper
+from router.discovery.base import Discovery, Listed, Listing, Trouble, Watchkeeper
 from router.discovery.dns import DnsDiscovery
+from router.discovery.share import Share
 from router.discovery.static import StaticDiscovery
 from tandem.errors import StartError
 
-__all__ = ["Discovery", "Listed", "Trouble", "Watchkeeper", "make_discovery"]
+__all__ = [
+    "Discovery",
+    "Listed",
+    "Listing",
+    "Share",
+    "Trouble",
+    "Watchkeeper",
+    "make_discovery",
+    "make_share",
+]
 
 
 def make_discovery(config: RouterConfig) -> Discovery:
     """Raises StartError where the chosen way cannot begin on this machine."""
+    routers = config.routers if config.decode_routers else ()
     if config.discovery == "static":
-        return StaticDiscovery(prefill=config.prefill, decode=config.decode)
+        peers = [each for each in routers if each != config.own_address]
+        return StaticDiscovery(prefill=config.prefill, decode=config.decode, peers=peers)
     if config.discovery == "dns":
-        return DnsDiscovery(prefill=config.prefill, decode=config.decode)
+        return DnsDiscovery(prefill=config.prefill, decode=config.decode, routers=routers)
     try:
         from router.discovery import kubernetes
     except ImportError as error:
@@ -27,3 +40,12 @@ def make_discovery(config: RouterConfig) -> Discovery:
             " pip install 'tandem-serving[router]'"
         ) from error
     return kubernetes.from_config(config)
+
+
+def make_share(config: RouterConfig) -> Share:
+    """What of the listed workers is this router's."""
+    return Share(
+        config.own_address,
+        decode_routers=config.decode_routers,
+        decode_routers_from=config.decode_routers_from,
+    )

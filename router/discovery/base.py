@@ -1,10 +1,10 @@
-"""The seam of discovery: whole lists of workers, and what is known of their freshness."""
+"""The seam of discovery: whole lists of workers and routers, and how fresh they are."""
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,22 @@ from router.core.values import Phase
 class Listed:
     address: str
     phase: Phase
+
+
+@dataclass(slots=True, frozen=True)
+class Listing:
+    """All that a source names at one time."""
+
+    workers: tuple[Listed, ...] = ()
+    routers: frozenset[str] = frozenset()
+    """Addresses of the routers that take requests; none where nobody asks for them."""
+
+    def phases(self) -> dict[str, Phase]:
+        """Each worker's, by address. An address under both phases counts as the first of them."""
+        found: dict[str, Phase] = {}
+        for each in self.workers:
+            found.setdefault(each.address, each.phase)
+        return found
 
 
 class Trouble(enum.StrEnum):
@@ -57,7 +73,7 @@ class Discovery(Protocol):
     @property
     def keeper(self) -> Watchkeeper: ...
 
-    def listings(self) -> AsyncGenerator[Sequence[Listed]]:
+    def listings(self) -> AsyncGenerator[Listing]:
         """The whole list once it is known, and again whenever it changes; ends when it can change
         no more. A source that is away changes nothing. Close it: it may own a thread.
         """

@@ -1,4 +1,4 @@
-"""The endpoints of two Services, from the API server: what the settings name, and the way from the
+"""The endpoints of some Services, from the API server: what the settings name, and the way from the
 watching thread to the event loop.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 
 from router.config import RouterConfig
 from router.core.values import Phase
-from router.discovery.base import Listed, Watchkeeper
+from router.discovery.base import Listing, Watchkeeper
 from router.discovery.slice_watch import SliceWatch, Timing
 from tandem.errors import StartError
 
@@ -31,20 +31,23 @@ class KubernetesDiscovery:
         *,
         namespace: str,
         services: Mapping[str, Phase],
+        router_service: str = "",
         timing: Timing | None = None,
     ) -> None:
         self.keeper = Watchkeeper()
         self._api = api
         self._namespace = namespace
         self._services = services
+        self._router_service = router_service
         self._timing = timing or Timing()
 
-    async def listings(self) -> AsyncGenerator[Sequence[Listed]]:
+    async def listings(self) -> AsyncGenerator[Listing]:
         mailbox = _Mailbox()
         watch = SliceWatch(
             self._api,
             namespace=self._namespace,
             services=self._services,
+            router_service=self._router_service,
             keeper=self.keeper,
             publish=mailbox.put,
             over=mailbox.end,
@@ -68,15 +71,15 @@ class _Mailbox:
         """The thread has ended."""
         self._loop = asyncio.get_running_loop()
         self._filled = asyncio.Event()
-        self._listing: tuple[Listed, ...] = ()
+        self._listing = Listing()
 
-    def put(self, listing: tuple[Listed, ...]) -> None:
+    def put(self, listing: Listing) -> None:
         self._call(lambda: self._fill(listing))
 
     def end(self) -> None:
         self._call(self._end)
 
-    async def take(self) -> tuple[Listed, ...]:
+    async def take(self) -> Listing:
         """Raises RuntimeError where the thread has ended without being asked to."""
         await self._filled.wait()
         self._filled.clear()
@@ -88,7 +91,7 @@ class _Mailbox:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(what)
 
-    def _fill(self, listing: tuple[Listed, ...]) -> None:
+    def _fill(self, listing: Listing) -> None:
         self._listing = listing
         self._filled.set()
 
@@ -110,6 +113,7 @@ def from_config(config: RouterConfig) -> KubernetesDiscovery:
             config.prefill_service: Phase.PREFILL,
             config.decode_service: Phase.DECODE,
         },
+        router_service=config.router_service if config.decode_routers else "",
     )
 
 

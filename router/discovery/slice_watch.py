@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 
 from router.core.values import Phase
 from router.discovery import slices
-from router.discovery.base import Listed, Trouble, Watchkeeper
+from router.discovery.base import Listing, Trouble, Watchkeeper
 
 log = logging.getLogger(__name__)
 
@@ -63,21 +63,24 @@ class SliceWatch:
         *,
         namespace: str,
         services: Mapping[str, Phase],
+        router_service: str,
         keeper: Watchkeeper,
-        publish: Callable[[tuple[Listed, ...]], None],
+        publish: Callable[[Listing], None],
         over: Callable[[], None],
         timing: Timing,
     ) -> None:
         self._call: Callable[..., Any] = api.list_namespaced_endpoint_slice
         self._namespace = namespace
         self._services = services
+        self._router_service = router_service
+        self._names = ",".join(sorted({*services, router_service} - {""}))
         self._keeper = keeper
         self._publish = publish
         self._over = over
         self._timing = timing
         self._pause = timing.first_pause
         self._slices: dict[str, slices.EndpointSlice] = {}
-        self._published: tuple[Listed, ...] | None = None
+        self._published: Listing | None = None
         self._response: BaseHTTPResponse | None = None
         self._stopping = threading.Event()
 
@@ -137,7 +140,7 @@ class SliceWatch:
 
     def _changed(self) -> None:
         self._keeper.heard()
-        listing = slices.listing(self._slices.values(), self._services)
+        listing = slices.listing(self._slices.values(), self._services, self._router_service)
         if listing != self._published:
             self._published = listing
             self._publish(listing)
@@ -147,7 +150,7 @@ class SliceWatch:
         """The only call that discovery makes; the router's Role allows no other."""
         response: BaseHTTPResponse = self._call(
             self._namespace,
-            label_selector=f"{slices.SERVICE_LABEL} in ({','.join(sorted(self._services))})",
+            label_selector=f"{slices.SERVICE_LABEL} in ({self._names})",
             _preload_content=False,
             _request_timeout=(CONNECT_SECONDS, silence),
             **query,

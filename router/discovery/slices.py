@@ -1,16 +1,17 @@
-"""EndpointSlices, as far as they say where workers are, and the list that follows from them.
+"""EndpointSlices, as far as they say where workers and routers are, and what list follows.
 
 Read here rather than by the client's models, which refuse a slice without endpoints (`null`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from router.core.values import Phase
-from router.discovery.base import Listed
+from router.discovery.base import Listed, Listing
+from tandem.wire import addresses
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 PORT_NAME = "grpc"
@@ -26,8 +27,13 @@ class _Target(msgspec.Struct):
     uid: str = ""
 
 
+class _Conditions(msgspec.Struct):
+    ready: bool | None = None
+
+
 class _Endpoint(msgspec.Struct, rename="camel"):
     addresses: list[str]
+    conditions: _Conditions | None = None
     target_ref: _Target | None = None
 
 
@@ -61,27 +67,47 @@ class WatchEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
-def listing(slices: Iterable[EndpointSlice], services: Mapping[str, Phase]) -> tuple[Listed, ...]:
-    """The workers, sorted. An endpoint counts in any condition: one that is not ready waits for a
-    router to say that it is paired, one that terminates finishes what is open.
+def _is_ready(endpoint: _Endpoint) -> bool:
+    """One whose condition is unknown counts, as the API's manual has it."""
+    return endpoint.conditions is None or endpoint.conditions.ready is not False
 
-    A pod has one address, its first: the slices of a dual-stack Service name it once for each
-    family, and it would count as two workers.
+
+def listing(
+    slices: Iterable[EndpointSlice], services: Mapping[str, Phase], router_service: str = ""
+) -> Listing:
+    """The workers, sorted, and the routers. A worker counts in any condition: one that is not ready
+    waits for a router to say that it is paired, one that terminates finishes what is open. A router
+    counts while it is ready: one that terminates takes nothing new.
     """
-    found: dict[tuple[Phase, str], str] = {}
-    for each in sorted(slices, key=lambda each: (each.address_type, each.metadata.name)):
-        phase = services.get((each.metadata.labels or {}).get(SERVICE_LABEL, ""))
+    in_order = sorted(slices, key=lambda each: (each.address_type, each.metadata.name))
+    workers = {
+        Listed(address, phase)
+        for service, phase in services.items()
+        for address in _addresses(in_order, service)
+    }
+    return Listing(
+        tuple(sorted(workers, key=lambda each: (each.phase, each.address))),
+        frozenset(_addresses(in_order, router_service, only_ready=True)),
+    )
+
+
+def _addresses(
+    slices: Sequence[EndpointSlice], service: str, *, only_ready: bool = False
+) -> Iterator[str]:
+    """A pod has one address, its first: the slices of a dual-stack Service name it once for each
+    family, and it would count as two.
+    """
+    seen: set[str] = set()
+    for each in slices:
         port = next((port.port for port in each.ports or () if port.name == PORT_NAME), None)
-        if phase is None or port is None:
+        if port is None or (each.metadata.labels or {}).get(SERVICE_LABEL) != service:
             continue
         for endpoint in each.endpoints or ():
+            if only_ready and not _is_ready(endpoint):
+                continue
             for host in endpoint.addresses[:1]:
+                address = addresses.join(host, port)
                 pod = endpoint.target_ref.uid if endpoint.target_ref else ""
-                address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                found.setdefault((phase, pod or address), address)
-    return tuple(
-        sorted(
-            {Listed(address, phase) for (phase, _), address in found.items()},
-            key=lambda each: (each.phase, each.address),
-        )
-    )
+                if (pod or address) not in seen:
+                    seen.add(pod or address)
+                    yield address

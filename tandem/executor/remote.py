@@ -29,7 +29,7 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState
-from tandem.upstream.router_link import RouterLink
+from tandem.upstream.routers import Routers
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
@@ -65,14 +65,14 @@ class RemoteBackend:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, address: str, on_started: Callable[[], object]) -> None:
-        """Hold the stream to a router, and send and receive, until cancelled. From `on_started` on
-        `turn_soon` may be called; it may itself be called twice. Should this fail, the core takes
-        nothing more.
+        """Hold the streams to routers, whose addresses have commas between them, and send and
+        receive, until cancelled. From `on_started` on `turn_soon` may be called; it may itself be
+        called twice. Should this fail, the core takes nothing more.
         """
         self._loop = asyncio.get_running_loop()
         complaints = Complaints(log)
         config = self._config
-        link = RouterLink(address, self._metrics, self._budget, tls=self._tls)
+        routers = Routers(address.split(","), self._metrics, self._budget, tls=self._tls)
         try:
             self._demultiplexer = Demultiplexer(
                 self._metrics,
@@ -88,7 +88,7 @@ class RemoteBackend:
             async with asyncio.TaskGroup() as self._tasks:
                 on_started()
                 try:
-                    await link.run(self._demultiplexer)
+                    await routers.run(self._demultiplexer)
                 finally:
                     self._stopped = True  # before the requests are cancelled
         except Exception:

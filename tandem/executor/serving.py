@@ -1,7 +1,8 @@
 """What an executor's requests run on: a router elsewhere, or engines of the executor's own.
 
-A router is meant by "host:port", a model by its folder. What runs a model here is composed of
-several components, which lie above this package: it is found by its name, and only then imported.
+A router is meant by "host:port", several by addresses with commas between them or by
+"dns://host:port", a model by its folder. What runs a model here is composed of several components,
+which lie above this package: it is found by its name, and only then imported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.live import ELSEWHERE, Live
 
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:dns://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]{1,5})")
 _MODEL_FILE = "config.json"
 _COMPOSED = "local_executor.stack"
 
@@ -92,8 +93,8 @@ def serving(
 def _is_router(where: str | os.PathLike[str]) -> bool:
     """False: it is a model's folder. Raises ConfigError for what is neither."""
     if isinstance(where, str):
-        found = _ADDRESS.fullmatch(where)
-        if found is not None and 0 < int(found[1]) < 65_536:
+        found = [_ADDRESS.fullmatch(each) for each in where.split(",")]
+        if all(each is not None and 0 < int(each[1]) < 65_536 for each in found):
             return True
     with suppress(TypeError):  # of what is no path at all
         if (Path(where) / _MODEL_FILE).is_file():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +18,14 @@ from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.upstream import rows
+from tandem.upstream.choice import Draw
 from tandem.upstream.dispatch import Dispatcher
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.output import Output
 from tandem.upstream.request_state import Client, RequestState
 from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.router_view import RouterView
+from tandem.upstream.served_model import takes, union
 from tandem.upstream.submission import Submission
 from tandem.v1 import router_pb2
 
@@ -47,14 +51,15 @@ class Demultiplexer:
         max_backlog_bytes: int,
         router_wait_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        draw: Draw = random.randrange,
     ) -> None:
         """Must be made on the event loop. `budget`: output that is kept takes of it. `model`: the
-        one that requests are for; empty: the only one that the router serves. `tokenizer_sha256`:
+        one that requests are for; empty: the only one that routers serve. `tokenizer_sha256`:
         of the tokenizer that made their prompts; empty: whoever wrote them answers for that.
-        `clock` is the one that its timers go by, in seconds.
+        `clock` is the one that its timers go by, in seconds. `draw` chooses between routers.
         """
         self._dispatcher = Dispatcher(
-            metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock
+            metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock, draw=draw
         )
         self._metrics = metrics
         self._budget = budget
@@ -72,8 +77,8 @@ class Demultiplexer:
         self._next_plain = 1
         self._next_with_ids = rows.WITH_TOKEN_IDS + 1
         self._served: router_pb2.ServedModel | None = None
-        """The served model as the router that is used, or was last, sees it; None: unknown to it,
-        or with another tokenizer.
+        """The served model as the routers that are used, or were last, see it together; None:
+        unknown to them, or with another tokenizer.
         """
 
     @property
@@ -87,8 +92,8 @@ class Demultiplexer:
     @property
     def ready(self) -> bool:
         """Whether a request would find a pair for the served model now, or wait for one."""
-        used = self._dispatcher.stream is not None
-        return used and self._served is not None and _takes(self._served)
+        used = bool(self._dispatcher.in_use)
+        return used and self._served is not None and takes(self._served)
 
     async def served_model(
         self, client: Client, timeout_seconds: float | None
@@ -180,6 +185,7 @@ class Demultiplexer:
 
     def unsent(self, firsts: Sequence[int]) -> None:
         """Prompts that have not left for a router which takes nothing new: they go elsewhere."""
+        self._note_served()
         for first in firsts:
             if state := self._output.of(first):
                 self._dispatcher.submit_again(state, (first,))
@@ -189,6 +195,7 @@ class Demultiplexer:
         it.
         """
         self._dispatcher.ended(stream)
+        self._note_served()
         lost = errors.RouterLostError("The stream to the router broke; try again")
         for state in list(self._open):
             cut = [first for first in state.firsts if self._runs(stream, state, first)]
@@ -260,28 +267,25 @@ class Demultiplexer:
         """A router that has only just started knows no workers: it is used once it has a pair, or
         has had one. What a draining one still says of its fleet is not for what waits.
         """
-        if stream is not self._dispatcher.newest or stream.draining:
+        if stream.draining:
             return
-        served = self._of(fleet.models)
-        if served is not None and _takes(served):
+        was_foreign = stream.view.foreign
+        stream.view = view = self._view(fleet.models)
+        if view.foreign and not was_foreign:
+            log.error("the workers of the served model have another tokenizer: it is not served")
+        served = union(view.models)
+        if served is not None and takes(served):
             self._dispatcher.use(stream)
-        if stream is self._dispatcher.stream:
-            self._served = served
+        self._note_served()
 
-    def _of(self, models: Iterable[router_pb2.ServedModel]) -> router_pb2.ServedModel | None:
-        """The one that requests are for, of all that a router serves. Where nobody says which
-        tokenizer's, the one with the most pairs; requests name it.
-        """
+    def _note_served(self) -> None:
+        """As long as no router is used it stays as it was."""
+        if streams := self._dispatcher.in_use:
+            self._served = union([model for stream in streams for model in stream.view.models])
+
+    def _view(self, models: Iterable[router_pb2.ServedModel]) -> RouterView:
+        """What requests are for, of all that a router serves."""
         named = [model for model in models if self._model in ("", model.name)]
         expected = self._tokenizer_sha256
         mine = [model for model in named if expected in ("", model.tokenizer_sha256)]
-        if not mine and any(_takes(model) for model in named):
-            log.error("the workers of the served model have another tokenizer: it is not served")
-        if len({model.name for model in mine}) != 1:
-            return None
-        return max(mine, key=lambda model: (model.ready_pairs, model.waits))
-
-
-def _takes(model: router_pb2.ServedModel) -> bool:
-    """Whether requests for it are not refused."""
-    return model.ready_pairs > 0 or model.waits
+        return RouterView(mine, foreign=not mine and any(map(takes, named)))

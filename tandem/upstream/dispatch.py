@@ -1,5 +1,5 @@
-"""Sends requests by the newest stream whose router takes them or, while there is none, lets them
-wait for one, within bounds.
+"""Sends requests by the streams whose routers take them or, while there is none, lets them wait for
+one, within bounds. Which of several a request goes by is choice.py's.
 
 What goes by a stream is a submit, of one prompt; after a hand-over the prompts of one request may
 be by several. docs/design/0011-handing-over-between-routers.md says what is sent again, and why.
@@ -24,6 +24,7 @@ from tandem.errors import (
     RouterLostError,
     TandemError,
 )
+from tandem.upstream.choice import Choice, Draw
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import Client, RequestState
 from tandem.upstream.router_stream import RouterStream
@@ -50,7 +51,9 @@ class Dispatcher:
         wait_seconds: float,
         max_open: int,
         clock: Callable[[], float],
+        draw: Draw,
     ) -> None:
+        self._choice = Choice(draw)
         self._metrics = metrics
         self._wait_seconds = wait_seconds
         self._max_open = max_open
@@ -67,19 +70,14 @@ class Dispatcher:
         """Nothing of the last batch was refused for want of room."""
         self._next_batch: asyncio.TimerHandle | None = None
         self._streams: list[RouterStream] = []
-        self._current: RouterStream | None = None
+        self._used: list[RouterStream] = []
+        """Those whose router has a pair, or has had one."""
         metrics.watch_waiting(lambda: self._early + len(self._waiting))
 
     @property
-    def stream(self) -> RouterStream | None:
+    def in_use(self) -> list[RouterStream]:
         """By which new requests go now."""
-        current = self._current
-        return None if current is None or current.draining else current
-
-    @property
-    def newest(self) -> RouterStream | None:
-        """The last that was opened; it is not used before its router has a pair."""
-        return self._streams[-1] if self._streams else None
+        return [each for each in self._used if not each.draining]
 
     # --- requests ---
 
@@ -113,11 +111,12 @@ class Dispatcher:
 
         Raises QueueFullError while the stream is clogged.
         """
-        stream = self.stream
-        if stream is None:
+        streams = self.in_use
+        if not streams:
             state.waits_until = self._clock() + self._wait_seconds
             self._wait(state, firsts)
         else:
+            stream = self._choice.of(streams, state.submission, len(firsts) * state.n)
             seconds = max(0.0, state.deadline - self._clock())
             stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
 
@@ -151,8 +150,9 @@ class Dispatcher:
 
     def use(self, stream: RouterStream) -> None:
         """Its router has a pair: send by it what is new, and what waits as it has room for it."""
-        if stream is not self._current:
-            self._current, self._batch, self._has_room = stream, FIRST_BATCH, True
+        if stream not in self._used:
+            self._used.append(stream)
+            self._batch, self._has_room = FIRST_BATCH, True
             if self._next_batch is not None:
                 self._next_batch.cancel()
                 self._next_batch = None
@@ -163,15 +163,15 @@ class Dispatcher:
 
     def ended(self, stream: RouterStream) -> None:
         self._streams.remove(stream)
-        if self._current is stream:
-            self._current = None
+        if stream in self._used:
+            self._used.remove(stream)
 
     # --- inside ---
 
     def _send_waiting(self) -> None:
         """As much of what waits as the router may have room for; the rest a moment later."""
         self._next_batch = None
-        if self.stream is None:
+        if not self.in_use:
             return  # `use` begins anew
         sent = 0
         while self._waiting and self._has_room and sent < self._batch:
@@ -183,7 +183,7 @@ class Dispatcher:
 
     def _send_soon(self) -> None:
         """The next batch, if anything waits."""
-        if self._waiting and self._next_batch is None and self.stream is not None:
+        if self._waiting and self._next_batch is None and self.in_use:
             later = asyncio.get_running_loop().call_later
             self._next_batch = later(BATCH_SECONDS, self._send_next)
 
@@ -207,9 +207,9 @@ class Dispatcher:
 
     def _unavailable(self) -> RefusedError:
         """Why one waited in vain."""
-        if self.stream is not None:
+        if self.in_use:
             return QueueFullError("The router has no room for the request; try again later")
-        if self.newest is None or self.newest.draining:
+        if all(each.draining for each in self._streams):
             return RouterLostError("The router is not reachable; try again")
         return NoPairError("No prefill and decode worker for the model are ready")
 

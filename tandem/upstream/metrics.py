@@ -49,7 +49,7 @@ class UpstreamMetrics:
         self._registry = registry
         streams = Gauge(
             "tandem_frontend_router_streams",
-            "Streams to routers: current takes what is new, old ones serve what is open while"
+            "Streams to routers: current ones take what is new, old ones serve what is open while"
             " their routers drain.",
             ["state"],
             registry=registry,
@@ -89,6 +89,6 @@ class UpstreamMetrics:
 
     def left(self, stream: RouterStream) -> None:
         """A stream takes nothing new any longer."""
-        self.current.set(0)
         if stream.opened:
+            self.current.dec()
             (self._drained if stream.draining else self._lost).inc()

@@ -323,7 +323,7 @@ class RequestState:
     def settle(self) -> None:
         """The router's message has been handed out: pass on what it brought."""
         self._touched = False
-        if self._over():
+        if self.error is not None or not self.open_choices:
             self._wake()
             return
         try:
@@ -348,7 +348,7 @@ class RequestState:
 
     async def over(self) -> None:
         """Until the last end, or a failure."""
-        if not self._over():
+        if self.error is None and self.open_choices:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -394,9 +394,6 @@ class RequestState:
         self._kept.close()
 
     # --- inside ---
-
-    def _over(self) -> bool:
-        return self.error is not None or not self.open_choices
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

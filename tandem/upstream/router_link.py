@@ -1,5 +1,4 @@
-"""The frontend's way to its router: one stream for what is new, and those of draining routers until
-what is open by them has ended.
+"""The way to one router: a stream for what is new, and after it the next.
 
 The address may stand for several routers, as a Kubernetes Service does: each dial is a connection
 of its own. What the messages mean is not known here; see demultiplexer.py.
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from math import inf
 from typing import Protocol
 
@@ -18,10 +17,11 @@ from google.protobuf.message import DecodeError
 
 from tandem.byte_budget import ByteBudget
 from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.old_streams import OldStreams
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
-from tandem.wire.silence import SILENCE_SECONDS, Silence
+from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,6 @@ _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _STEADY_SECONDS = 1.0
 """A stream that lasted so long ends a row of failures."""
-_MAX_OLD_STREAMS = 8
-"""To draining routers at once; the oldest beyond them is closed, whatever is open by it."""
 _ENDED = "the router ended it"
 
 
@@ -43,7 +41,7 @@ class Receiver(Protocol):
     """Who is told what routers say."""
 
     def opened(self, stream: RouterStream) -> None:
-        """What is new goes by this stream from now on, until it drains or ends."""
+        """A router takes what is new by this stream, until it drains or ends."""
         ...
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
@@ -62,62 +60,57 @@ class Receiver(Protocol):
 
 
 class RouterLink:
-    """Keeps a stream to the router at `address` ("host:port") for as long as `run` runs."""
+    """Keeps a stream to the router at `address`, "host:port"."""
 
     def __init__(
         self,
         address: str,
         metrics: UpstreamMetrics,
         budget: ByteBudget,
+        old: OldStreams,
         *,
-        silence_seconds: float = SILENCE_SECONDS,
-        tls: PeerTls | None = None,
+        silence_seconds: float,
+        tls: PeerTls | None,
     ) -> None:
-        """`budget`: what waits to be sent takes of it. A router that says nothing for
-        `silence_seconds`, though it said that it would, is given up.
+        """`budget`: what waits to be sent takes of it. `old` keeps the streams of a router that
+        drains. One that says nothing for `silence_seconds`, though it said that it would, is given
+        up.
         """
         self._address = address
         self._budget = budget
         self._silence_seconds = silence_seconds
         self._metrics = metrics
         self._tls = tls
-        self._old: dict[RouterStream, asyncio.Task[None]] = {}
+        self._old = old
         self._complaint = ""
 
-    async def run(self, receiver: Receiver) -> None:
-        """Hold the streams until cancelled."""
+    async def run(
+        self,
+        receiver: Receiver,
+        group: asyncio.TaskGroup,
+        stays: Callable[[str, RouterStream], bool],
+    ) -> None:
+        """Hold streams, one after the other. `stays` is asked after each, with the address, whether
+        there is to be another. `group` gets their tasks.
+        """
         loop = asyncio.get_running_loop()
         backoff = _FIRST_BACKOFF_SECONDS
-        async with asyncio.TaskGroup() as group:
-            while True:
-                began = loop.time()
-                stream = RouterStream(self._budget, loop.time)
-                holding = group.create_task(self._hold(stream, receiver))
-                await stream.over.wait()
-                self._metrics.left(stream)
-                if stream.draining:
-                    self._retire(stream, holding)
-                steady = loop.time() - began >= _STEADY_SECONDS
-                if steady:
-                    backoff = _FIRST_BACKOFF_SECONDS
-                if not (steady and stream.draining):  # else its place is to be taken at once
-                    await asyncio.sleep(backoff)
-                    backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
-
-    def _retire(self, stream: RouterStream, holding: asyncio.Task[None]) -> None:
-        """Keep a draining router's stream for what is open by it."""
-        log.info("the router drains: new requests go by another stream")
-        self._old[stream] = holding
-        self._metrics.old.set(len(self._old))
-        holding.add_done_callback(lambda _: self._forget(stream))
-        stream.when_empty(holding.cancel)
-        if len(self._old) > _MAX_OLD_STREAMS:
-            log.warning("too many routers drain at once: the oldest stream is closed")
-            next(iter(self._old.values())).cancel()
-
-    def _forget(self, stream: RouterStream) -> None:
-        del self._old[stream]
-        self._metrics.old.set(len(self._old))
+        while True:
+            began = loop.time()
+            stream = RouterStream(self._budget, loop.time)
+            holding = group.create_task(self._hold(stream, receiver))
+            await stream.over.wait()
+            self._metrics.left(stream)
+            if stream.draining:
+                self._old.add(stream, holding)
+            steady = loop.time() - began >= _STEADY_SECONDS
+            if steady:
+                backoff = _FIRST_BACKOFF_SECONDS
+            if not (steady and stream.draining):  # else its place is to be taken at once
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
+            if not stays(self._address, stream):
+                return
 
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
@@ -163,10 +156,11 @@ class RouterLink:
             return "the router drains"
         log.info("connected to the router", extra={"address": self._address})
         stream.opened = True
-        self._metrics.current.set(1)
+        self._metrics.current.inc()
         receiver.opened(stream)
         receiver.receive(stream, greeting)
         async with Silence(self._patience(greeting.beat_ms)) as listening:
+            stream.silence = listening
             async for message in messages:
                 listening.heard()
                 said = _readable(message)

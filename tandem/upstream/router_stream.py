@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from tandem.byte_budget import ByteBudget
+from tandem.upstream.router_view import RouterView
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
+from tandem.wire.silence import Silence
 
 _MESSAGE_BYTES = 1024 * 1024
 """Prompts beyond this wait for the next message: the router reads each in one go."""
@@ -31,6 +33,10 @@ class RouterStream:
         self.opened = False
         """Its router has greeted."""
         self.draining = False
+        self.view = RouterView()
+        """What its router said last."""
+        self.silence: Silence | None = None
+        """Watches whether its router says anything; None: it never said that it would."""
         self.over = asyncio.Event()
         """It takes nothing new: its router drains, or it has ended."""
         self._submits: dict[int, tuple[router_pb2.Submit, float]] = {}
@@ -41,6 +47,11 @@ class RouterStream:
         self._complaints: dict[int, str] = {}
         """What could not be read, by worker."""
         self._on_empty: Callable[[], object] | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether its router is overdue with a sign of life."""
+        return self.silence is not None and self.silence.seconds > 0
 
     def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
         """Send without waiting. Raises QueueFullError, and sends nothing, while too much waits."""

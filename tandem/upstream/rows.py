@@ -55,10 +55,11 @@ def hand_out(
     if not len(sequences) == len(counts) == len(texts) == len(offsets):
         raise ValueError("the columns of a frame differ in length")
     out = HandedOut()
-    rows = list(zip(sequences, offsets, counts, texts, strict=True))
+    out.tokens = sum(counts)
+    rows = zip(sequences, offsets, counts, texts, strict=True)
     rich = columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
-    if rich or max(counts, default=0) > MOST_ROW_TOKENS:
-        _hand_out_rich(columns, rows, routes, now, out)
+    if rich or out.tokens > MOST_ROW_TOKENS:
+        _hand_out_rich(columns, list(rows), routes, now, out)
         return out
     get = routes.get
     for sequence, offset, count, text in rows:
@@ -67,7 +68,6 @@ def hand_out(
             out.strays.add(sequence)
         elif not state.row(sequence, offset, count, text, _NO_IDS, _NO_LOGPROBS, now):
             _spoil(state, sequence, GAP, out)
-    out.tokens = sum(counts)
     return out
 
 

@@ -96,6 +96,16 @@ class Submission(Struct, frozen=True, kw_only=True):
     def prompt_tokens(self) -> int:
         return sum(prompt.tokens for prompt in self.prompts)
 
+    @property
+    def context_tokens(self) -> int:
+        """What its longest prompt and its completion take of a context."""
+        return max(prompt.tokens + prompt.max_tokens for prompt in self.prompts)
+
+    @property
+    def processor_names(self) -> set[str]:
+        """The logits processors that it asks for."""
+        return set() if self.logits is None else {each.name for each in self.logits.processors}
+
     def client_param(self, param: str) -> str:
         """A request field as the client named it, from how a worker names it."""
         place = _PLACE.fullmatch(param)

@@ -171,14 +171,14 @@ class RouterMessage(_message.Message):
     draining: _builtins.bool
     """said once: send what is new to another router; what is open here goes on"""
     beat_ms: _builtins.int
-    """said with a fleet: from now on a message comes at least so often, be it empty; 0: not said"""
+    """said with a fleet: from now on a message comes at least so often; 0: not said"""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceEnd]:
         """sequences that ended otherwise than by a Finish; apply after the payload"""
 
     @_builtins.property
     def fleet(self) -> Global___Fleet:
-        """on connect, and whenever it changes"""
+        """on connect, whenever it changes, and with each sign of life"""
 
     @_builtins.property
     def part_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -297,6 +297,7 @@ class ServedModel(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     LONGEST_CONTEXT_FIELD_NUMBER: _builtins.int
     ANY_LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
+    FREE_SLOTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
@@ -305,6 +306,8 @@ class ServedModel(_message.Message):
     """no pair now: a request waits for one; the rest is as it was"""
     longest_context: _builtins.int
     """the largest context length of its pairs: some can take so much; 0: not said"""
+    free_slots: _builtins.int
+    """sequences of it that could start now, less those that wait; absent: not said"""
     @_builtins.property
     def limits(self) -> _worker_pb2.Limits:
         """the smallest of its pairs: every one can take so much"""
@@ -328,12 +331,15 @@ class ServedModel(_message.Message):
         waits: _builtins.bool = ...,
         longest_context: _builtins.int = ...,
         any_logits_processors: _abc.Iterable[_builtins.str] | None = ...,
+        free_slots: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "free_slots", b"free_slots", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_logits_processors", b"any_logits_processors", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__free_slots: _TypeAlias = _typing.Literal["free_slots"]  # noqa: Y015
+    _WhichOneofArgType__free_slots: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_slots) -> _WhichOneofReturnType__free_slots | None: ...
 
 Global___ServedModel: _TypeAlias = ServedModel  # noqa: Y015
 

@@ -146,6 +146,7 @@ class Load(_message.Message):
     KV_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     STEP_AGE_MS_FIELD_NUMBER: _builtins.int
+    MOVED_KV_FIELD_NUMBER: _builtins.int
     open_legs: _builtins.int
     waiting_legs: _builtins.int
     """accepted, not yet in the engine's running batch"""
@@ -155,6 +156,8 @@ class Load(_message.Message):
     """start nothing new here"""
     step_age_ms: _builtins.int
     """since the engine's last step, while it has work; 0: it has none; absent: it cannot say"""
+    moved_kv: _builtins.bool
+    """a router has said `paired` since this worker's start; absent: it takes no canaries"""
     def __init__(
         self,
         *,
@@ -164,13 +167,19 @@ class Load(_message.Message):
         kv_tokens_total: _builtins.int = ...,
         draining: _builtins.bool = ...,
         step_age_ms: _builtins.int | None = ...,
+        moved_kv: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms", "step_age_ms", b"step_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_step_age_ms", b"_step_age_ms", "moved_kv", b"moved_kv", "step_age_ms", b"step_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "open_legs", b"open_legs", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "moved_kv", b"moved_kv", "open_legs", b"open_legs", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__moved_kv: _TypeAlias = _typing.Literal["moved_kv"]  # noqa: Y015
+    _WhichOneofArgType__moved_kv: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv"]  # noqa: Y015
     _WhichOneofReturnType__step_age_ms: _TypeAlias = _typing.Literal["step_age_ms"]  # noqa: Y015
     _WhichOneofArgType__step_age_ms: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__moved_kv) -> _WhichOneofReturnType__moved_kv | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step_age_ms) -> _WhichOneofReturnType__step_age_ms | None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
@@ -188,7 +197,7 @@ class WorkerCommand(_message.Message):
     KEEP_FIELD_NUMBER: _builtins.int
     FORGET_FIELD_NUMBER: _builtins.int
     paired: _builtins.bool
-    """said once a stream: a worker of the other phase takes work with this one"""
+    """said once a stream: KV has moved to or from this worker, and one of the other phase takes work"""
     @_builtins.property
     def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartLeg]: ...
     @_builtins.property
@@ -266,6 +275,7 @@ class StartLeg(_message.Message):
     KEPT_TASK_FIELD_NUMBER: _builtins.int
     CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -291,6 +301,8 @@ class StartLeg(_message.Message):
     """prefill: keep the KV parked for whoever offers pages for the room, and close with LegParked"""
     task_digest: _builtins.bytes
     """decode: the KV is parked, for a task of this digest; empty: prefill runs beside this leg"""
+    canary: _builtins.bool
+    """a few tokens that prove the hand-over: nobody judges, shows or counts them; destination is 0"""
     def __init__(
         self,
         *,
@@ -307,10 +319,11 @@ class StartLeg(_message.Message):
         kept_task: _builtins.int = ...,
         context_only: _builtins.bool = ...,
         task_digest: _builtins.bytes = ...,
+        canary: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

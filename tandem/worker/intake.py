@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from tandem import sampling
+from tandem import canary, sampling
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import (
     ContextLengthError,
@@ -127,6 +127,8 @@ class Intake:
         """A leg that runs a task. Raises RequestError, naming the field."""
         self._check_command(command)
         task = read.task
+        if command.canary:
+            canary.check(command, task)
         params = _for_engine(task.sampling)
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
@@ -136,7 +138,7 @@ class Intake:
             request_id=self._next_request_id(),
             token_ids=read.token_ids,
             sampling=params,
-            logits=read.logits,
+            logits=None if command.canary else read.logits,
             room=command.room,
             kv_peer=command.kv_peer,
             timeout_seconds=command.timeout_ms / 1000,
@@ -155,7 +157,7 @@ class Intake:
             command=command,
             task=task,
             request=request,
-            output=self._output(read),
+            output=self._output(read, judged=not command.canary),
             parking=self._parking(command, read),
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
@@ -223,9 +225,9 @@ class Intake:
         entries = () if gated is None else gated.entries
         return LogitsProcessorSpec((*entries, *self._forced))
 
-    def _output(self, read: ReadTask) -> Output:
+    def _output(self, read: ReadTask, *, judged: bool) -> Output:
         task, stop = read.task, read.task.sampling.stop
-        reads_text = task.want_text or self._reads_text or bool(stop)
+        reads_text = task.want_text or (self._reads_text and judged) or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer() if reads_text else None,
             stops=StopStrings(stop) if stop else None,

@@ -1,4 +1,6 @@
-"""What a worker keeps of legs that are over: counters, spans and lines of the log."""
+"""What a worker keeps of legs that are over: counters, spans and lines of the log. Of canaries it
+keeps nothing: they are no clients' and their router says how they end.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,8 @@ class Records:
 
     def closed(self, action: LegClosed) -> None:
         """A leg that ran is over."""
+        if action.leg.canary:
+            return
         leg, closing = action.leg, action.leg.closing
         assert closing is not None
         seconds = action.at - leg.started_at
@@ -53,6 +57,8 @@ class Records:
         """A leg did not begin. `peer`: the router that wanted it. `trace_id`: as its task says, if
         it does.
         """
+        if action.command.canary:
+            return
         command, error = action.command, action.error
         self.counters.refused(error)
         if command.parent_span and trace_id and self._spans is not None:

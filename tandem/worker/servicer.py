@@ -70,6 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         try:
             async for command in commands:
                 if command.paired:
+                    self._shell.proved()
                     await self._on_paired()
                 await self._shell.take(link, command)
         except DecodeError:

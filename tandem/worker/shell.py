@@ -60,6 +60,7 @@ class Shell:
         self._new_link = counter()
         self._told: list[Event] = []
         self._carrying = False
+        self._moved_kv = False
         self.idle = asyncio.Event()
         """No leg is open."""
         self.idle.set()
@@ -186,6 +187,12 @@ class Shell:
         else:
             self.idle.set()
 
+    def proved(self) -> None:
+        """A router says that KV has moved to or from this worker. All of them are to know."""
+        if not self._moved_kv:
+            self._moved_kv = True
+            self.report_load()
+
     def report_load(self) -> None:
         """Tell every router what this worker carries."""
         for link in self._links.values():
@@ -201,6 +208,7 @@ class Shell:
         load = self._engine.load()
         load.open_legs = len(self._core)
         load.draining = self._core.draining
+        load.moved_kv = self._moved_kv
         return load
 
     # --- what is to be done ----------------------------------------------------------------------
@@ -231,6 +239,8 @@ class Shell:
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info
         self._engine.submit(request)
+        if action.command.canary:
+            return  # nobody judges it
         try:
             if self._hooks is not None:
                 self._hooks.open(info)

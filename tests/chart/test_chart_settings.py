@@ -99,14 +99,32 @@ def test_a_node_takes_its_place_in_the_group_from_the_controller(
 def test_components_find_each_other(name: str, tmp_path: Path) -> None:
     services = by_name(name, "Service")
     frontend = settings(name, "frontend", tmp_path)
-    host, _, port = frontend.router.partition(":")
+    (address,) = frontend.router
+    host, _, port = address.removeprefix("dns://").partition(":")
     assert int(port) in [each["port"] for each in services[host]["spec"]["ports"]]
+    headless = services[host]["spec"].get("clusterIP") == "None"
+    assert headless is address.startswith("dns://")
     router = settings(name, "router", tmp_path)
     if router.discovery == "kubernetes":
         assert {router.prefill_service, router.decode_service} < services.keys()
     else:
         for address in (*router.prefill, *router.decode):
             assert address.partition(":")[0] in services
+
+
+@pytest.mark.promise("S5-277")
+def test_routers_that_divide_workers_know_themselves_by_their_service(tmp_path: Path) -> None:
+    """What its Service lists of a router is what the router takes for itself."""
+    router = settings("hpa", "router", tmp_path)
+    assert router.decode_routers == 2
+    assert router.own_address == "10.1.2.3:7000"
+    service = by_name("hpa", "Service")[router.router_service]["spec"]
+    assert service["selector"]["app.kubernetes.io/component"] == "router"
+    (target,) = {each["targetPort"] for each in service["ports"] if each["name"] == "grpc"}
+    ports = {each["name"]: each["containerPort"] for each in _ports("hpa", "router")}
+    assert ports[target] == 7000
+    assert not service.get("publishNotReadyAddresses"), "one that is not ready does not count"
+    assert settings("default", "router", tmp_path).decode_routers == 0
 
 
 @pytest.mark.parametrize("component", CLASSES)

@@ -124,6 +124,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"router": {"serviceAccount": {"create": False}}},
         "set router.serviceAccount.name, or router.discovery=dns",
     ),
+    "shares-without-ready-routers": (
+        {"router": {"decodeRouters": 2, "discovery": "dns"}},
+        "router.decodeRouters asks which routers are ready: set router.discovery=kubernetes",
+    ),
     "bounds-crossed": (
         {"frontend": {"autoscaling": {"type": "hpa", "minReplicas": 9, "maxReplicas": 2}}},
         "frontend.autoscaling.minReplicas is above maxReplicas: lower it",
@@ -156,6 +160,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
     "setting-type": {"router": {"config": {"max_queue": "many"}}},
     "setting-of-the-chart": {"prefill": {"config": {"listen": "0.0.0.0:1"}}},
+    "shares-as-a-setting": {"router": {"config": {"decode_routers": 2}}},
     "nodes-as-a-setting": {"prefill": {"config": {"nodes": 2}}},
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},

@@ -214,3 +214,36 @@ def _peers(rule: Manifest, key: str = "from") -> set[str]:
         each.get("podSelector", {}).get("matchLabels", {}).get("app.kubernetes.io/component", "*")
         for each in peers
     }
+
+
+@pytest.mark.promise("S5-282")
+@pytest.mark.parametrize(
+    ("router", "several"),
+    [
+        ({"replicas": 1}, False),
+        ({"replicas": 0}, False),
+        ({"replicas": 3}, True),
+        ({"replicas": 1, "autoscaling": {"type": "hpa", "maxReplicas": 3}}, True),
+        ({"replicas": 3, "autoscaling": {"type": "hpa", "maxReplicas": 1}}, False),
+    ],
+)
+def test_frontends_find_each_of_several_routers_that_is_ready(
+    router: dict[str, object], several: bool
+) -> None:
+    """One router's Service leads to the next one at once; DNS may be some seconds behind."""
+    rendered = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in chart_renders.manifests({"router": router})
+    }
+    text = rendered["ConfigMap", "tandem-frontend"]["data"]["tandem.yaml"]
+    address = "dns://tandem-router-each:7000" if several else "tandem-router:7000"
+    assert f"router: {address}\n" in text
+    headless = rendered.get(("Service", "tandem-router-each"))
+    assert (headless is not None) is several
+    if headless is not None:
+        assert headless["spec"]["clusterIP"] == "None"
+        assert not headless["spec"].get("publishNotReadyAddresses")
+        assert (
+            headless["spec"]["selector"]
+            == (rendered["Service", "tandem-router"]["spec"]["selector"])
+        )

@@ -34,6 +34,8 @@ BODY: dict[str, Any] = {
 }
 FOUND_WITHIN = 10.0
 """Seconds within which a lost process must have become an error."""
+WITHOUT_CANARIES = {"router": ("--canary-seconds=0",)}
+"""For workers that would not be proved by one."""
 WORKERS = ("prefill_worker-0", "decode_worker-0")
 
 
@@ -192,7 +194,7 @@ async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
 async def test_a_client_that_goes_away_leaves_nothing_behind(
     serve: Callable[..., Any], phase: str, engine_options: tuple[str, ...]
 ) -> None:
-    with serve(engine_options=engine_options) as served:
+    with serve(engine_options=engine_options, flags=WITHOUT_CANARIES) as served:
         reader, writer = await asyncio.open_connection(*served.url[7:].split(":"))
         body = json.dumps(BODY).encode()
         writer.write(
@@ -311,7 +313,7 @@ async def test_a_component_asked_to_stop_finishes_what_it_has(
 async def test_kv_that_does_not_arrive_whole_is_noticed(
     serve: Callable[..., Any], fault: tuple[str, ...]
 ) -> None:
-    with serve(engine_options=fault) as served:
+    with serve(engine_options=fault, flags=WITHOUT_CANARIES) as served:
         answer = await ask(served)
         assert answer.status_code == 502
         assert answer.json()["error"]["code"] in ("kv_corrupt", "kv_transfer_failed")

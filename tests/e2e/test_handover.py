@@ -84,21 +84,20 @@ def port_of(component: Component) -> int:
 
 
 @asynccontextmanager
-async def serving(
-    model_path: Path, run_dir: Path, switch: TcpSwitch | None = None
-) -> AsyncIterator[Served]:
-    """A stack; with `switch` its frontend reaches routers by that."""
+async def serving(model_path: Path, run_dir: Path, *switches: TcpSwitch) -> AsyncIterator[Served]:
+    """A stack; with `switches` its frontend reaches routers by those. The first leads to one."""
+    routers = [switch.address for switch in switches]
     plain = options(
         "sim",
         model_path,
         hook_prefill="",
         hook_decode="",
         engine_options=("step_ms=20",),
-        flags={"frontend": (f"--router={switch.address}",)} if switch else {},
+        flags={"frontend": (f"--router={','.join(routers)}",)} if switches else {},
     )
     with Stack(plain, run_dir=run_dir) as stack:
-        if switch:
-            switch.target = port_of(stack.components["router"])
+        if switches:
+            switches[0].target = port_of(stack.components["router"])
         await asyncio.to_thread(stack.wait_ready, timeout_seconds=SIM_READY_SECONDS)
         yield Served("sim", stack, Path())
 
@@ -120,8 +119,8 @@ async def busy(served: Served) -> AsyncIterator[Clients]:
     assert clients.failures == []
 
 
-def another_router(stack: Stack) -> Component:
-    """A second one, for the same workers."""
+def another_router(stack: Stack, name: str = "router-2") -> Component:
+    """One more, for the same workers."""
     with socket.socket() as one, socket.socket() as two:
         for each in (one, two):
             each.bind(("127.0.0.1", 0))
@@ -130,13 +129,13 @@ def another_router(stack: Stack) -> Component:
     kept = [flag for flag in first.launch.flags if "listen=" not in flag]
     launch = replace(
         first.launch,
-        name="router-2",
+        name=name,
         address=listen,
         metrics=metrics,
         flags=(f"--listen={listen}", f"--metrics-listen={metrics}", *kept),
     )
-    stack.components["router-2"] = replace(first, launch=launch, ready=False)
-    return stack.restart("router-2")
+    stack.components[name] = replace(first, launch=launch, ready=False)
+    return stack.restart(name)
 
 
 async def ended(component: Component) -> int:

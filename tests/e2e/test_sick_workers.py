@@ -24,6 +24,7 @@ def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any
                 f"--stall-seconds={STALL}",
                 f"--stall-failover-seconds={FAILOVER}",
                 "--eject-first-seconds=600",
+                "--canary-seconds=0",  # else it is never proved, and nobody meets it
                 "--prefill-policy=round_robin",  # the sick one gets its share, whatever its port is
                 "--decode-policy=round_robin",
             ),

@@ -57,11 +57,11 @@ def happened(story: dict[str, Any]) -> list[tuple[str, str, str]]:
 def served(
     model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """The first hand-over of one of two prefill workers is damaged; each request is logged."""
+    """The first request's hand-over of one of two prefill workers is damaged; each is logged."""
     run_dir = tmp_path_factory.mktemp("stories")
     flags = {
         "router": ("--log-requests", "--log-format=json", "--prefill-policy=round_robin"),
-        "prefill_worker-0": ("--engine-options=fault_corrupt=nth:1",),
+        "prefill_worker-0": ("--engine-options=fault_corrupt=nth:2",),
     }
     changes: dict[str, Any] = {"prefill": 2, "flags": flags, "hook_decode": ""}
     with Stack(options("sim", model_path, **changes), run_dir=run_dir) as stack:

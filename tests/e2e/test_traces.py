@@ -276,10 +276,10 @@ def test_a_client_s_mistake_is_a_span_of_its_own_and_no_error(
 def test_a_retry_is_an_event_and_both_attempts_hang_on_the_route(
     collector: Collector, model_path: Path, hook_log: Path, tmp_path: Path
 ) -> None:
-    """With requests that are traced by the frontend's own ratio."""
+    """With requests that are traced by the frontend's own ratio, and come after a canary."""
     changes = traced(collector, ratio=1.0, prefill=2, hook_prefill="", hook_decode="")
     changes["flags"]["router"] += ("--prefill-policy=round_robin",)  # one of two meets the fault
-    changes["flags"]["prefill_worker-0"] = ("--engine-options=fault_corrupt=nth:1",)
+    changes["flags"]["prefill_worker-0"] = ("--engine-options=fault_corrupt=nth:2",)
     with Stack(options("sim", model_path, **changes), run_dir=tmp_path) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         served = Served("sim", stack, hook_log)

@@ -148,6 +148,7 @@ async def test_nothing_else_is_served() -> None:
         b"GET /live SMTP/1.0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
         b"GET /" + b"x" * 100_000,
+        b"GET /" + b"x" * 10_000_000,
     ],
 )
 async def test_what_is_no_request_is_refused(sent: bytes) -> None:

@@ -53,6 +53,15 @@ def test_timers_give_each_item_once_and_never_early_or_late() -> None:
     assert sorted(given) == sorted(times.keys() - cleared)
 
 
+_DNS: dict[str, Any] = {"discovery": "dns", "decode_routers": 1}
+_KUBERNETES: dict[str, Any] = {
+    "discovery": "kubernetes",
+    "prefill_service": "p",
+    "decode_service": "d",
+    "decode_routers": 1,
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
@@ -77,6 +86,29 @@ def test_timers_give_each_item_once_and_never_early_or_late() -> None:
             "prefill and decode are not used",
         ),
         ({"prefill_service": "p"}, "discovery: kubernetes only"),
+        ({"decode_routers": -1}, "decode_routers"),
+        ({"decode_routers_from": -1}, "decode_routers_from"),
+        ({"routers": ("a",)}, "routers are written host:port; not so: a"),
+        ({"routers": ("a:1", "a:1")}, "routers are listed twice: a:1"),
+        ({"decode_routers": 1}, "needs routers"),
+        ({"decode_routers": 1, "routers": ("a:1",)}, "127.0.0.1:7000 is not one of routers"),
+        (
+            {"decode_routers": 1, "routers": ("a:1",), "advertise_host": "a"},
+            "a:7000 is not one of routers: set advertise_host",
+        ),
+        (
+            {"decode_routers": 1, "routers": ("127.0.0.1:7000",), "router_service": "r"},
+            "no router_service",
+        ),
+        (_DNS, "needs routers"),
+        (_DNS | {"routers": ("a:1",), "advertise_host": "a"}, "a is no IP address"),
+        (_DNS | {"routers": ("a:1",), "listen": "0.0.0.0:1"}, "0.0.0.0 is no IP address"),
+        (_DNS | {"routers": ("a:1",), "listen": "[::]:1"}, ":: is no IP address"),
+        (_DNS | {"routers": ("a:1",), "advertise_host": "fd00::0:1"}, "set advertise_host"),
+        (_KUBERNETES, "needs router_service"),
+        (_KUBERNETES | {"router_service": "d"}, "another Service"),
+        (_KUBERNETES | {"router_service": "r", "routers": ("a:1",)}, "no routers"),
+        (_KUBERNETES | {"router_service": "r", "advertise_host": "a"}, "set advertise_host"),
     ],
 )
 def test_settings_that_cannot_serve_are_refused_by_name(
@@ -84,6 +116,26 @@ def test_settings_that_cannot_serve_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(names)):
         RouterConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({"routers": ("127.0.0.1:7000", "b:1"), "decode_routers": 1}, "127.0.0.1:7000"),
+        (
+            {"routers": ("a:1",), "decode_routers": 1, "listen": "[::]:1", "advertise_host": "a"},
+            "a:1",
+        ),
+        (_DNS | {"routers": ("a:1",), "advertise_host": "10.0.0.1"}, "10.0.0.1:7000"),
+        (_DNS | {"routers": ("a:1",), "listen": "[fd00::1]:1"}, "[fd00::1]:1"),
+        (_KUBERNETES | {"router_service": "r", "advertise_host": "fd00::1"}, "[fd00::1]:7000"),
+        (_KUBERNETES | {"decode_routers": 0, "advertise_host": "pod"}, "pod:7000"),
+        ({"routers": ("a:1",), "router_service": "r"}, "127.0.0.1:7000"),
+    ],
+)
+def test_a_router_knows_its_address_among_the_others(settings: dict[str, Any], own: str) -> None:
+    """Without decode_routers what else is set of it is not looked at."""
+    assert RouterConfig(**settings).own_address == own
 
 
 def test_worker_addresses_come_as_lists_from_a_flag() -> None:
@@ -574,13 +626,13 @@ def test_generate_asks_for_nothing_that_is_not_allowed(fields: Any, param: str) 
 
 def test_a_sign_of_life_is_one_message_that_says_what_else_there_is() -> None:
     link = FrontendLink(1_000, ByteBudget())
-    link.beat()
+    link.set_fleet(router_pb2.Fleet())
     said = link._take()
     assert said is not None
-    assert said.ByteSize() == 0
-    link.beat()
+    assert said.HasField("fleet")
+    link.set_fleet(router_pb2.Fleet())
     link.add_payload(1, b"x")
     said = link._take()
     assert said is not None
-    assert said.payload == b"x"
+    assert (said.HasField("fleet"), said.payload) == (True, b"x")
     assert link._take() is None

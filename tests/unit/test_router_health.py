@@ -195,6 +195,17 @@ def test_failures_are_forgotten_with_time() -> None:
     assert bench.standing("decode-2") is Standing.EJECTED, "one slot before counts"
 
 
+def test_an_ejected_worker_that_comes_back_as_the_last_is_said_once_to_be_paired() -> None:
+    bench = HealthBench(1, 2)
+    for _ in range(3):
+        bench.run("decode-1", EngineError("it broke"))
+    assert bench.at("decode-1").ejected
+    bench.feed(events.WorkerDown("decode-1", "gone", died=False))
+    bench.feed(events.WorkerDown("decode-0", "gone", died=False))
+    bench.worker(Phase.DECODE, 1)
+    assert [each.worker for each in bench.of(actions.WorkerPaired)] == ["decode-1"]
+
+
 def test_no_worker_is_ejected_where_the_setting_says_so() -> None:
     bench = HealthBench(eject_after_failures=0)
     bench.fail("decode-2", 20)

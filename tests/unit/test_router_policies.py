@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from router.core.free import FreeWorkers, Index
+from router.core.free import FreeWorkers, Index, Kind
 from router.core.values import Fingerprint, Phase, Profile
 from router.core.worker import Worker
 from router.policies import LeastLoaded, RoundRobin
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
+PLAIN = Kind(overdue=False, parks=False, has_hook=False)
 
 
 def worker(key: str, open_legs: int = 0, capacity: int = 4, *, others: int = 0) -> Worker:
@@ -32,7 +33,7 @@ def worker(key: str, open_legs: int = 0, capacity: int = 4, *, others: int = 0) 
 
 
 def free(*workers: Worker) -> FreeWorkers:
-    index = Index()
+    index = Index(PLAIN)
     for each in workers:
         index.put(each)
     return FreeWorkers([index])
@@ -87,7 +88,7 @@ def drawn(candidates: FreeWorkers, count: int) -> Counter[tuple[str, str]]:
 
 @pytest.mark.promise("S5-251")
 def test_any_two_are_drawn_as_often_and_never_one_twice() -> None:
-    index, second = Index(), Index()
+    index, second = Index(PLAIN), Index(PLAIN)
     for key in "abc":
         index.put(worker(key, others=1))
     second.put(worker("d"))
@@ -120,7 +121,7 @@ def test_an_idle_worker_is_drawn_as_others_may_have_seen_it_idle_too() -> None:
 
 @pytest.mark.promise("S5-251")
 def test_what_others_used_is_one_s_own_when_they_have_gone() -> None:
-    index, used = Index(), worker("a", 1, others=1)
+    index, used = Index(PLAIN), worker("a", 1, others=1)
     for each in (used, worker("b")):
         index.put(each)
     assert FreeWorkers([index]).shared
@@ -136,7 +137,7 @@ def test_what_others_used_is_one_s_own_when_they_have_gone() -> None:
 @pytest.mark.promise("S5-251")
 def test_the_only_worker_is_taken_and_after_a_failure_the_least_loaded() -> None:
     assert LeastLoaded(of_all([])).choose(free(worker("a", others=1))).key == "a"
-    index, failed = Index(), worker("a", others=1)
+    index, failed = Index(PLAIN), worker("a", others=1)
     for each in (failed, worker("b", others=3), worker("c", others=2)):
         index.put(each)
     assert LeastLoaded(of_all([])).choose(FreeWorkers([index], [failed])).key == "c"

@@ -471,9 +471,8 @@ async def test_a_frontend_that_is_told_nothing_hears_that_the_router_lives() -> 
         frontend = s.frontend()
         greeting = await frontend.message()
         assert greeting.beat_ms == 1000
-        while (message := await frontend.message()).ByteSize():
-            assert message.HasField("fleet")
-        assert (await frontend.message()).ByteSize() == 0
+        for _ in range(3):
+            assert (await frontend.message()).HasField("fleet")
 
 
 async def test_a_mismatched_worker_is_shown_with_the_field_that_differs() -> None:

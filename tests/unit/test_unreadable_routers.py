@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from tandem.byte_budget import ByteBudget
 from tandem.upstream.metrics import UpstreamMetrics
-from tandem.upstream.router_link import RouterLink
 from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.routers import Routers
 from tandem.v1 import router_pb2
 from tandem.wire.grpc import Server
 
@@ -72,8 +72,8 @@ async def test_a_message_of_a_router_that_cannot_be_read_ends_its_stream_and_is_
     server = Server()
     server.add(lambda into: _say(into, messages), "tandem.v1.Router")
     port = await server.start("127.0.0.1:0")
-    link = RouterLink(f"127.0.0.1:{port}", UpstreamMetrics(CollectorRegistry()), ByteBudget())
-    running = asyncio.ensure_future(link.run(told))
+    routers = Routers([f"127.0.0.1:{port}"], UpstreamMetrics(CollectorRegistry()), ByteBudget())
+    running = asyncio.ensure_future(routers.run(told))
     try:
         await asyncio.wait_for(complaints.one.wait(), WAIT_SECONDS)
     finally:

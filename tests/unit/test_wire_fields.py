@@ -356,6 +356,7 @@ FLEET = router_pb2.Fleet(
             logits_processors=["p"],
             longest_context=100,
             any_logits_processors=["q"],
+            free_slots=-3,
         )
     ]
 )

@@ -21,11 +21,23 @@
 {{- toYaml $settings }}
 {{- end }}
 
+{{- /* Not empty where there may be more than one router at once, beside a rollout. */}}
+{{- define "tandem.severalRouters" -}}
+{{- $router := .Values.router }}
+{{- if gt (int (ternary $router.replicas $router.autoscaling.maxReplicas (eq $router.autoscaling.type "none"))) 1 }}yes{{ end }}
+{{- end }}
+
+{{- /* Where frontends find routers: of one its Service, which leads to the next one at once; of several each. */}}
+{{- define "tandem.routers" -}}
+{{- $service := include "tandem.component" (list . "router") }}
+{{- if include "tandem.severalRouters" . }}dns://{{ $service }}-each:7000{{ else }}{{ $service }}:7000{{ end }}
+{{- end }}
+
 {{- define "tandem.settings.frontend" -}}
 {{- $settings := include "tandem.settings.common" (list . "frontend") | fromYaml | merge (dict
   "listen" (printf "%s:8000" .Values.global.listen)
   "metrics_listen" (printf "%s:8001" .Values.global.listen)
-  "router" (printf "%s:7000" (include "tandem.component" (list . "router")))
+  "router" (include "tandem.routers" .)
   "model_path" (include "tandem.modelPath" .)
   "served_model_name" (include "tandem.modelName" .)) }}
 {{- if include "tandem.httpsSecret" . }}
@@ -56,6 +68,10 @@
 {{- else }}
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
+{{- end }}
+{{- if .Values.router.decodeRouters }}
+{{- $settings = merge $settings (dict
+  "decode_routers" .Values.router.decodeRouters "router_service" (include "tandem.component" (list . "router"))) }}
 {{- end }}
 {{- if include "tandem.voucherVolume" . }}
 {{- $settings = merge $settings (dict "voucher_key_file" "/etc/tandem-voucher/voucher.key") }}

@@ -26,7 +26,8 @@ class Fault(enum.StrEnum):
 
 class Selector(str):
     """Which requests a fault hits: "never", "always", "nth:N" (the Nth submitted to this engine,
-    from 1), "every:N" (each Nth), or "p:X" (each with probability X, decided by the seed).
+    from 1), "every:N" (each Nth), "after:N" (each after the Nth), or "p:X" (each with probability
+    X, decided by the seed).
     """
 
     __slots__ = ()
@@ -34,14 +35,14 @@ class Selector(str):
     def __new__(cls, text: str) -> Selector:
         """Raises ValueError for a text that is none of these forms."""
         kind, _, number = text.partition(":")
-        if kind in ("nth", "every"):
+        if kind in ("nth", "every", "after"):
             good = number.isdecimal() and int(number) >= 1
         elif kind == "p":
             good = 0.0 <= float(number or "nan") <= 1.0
         else:
             good = text in ("never", "always")
         if not good:
-            raise ValueError("use never, always, nth:N, every:N or p:X")
+            raise ValueError("use never, always, nth:N, every:N, after:N or p:X")
         return super().__new__(cls, text)
 
     def hits(self, index: int, *, salt: str) -> bool:
@@ -51,6 +52,8 @@ class Selector(str):
             return index == int(number)
         if kind == "every":
             return index % int(number) == 0
+        if kind == "after":
+            return index > int(number)
         if kind == "p":
             digest = hashlib.blake2b(f"{salt}:{index}".encode(), digest_size=8).digest()
             return int.from_bytes(digest, "big") / 2**64 < float(number)

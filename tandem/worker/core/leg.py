@@ -142,6 +142,10 @@ class Leg(Struct, eq=False, kw_only=True):
     """What a token costs that they hold."""
     straight: bool
     """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
+    hooked: bool
+    """Its output passes hooks before it is shown."""
+    canary: bool = False
+    """It proves the hand-over for its router: no client's, so nobody keeps a record of it."""
     parking: worker_pb2.LegParked | None = None
     """A context-only leg: what the router is to be told before its end. Until then the KV that the
     engine parks is of no use to anybody else."""
@@ -205,7 +209,8 @@ class Leg(Struct, eq=False, kw_only=True):
                 return
         outgoing, offset = self.outgoing, self.rows
         self.rows = offset + 1
-        draft = outgoing.draft(self.destination)
+        # Each row comes here: it finds its draft by itself, and calls only for a new one.
+        draft = outgoing.drafts.get(self.destination) or outgoing.draft(self.destination)
         draft.add(self.sequence, offset, count, text, token_ids if self.want_token_ids else ())
         if logprobs:
             draft.logprobs.append(encoded_logprobs(self.sequence, token_ids, logprobs))

@@ -186,8 +186,9 @@ class Core:
             allotment.close()
             self._refuse(link, command, error)
             return
-        guard = self._rules.guard(streaming=task.streaming)
-        judged = self._hooked or guard is not None
+        hooked = self._hooked and not command.canary
+        guard = None if command.canary else self._rules.guard(streaming=task.streaming)
+        judged = hooked or guard is not None
         leg = Leg(
             request_id=request.request_id,
             link=link,
@@ -211,6 +212,8 @@ class Core:
             guard=guard,
             token_bytes=TOKEN_BYTES + ALTERNATIVE_BYTES * task.sampling.logprobs,
             straight=self._rules.shows and not judged and not event.output.cuts,
+            hooked=hooked,
+            canary=command.canary,
             parking=event.parking,
             resumes=bool(command.task_digest),
         )
@@ -326,7 +329,9 @@ class Core:
             try:
                 plain = delta.end is None and delta.logprobs is None and delta.kv is None
                 if plain and leg.straight and stage is _RUNNING and delta.token_ids:
-                    self._show(leg, leg.output.text(delta.token_ids), delta.token_ids)
+                    leg.show(leg.output.text(delta.token_ids), delta.token_ids, None)
+                    if leg.parcel is not None:
+                        self._check_parcel(leg, leg.parcel)
                 else:
                     self._take(leg, delta, works)
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
@@ -340,7 +345,7 @@ class Core:
         last = leg.output.cut_end
         if piece is None:
             self._write(leg, None, True)
-        elif self._hooked:
+        elif leg.hooked:
             generated = leg.output.completion_tokens
             works.append(Work(leg.request_id, piece, last is not None, generated))
         else:
@@ -363,7 +368,7 @@ class Core:
         if leg.stage is _WAITING:
             self._arrived(leg, delta)
         piece = leg.output.cut(delta)
-        if self._hooked and leg.output.cut_end is not None:
+        if leg.hooked and leg.output.cut_end is not None:
             self._move(leg, _RULING)
         return piece
 
@@ -475,7 +480,7 @@ class Core:
             end = leg.output.end
             reason = "" if end is None else end.reason
             output = leg.output
-            leg.asked_tokens = output.ruled_tokens if self._hooked else output.completion_tokens
+            leg.asked_tokens = output.ruled_tokens if leg.hooked else output.completion_tokens
             self._actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
 
     def _show(
@@ -485,11 +490,14 @@ class Core:
         token_ids: Sequence[int],
         logprobs: Sequence[TokenLogprob] | None = None,
     ) -> None:
-        """A row. The leg fails closed where it must hold more than it may."""
+        """Let the client have a row, now or once it may."""
         leg.show(text, token_ids, logprobs)
-        parcel, most = leg.parcel, self._rules.max_held_rows
-        if parcel is None:
-            return
+        if leg.parcel is not None:
+            self._check_parcel(leg, leg.parcel)
+
+    def _check_parcel(self, leg: Leg, parcel: Parcel) -> None:
+        """The leg fails closed where it must hold more than it may."""
+        most = self._rules.max_held_rows
         if leg.held and len(parcel.rows) > most:
             self._fail(leg, HookError(f"prefill's verdict did not come within {most} chunks"))
         elif parcel.size > FRAME_BYTES:
@@ -586,7 +594,7 @@ class Core:
             leg.finish(finish)
 
     def _stop_judging(self, leg: Leg) -> None:
-        if self._hooked or leg.guard is not None:
+        if leg.hooked or leg.guard is not None:
             self._actions.append(actions.StopJudging(leg.request_id))
 
     def _leave(self, leg: Leg) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from simulated.dice import Dice
 from simulated.loop import Process
-from simulated.script import ANY_TOKENIZER, SEED, SEEDS_BETWEEN_RUNS, Request
+from simulated.script import ANY_TOKENIZER, SEED, SEEDS_BETWEEN_RUNS, Request, canary
 from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, KvTransfer, Role
 from tandem.errors import (
     DrainingError,
@@ -101,6 +101,7 @@ class ScriptedEngine:
         """`fails`: all that it is given, at once, as long as faults last."""
         self._dice = dice
         self._fails = fails
+        self._fails_canaries = fails and dice.random.random() < 0.5
         self._process = process
         self._random = dice.random
         self._role = role
@@ -116,6 +117,7 @@ class ScriptedEngine:
         self._dead: EngineError | None = None
         self.stuck_since: float | None = None
         """Since when nothing comes of it any more, whatever it is asked."""
+        self.moved_kv = False
         self._missed: list[Callable[[], None]] = []
         """What was due since."""
         self.cancels: dict[int, float] = {}
@@ -171,17 +173,14 @@ class ScriptedEngine:
     # --- requests ---
 
     def submit(self, request: EngineRequest) -> None:
-        number, prompt = request.token_ids[0] - 1, request.token_ids[1]
-        if request.token_ids[2] not in self._tokenizers:
-            self._dice.fault(f"request {number} is run on {self._tokenizers[0]}, not its tokenizer")
-        run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
-        script = self._requests[number]
-        sequence = Sequence(request, script, prompt, output, run, self)
+        sequence = self._sequence(request)
+        script = sequence.script
         self.open[request.request_id] = sequence
         if script.poison and script.poisons == self._role.value:
             self._after(0.0, sequence, self._poisoned)
             return
-        if self._fails and self._dice.breaks:
+        fails = self._fails_canaries if script.number == request.room else self._fails
+        if fails and self._dice.breaks:
             error: TandemError = EngineError("the engine fails everything")
             self._after(FAIL_SECONDS, sequence, self._fail, error, True)
             return
@@ -200,6 +199,15 @@ class ScriptedEngine:
         else:
             self._after(self._think(), sequence, self._fetch)
         self._after(BOUND, sequence, self._fail, KvTransferError("nothing came"), True)
+
+    def _sequence(self, request: EngineRequest) -> Sequence:
+        if not request.sampling.HasField("seed"):  # as every client's has
+            return Sequence(request, canary(request.room), 0, 0, 0, self)
+        number, prompt = request.token_ids[0] - 1, request.token_ids[1]
+        if request.token_ids[2] not in self._tokenizers:
+            self._dice.fault(f"request {number} is run on {self._tokenizers[0]}, not its tokenizer")
+        run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
+        return Sequence(request, self._requests[number], prompt, output, run, self)
 
     def cancel(self, request_id: int) -> None:
         sequence = self.open.get(request_id)
@@ -227,7 +235,7 @@ class ScriptedEngine:
             self._fail(sequence, EngineError("it broke off after its hand-over"), True)
             return
         first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
-        self._emit(sequence, Delta(0, [first], Ending.LENGTH, cached_tokens=1))
+        self._emit(sequence, Delta(0, [first], Ending.LENGTH, kv=KV, cached_tokens=1))
 
     # --- decode ---
 
@@ -248,7 +256,7 @@ class ScriptedEngine:
             self._dice.fault(f"KV of {found.owner.engine.make} is read as {self.make}")
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
-        found.owner.fetched = True
+        found.owner.fetched = self.moved_kv = prefill.moved_kv = True
         prefill._after(self._dice.settle_seconds(), found.owner, prefill._handed_over)
         self._due.append(sequence)
         self._step_soon()

@@ -52,7 +52,8 @@ def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
     free = [each for each in taking if each.free]
     if (side.free, side.slots) != (len(free), sum(each.free for each in free)):
         yield f"{side.slots} slots are free at {side.free} workers, and should be at {free}"
-    for kind, index in side.indexes():
+    for index in side.indexes():
+        kind = index.kind
         by_load = [entry.worker for entry in index.by_load()]
         alike = [each for each in free if _kind(each) == kind]
         if by_load != sorted(alike, key=lambda each: (each.cost, each.key)):

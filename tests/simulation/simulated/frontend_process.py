@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -20,7 +20,7 @@ from tandem.errors import TandemError
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState, Row
-from tandem.upstream.router_link import RouterLink
+from tandem.upstream.routers import Routers
 from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2
 
@@ -65,8 +65,18 @@ class _Client:
 class FrontendProcess:
     """One life of one frontend of one model."""
 
-    def __init__(self, dice: Dice, name: str, model: str, tokenizer: int) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        network: Network,
+        name: str,
+        model: str,
+        tokenizer: int,
+        *,
+        most_routers: int = 0,
+    ) -> None:
         self.dice, self.name, self.model, self.tokenizer = dice, name, model, tokenizer
+        self._network, self._most_routers = network, most_routers
         self.tokenizer_sha256 = tokenizer_hash(model, tokenizer)
         self.process = Process(name)
         self.registry = CollectorRegistry()
@@ -107,10 +117,26 @@ class FrontendProcess:
             max_backlog_bytes=BACKLOG_BYTES,
             router_wait_seconds=WAIT_SECONDS,
             clock=self.dice.loop.time,
+            draw=self.dice.random.randrange,
         )
         self._started = True
-        self.link = RouterLink("router", metrics, self.budget)
-        await self.link.run(self.demultiplexer)
+        routers = Routers(
+            ["dns://router:1" if self._most_routers else "router"],
+            metrics,
+            self.budget,
+            most=self._most_routers or 1,
+            resolve=self._resolve,
+            draw=self.dice.random.randrange,
+        )
+        await routers.run(self.demultiplexer)
+
+    async def _resolve(self, host: str, _: int) -> Sequence[str]:
+        """As DNS has it: a name without addresses is none."""
+        await asyncio.sleep(self._network.delay())
+        found = self._network.services.get(host)
+        if not found:
+            raise OSError("no such name")
+        return list(found)
 
     def serve(self, request: Request) -> Answer:
         """A client's request, from now on."""

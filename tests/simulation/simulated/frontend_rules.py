@@ -2,8 +2,9 @@
 
 A prompt is submitted once, and again only where no router has begun it, with the time that is left.
 A client that goes is told to its router at once, and nobody else is. Nothing waits while a router
-takes it, and a draining router's stream is let go as soon as nothing is open by it. A worker's
-output that is none is told to the router at once.
+takes it, nothing goes to a router without a pair while another has one, and a draining router's
+stream is let go as soon as nothing is open by it. A worker's output that is none is told to the
+router at once.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ class StreamBook:
     drains_since: float | None = None
     has_pair: bool = False
     """Its router has said that it has one, and has not taken that back."""
-    greeted: int = 0
-    """Its place among the streams that were greeted; 0: it was not."""
+    paired: bool = False
+    """Its router has one now, as it said last."""
+    paired_since: float = 0.0
+    """Since when it says so, or that it has none."""
+    greeted: bool = False
     unreadable: set[int] = field(default_factory=set)
     """Workers whose output was none, of which the router is to be told."""
 
@@ -48,13 +52,18 @@ class FrontendRules:
     """All frontends of a world. `slack`: seconds that a message may wait for its stream."""
 
     def __init__(
-        self, *, now: Callable[[], float], slack: float, fault: Callable[[str], None]
+        self,
+        *,
+        now: Callable[[], float],
+        slack: float,
+        fault: Callable[[str], None],
+        open_calls: Callable[[], dict[Call, None]],
     ) -> None:
         self._now, self._slack, self._fault = now, slack, fault
+        self._open = open_calls
         self._streams: dict[Call, StreamBook] = {}
         self._last: dict[tuple[str, int], Call] = {}
         """By which stream a prompt was submitted last: by frontend and first sequence."""
-        self._greeted = 0
         self._ended: list[tuple[FrontendProcess, Answer]] = []
         self.begun: set[tuple[str, int]] = set()
         """Prompts that a router has started, by trace id and first sequence."""
@@ -93,6 +102,8 @@ class FrontendRules:
             self._fault(f"{name} is submitted as if of {submit.tokenizer_sha256!r}")
         if not book.has_pair:
             self._fault(f"{name} is submitted to a router that never had a pair")
+        if not book.paired and self._paired_elsewhere(call, book):
+            self._fault(f"{name} is submitted to a router without a pair, and another has one")
         if answer.over is not None and answer.over < now - _MOMENT:
             self._fault(f"{name} is submitted and its client has gone")
         if (submit.trace_id, submit.first_sequence) in self.begun:
@@ -106,6 +117,20 @@ class FrontendRules:
             if waited > WAIT_SECONDS + self._slack:
                 self._fault(f"{name} has waited {waited:.1f} s")
 
+    def _paired_elsewhere(self, call: Call, book: StreamBook) -> bool:
+        """Whether another router of the frontend has had a pair for longer than a submit waits for
+        its stream, and this one has had none for as long.
+        """
+        last = self._now() - self._slack
+        return book.paired_since < last and any(
+            other.client is call.client
+            and theirs.paired
+            and theirs.paired_since < last
+            and theirs.drains_since is None
+            and other in self._open()
+            for other, theirs in self._streams.items()
+        )
+
     def _cancelled(self, frontend: FrontendProcess, first: int) -> None:
         for answer in frontend.answers:
             state = answer.state
@@ -118,14 +143,14 @@ class FrontendRules:
         self, frontend: FrontendProcess, call: Call, message: router_pb2.RouterMessage
     ) -> None:
         book = self._book(call)
-        if not book.greeted:
-            self._greeted += 1
-            book.greeted = self._greeted
+        book.greeted = True
         for model in message.fleet.models:
             mine = frontend.model, frontend.tokenizer_sha256
             takes = model.ready_pairs or model.waits
-            if (model.name, model.tokenizer_sha256) == mine and takes:
-                book.has_pair = True
+            if (model.name, model.tokenizer_sha256) == mine:
+                book.has_pair = book.has_pair or bool(takes)
+                if book.paired is not (model.ready_pairs > 0):
+                    book.paired, book.paired_since = not book.paired, self._now()
         if message.draining and self._book(call).drains_since is None:
             self._book(call).drains_since = self._now()
         drained = (end for end in message.ends if end.error.code == DrainingError.code)
@@ -212,15 +237,16 @@ class FrontendRules:
                 self._fault(f"{frontend.name}: prompts {waiting} wait, and a router takes them")
 
     def _takes(self, frontend: FrontendProcess, calls: dict[Call, None]) -> bool:
-        """Whether the newest stream's router has a pair, and the stream can be written."""
+        """Whether some stream's router has a pair, and the streams can be written. What was given
+        to one that broke waits until that is seen.
+        """
         mine = [call for call in calls if call.client is frontend.process]
-        greeted = [call for call in mine if self._book(call).greeted]
-        if not greeted:
-            return False
-        newest = max(greeted, key=lambda call: self._book(call).greeted)
-        book = self._book(newest)
-        usable = book.has_pair and book.drains_since is None
-        return usable and not any(call.up.blocked for call in mine)
+        usable = any(
+            book.greeted and book.has_pair and book.drains_since is None
+            for book in map(self._book, mine)
+        )
+        broken = any(call.client is frontend.process and call.over_unseen for call in self._streams)
+        return usable and not broken and not any(call.up.blocked for call in mine)
 
     def _let_go(self, call: Call, book: StreamBook, frontends: Iterable[FrontendProcess]) -> None:
         for frontend in frontends:

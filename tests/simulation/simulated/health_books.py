@@ -179,7 +179,11 @@ def usual(workers: Iterable[WorkerBook]) -> list[WorkerBook]:
 
 
 def _is_excused(leg: LegBook) -> bool:
-    return leg.cancelled_at is not None or (leg.worker.draining and not leg.worker.died)
+    if leg.cancelled_at is not None or (leg.worker.draining and not leg.worker.died):
+        return True
+    sequence = leg.sequence
+    over = sequence.request.canary and sequence.stage == "ended"
+    return over or (sequence.pair is not None and not all(each.proved for each in sequence.pair))
 
 
 def _is_good(closed: LegClosed) -> bool | None:

@@ -181,6 +181,11 @@ class Call:
         if self._sending is not None:
             self._sending.cancel()
 
+    @property
+    def over_unseen(self) -> bool:
+        """It is over, and its client does not know that yet."""
+        return self.over and not self._cancelled
+
     # --- the server's side ---
 
     def _connect(self) -> None:
@@ -347,7 +352,8 @@ class Network:
     def resolve(self, address: str) -> str:
         addresses = self.services.get(address)
         if addresses is None:
-            return address
+            # Routers listen at their names; whoever looks them up adds a port.
+            return address if address in self.listeners else address.removesuffix(":1")
         return self.random.choice(addresses) if addresses else ""
 
     def listen(self, address: str, process: Process) -> Listener:

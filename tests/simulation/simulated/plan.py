@@ -90,6 +90,9 @@ class Plan:
     """When frontends come that break the protocol."""
     fickle_router: bool
     """The first router that frontends find breaks it too."""
+    most_routers: int = 0
+    """To how many routers each frontend keeps a stream; 0: to their one address, and any of them.
+    """
     late_failures: float = 0.0
     """The share of prefill's hand-overs that fail once decode has the KV."""
     breaks_off: float = 0.01
@@ -127,6 +130,7 @@ def draw(seed: int) -> Plan:
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
         pair_memory_seconds=source.choice((0.0, 3.0, 600.0)) if faulty else 600.0,
+        canary_seconds=random.Random(f"canaries of {seed}").choice((0.0, 1.0, 5.0, 5.0, 60.0)),
         **_ejections(random.Random(f"ejections of {seed}")),
     )
     models = ("m0", "m1")[: source.choice((1, 1, 2))]
@@ -181,6 +185,7 @@ def draw(seed: int) -> Plan:
         stale_frontend=faulty and source.random() < 0.06,
         garbled=random.Random(f"frames of {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.05)),
         strangers=[_when(source, LAST_REQUEST)] if faulty and source.random() < 0.15 else [],
+        most_routers=random.Random(f"links of {seed}").choice((0, 0, 1, 2, 8)),
         fickle_router=faulty and random.Random(f"routers of {seed}").random() < 0.12,
     )
     themes.apply(plan)

@@ -43,15 +43,21 @@ class WorkerBook:
     past: Past = field(default_factory=Past)
     stalled: bool = False
     given_up: bool = False
+    proved: bool = True
+    """KV has moved to or from it, or it needs not be tried."""
 
     def __repr__(self) -> str:
         return self.key
 
     @property
-    def usable(self) -> bool:
+    def fit(self) -> bool:
         profile = self.profile
         fits = profile.phase is self.listed_as and profile.max_sequences > 0
         return fits and not (self.draining or self.stalled)
+
+    @property
+    def usable(self) -> bool:
+        return self.fit and self.proved
 
     @property
     def takes(self) -> bool:
@@ -92,6 +98,7 @@ class RequestBook:
     sequences: list[SequenceBook] = field(default_factory=list)
     deaths: int = 0
     """Of workers that it may have ended; 2 where it was alone there."""
+    canary: bool = False
     let_go: bool = False
     """All of it runs, and none of it may be started again: its task is no longer held."""
 

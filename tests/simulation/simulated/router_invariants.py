@@ -23,6 +23,7 @@ def check(state: State) -> None:
     broken = [
         *_queue(state),
         *_slots(state),
+        *_canaries(state),
         *_rooms(state),
         *_requests(state),
         *_timers(state),
@@ -36,6 +37,11 @@ def check(state: State) -> None:
 def _requests_of(state: State) -> list[Request]:
     requests = (each for requests in state.frontends.values() for each in requests.values())
     return list(dict.fromkeys(requests))
+
+
+def _canaries_of(state: State) -> list[Request]:
+    """Those that have not ended."""
+    return [each.request for each in set(state.canaries.values()) if each.request.open]
 
 
 def _sequences_of(state: State) -> list[Sequence]:
@@ -73,6 +79,21 @@ def _slots(state: State) -> Iterator[str]:
         stage = leg.sequence.stage
         if (leg.settle_by is None) == (stage in (Stage.ENDED, Stage.RETRYING)):
             yield f"leg {leg.number} of a sequence that is {stage.value} is cancelled, or is not"
+
+
+def _canaries(state: State) -> Iterator[str]:
+    expected = {
+        (leg.worker, leg.sequence) for leg in state.legs.values() if leg.sequence.request.canary
+    }
+    for sequence in set(state.canaries.values()):
+        if sequence.request.open and sequence.pair is not None:
+            expected |= {(each, sequence) for each in sequence.pair}
+    if expected != set(state.canaries.items()):
+        yield "canaries are held for workers that run none, or not for those that do"
+    for worker in state.fleet.workers.values():
+        clients = [each for each in worker.legs if not state.legs[each].sequence.request.canary]
+        if worker.unproved and clients:
+            yield f"{worker.key} has yet to be proved and runs {clients}"
 
 
 def _rooms(state: State) -> Iterator[str]:
@@ -115,7 +136,7 @@ def _stage(sequence: Sequence) -> Iterator[str]:
 def _memory(state: State) -> Iterator[str]:
     """Tasks count from admission to the last leg that runs them, however their requests end."""
     legs = Counter(leg.sequence.request for leg in state.legs.values())
-    kept = dict.fromkeys([*_requests_of(state), *legs])
+    kept = dict.fromkeys([*_requests_of(state), *_canaries_of(state), *legs])
     for request in kept:
         if request.legs != legs[request]:
             yield f"a request counts {request.legs} legs and has {legs[request]}"
@@ -128,7 +149,7 @@ def _memory(state: State) -> Iterator[str]:
 
 
 def _timers(state: State) -> Iterator[str]:
-    if set(state.deadlines) != set(_requests_of(state)):
+    if set(state.deadlines) != {*_requests_of(state), *_canaries_of(state)}:
         yield "the requests with a deadline are not the open requests"
     expected = {leg for leg in state.legs.values() if leg.settle_by is not None and not leg.overdue}
     if set(state.settling) != expected:

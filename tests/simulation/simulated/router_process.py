@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from router import translate
 from router.config import RouterConfig
 from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
 from router.core.machine import Core
 from router.core.values import Bounds
-from router.discovery import Listed
+from router.discovery import Listing
 from router.links import Sink, WorkerLink
 from router.policies import POLICIES, LeastLoaded, PolicyName
 from router.relay import Relay
@@ -41,20 +42,20 @@ class ScriptedDiscovery:
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
-        self._listing: tuple[Listed, ...] = ()
+        self._listing = Listing()
         self._changed = asyncio.Event()
         self._last = 0.0
 
-    def tell(self, listing: Sequence[Listed]) -> None:
+    def tell(self, listing: Listing) -> None:
         delay = self._dice.random.choice((0.0, 0.05, 0.5))
         self._last = max(self._last, self._dice.loop.time() + delay)
-        self._dice.loop.at(self._last, self._set, tuple(listing))
+        self._dice.loop.at(self._last, self._set, listing)
 
-    def _set(self, listing: tuple[Listed, ...]) -> None:
+    def _set(self, listing: Listing) -> None:
         self._listing = listing
         self._changed.set()
 
-    async def listings(self) -> AsyncIterator[Sequence[Listed]]:
+    async def listings(self) -> AsyncIterator[Listing]:
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -87,6 +88,9 @@ class RouterProcess:
             prefill_policy=source.choice(policies),
             decode_policy=source.choice(policies),
             new_room=lambda: source.getrandbits(62) | 1,
+            canary_task=lambda profile: translate.canary_task(
+                profile, f"{source.getrandbits(128):032x}"
+            ),
         )
         self.rules = RouterRules(
             bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse), begun
@@ -138,7 +142,7 @@ class RouterProcess:
             ends = [begin for _, begin in taken[1:]] + [len(done)]
             for action in done:
                 self.wire.acted(action)
-                if isinstance(action, StartLeg):
+                if isinstance(action, StartLeg) and not action.canary:
                     submit = self.core.state.legs[action.leg].sequence.request.submit
                     link = self.relay._frontends.get(action.frontend)
                     waiting = [each for _, each in getattr(link, "_payloads", ())]

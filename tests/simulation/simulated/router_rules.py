@@ -18,6 +18,7 @@ from router.core.events import Event
 from router.core.sequences import MOST_MOMENTS
 from router.core.story import Story
 from router.core.values import Bounds, Phase, Voucher
+from simulated.canary_rules import CanaryRules
 from simulated.health_books import usual
 from simulated.router_books import (
     Books,
@@ -83,6 +84,7 @@ class RouterRules:
         self.bounds = bounds
         self.books = Books(bounds)
         self.shares = Shares(self.books.waiting)
+        self.canaries = CanaryRules(self.books, bounds, lambda text: self.fault(text))
         self.now = 0.0
         self._fault = fault
         self._due: dict[Key, tuple[str, str]] = {}
@@ -136,6 +138,7 @@ class RouterRules:
             actions.WorkerStalled: lambda action: self._judge_news(
                 action.worker, f"stalled: {action.stalled}"
             ),
+            actions.CanaryFailed: self.canaries.judge_failed,
             actions.WorkerEjected: lambda action: self._judge_news(action.worker, "ejected"),
             actions.WorkerReturned: lambda action: self._judge_news(action.worker, "returned"),
             actions.FleetChanged: self._judge_fleet_changed,
@@ -144,7 +147,7 @@ class RouterRules:
         }
 
     def observe(self, now: float, event: Event | None, done: Sequence[Action]) -> None:
-        self.now = now
+        self.now = self.canaries.now = now
         if event is None:
             self.books.health.at(now)
             self.books.note_fleet(now, self.bounds.pair_memory_seconds)
@@ -168,6 +171,7 @@ class RouterRules:
         for request in list(self.books.requests.values()):
             if request.deadline <= self.now:
                 self._end_request(request, DeadlineError.code)
+        self.canaries.expire()
         for leg in self.books.legs.values():
             settled_by = self._settle_by(leg)
             if settled_by is not None and settled_by <= self.now and not leg.overdue:
@@ -313,6 +317,7 @@ class RouterRules:
         )
         worker.stalled = self._is_stalled(event.step_age)
         worker.past = self.books.health.past(event.worker)
+        self.canaries.worker_up(worker)
         self.books.health.consider(worker)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         profile = event.profile
@@ -334,6 +339,7 @@ class RouterRules:
         worker = self.books.workers.pop(key, None)
         if worker is None:
             return
+        self.canaries.worker_gone(worker)
         self.books.health.lost(worker, died=died, unsent=unsent)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         condemned: list[RequestBook] = []
@@ -362,12 +368,13 @@ class RouterRules:
             return []
         worker.died = True
         begun = {leg.sequence.request for leg in worker.legs.values() if leg.number not in unsent}
-        if not begun:
+        blamed = [each for each in begun if not each.canary]
+        if not blamed:
             return []
-        self._worker_died = worker.key, sorted(each.submit.trace_id for each in begun)
-        clients = {each.client for each in begun}
-        alone = len(clients) == 1 and not worker.others
-        everything = {*begun, *self.books.requests.values()}
+        self._worker_died = worker.key, sorted(each.submit.trace_id for each in blamed)
+        alone = len({each.client for each in begun}) == 1 and not worker.others
+        clients = {each.client for each in blamed}
+        everything = {*blamed, *self.books.requests.values()}
         suspects = [each for each in everything if each.client in clients]
         for request in suspects:
             request.deaths += 2 if alone else 1
@@ -384,11 +391,16 @@ class RouterRules:
     def _worker_draining(self, event: events.WorkerDraining) -> None:
         if worker := self.books.workers.get(event.worker):
             worker.draining = event.draining
+            if event.draining and not worker.died:
+                self.canaries.drained(worker)
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
             worker.others = max(0, event.open_legs - len(worker.legs))
+            if event.moved_kv and not worker.proved:
+                self.canaries.prove(worker)
+                self._take_proved()
             age, stalled = event.step_age, self._is_stalled(event.step_age)
             if stalled != worker.stalled:
                 worker.stalled = stalled
@@ -436,12 +448,19 @@ class RouterRules:
         sequence = leg.sequence
         running = sequence.stage == "running"
         if leg.phase is Phase.DECODE:
-            if terminate:
+            if sequence.request.canary:
+                if terminate:
+                    self.canaries.terminated(sequence)
+            elif terminate:
                 self._end_request(
                     sequence.request, _END, reason, spared=sequence if running else None
                 )
             return
         if sequence.judged or not running:
+            return
+        if sequence.request.canary:
+            if terminate and leg.worker.profile.propagate_terminate:
+                self.canaries.terminated(sequence)
             return
         sequence.judged = True
         alone = sequence.request.submit.context_only
@@ -464,6 +483,7 @@ class RouterRules:
             leg.worker.draining = True
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         self.books.health.closed(leg, event)
+        self.canaries.suspect(leg, event)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         self._closed(leg, event)
         self._condemn(condemned)
@@ -473,6 +493,7 @@ class RouterRules:
             worker.others = max(worker.others, full)
         elif isinstance(event.error, DrainingError):
             leg.worker.draining = True
+            self.canaries.drained(leg.worker)
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _closed(self, leg: LegBook, closed: events.LegClosed) -> None:
@@ -483,12 +504,15 @@ class RouterRules:
             sequence.prefill = None
         else:
             sequence.decode = None
-        if not sequence.legs:
+        if not sequence.legs and not sequence.request.canary:
             self.shares.settled(sequence, self.now - sequence.begun_at)
         if closed.outcome is Outcome.TERMINATED:
             self._verdict(leg, True, closed.reason)
             if sequence.key in self._due:
                 return
+        if sequence.request.canary:
+            self._canary_closed(leg, closed)
+            return
         if sequence.stage == "retrying":
             self._when_settled(sequence)
         elif sequence.stage == "running":
@@ -496,6 +520,17 @@ class RouterRules:
                 self._prefill_closed(sequence, leg, closed)
             else:
                 self._decode_closed(sequence, leg, closed)
+
+    def _canary_closed(self, leg: LegBook, closed: events.LegClosed) -> None:
+        self.canaries.closed(leg, closed)
+        self._take_proved()
+
+    def _take_proved(self) -> None:
+        proved, self.canaries.proved = self.canaries.proved, []
+        for worker in proved:
+            self.books.health.consider(worker)
+        if proved:
+            self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _prefill_closed(
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
@@ -617,9 +652,11 @@ class RouterRules:
 
     def _drain(self, event: events.Drain) -> None:
         self.books.draining = True
+        self.canaries.stop()
 
     def _abandon(self, event: events.Abandon) -> None:
         self.books.draining = True
+        self.canaries.stop()
         for request in list(self.books.requests.values()):
             code = RouterLostError.code if request.begun else DrainingError.code
             self._end_request(request, code)
@@ -695,14 +732,19 @@ class RouterRules:
         return waits and not self.books.has_pair(sequence.request, avoided)
 
     def _judge_start_leg(self, action: actions.StartLeg) -> None:
+        if action.leg <= self._last_leg:
+            self.fault(f"leg number {action.leg} is used twice")
+        self._last_leg = action.leg
         worker = self.books.workers.get(action.worker)
+        if action.canary and worker is not None:
+            leg = self.canaries.judge_start(action)
+            worker.legs[leg.number] = self.books.legs[leg.number] = leg
+            self.books.health.started(leg)
+            return
         sequence = self.books.sequences.get((action.frontend, action.sequence))
         if worker is None or sequence is None:
             self.fault(f"leg {action.leg} is started for nobody, or nowhere")
             return
-        if action.leg <= self._last_leg:
-            self.fault(f"leg number {action.leg} is used twice")
-        self._last_leg = action.leg
         phase = worker.profile.phase
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output)
         self._start_rules(action, leg)
@@ -963,6 +1005,7 @@ class RouterRules:
             if leg.cancelled_at is None and leg.sequence.stage in ("ended", "retrying"):
                 self.fault(f"leg {leg.number} of a sequence that is over is not cancelled")
         if event is not None:
+            self.canaries.settle(ticked=isinstance(event, events.Tick))
             self._conserve_work()
             if isinstance(event, _OF_THE_FLEET):
                 self._know_fleet()

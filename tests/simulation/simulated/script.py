@@ -112,7 +112,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Request:
-    """A client's."""
+    """A client's, but for `canary`."""
 
     number: int
     model: str
@@ -251,3 +251,27 @@ class Request:
             ended_at = drawn.hook.index(ending) + 1
             return ended_at, min(drawn.length, ended_at + TOKENS_A_STEP - 1)
         return drawn.length, drawn.length
+
+
+def canary(room: int) -> Request:
+    """What an engine makes of a router's own request: two tokens, which nobody may see."""
+    return Request(
+        number=room,
+        model="",
+        at=0.0,
+        prompts=1,
+        n=1,
+        priority=0,
+        tenant="",
+        weight=1,
+        streaming=False,
+        want_ids=False,
+        want_report=False,
+        timeout=0.0,
+        leaves_after=None,
+        slow=False,
+        stop_at=None,
+        seed=0,
+        judged=Judged(),
+        runs={(0, 0, 0): Run(2, False, ["emit", "emit"], "emit", None)},
+    )

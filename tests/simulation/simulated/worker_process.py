@@ -117,7 +117,11 @@ class WorkerProcess:
         fabric: Fabric,
         requests: dict[int, Request],
         most_held: int,
+        *,
+        proves: bool = True,
     ) -> None:
+        """`proves`: routers send canaries."""
+        self.proves = proves
         self.dice, self.network, self.spec = dice, network, spec
         self.name = f"{spec.address}#{life}"
         self.process = Process(self.name)
@@ -193,7 +197,7 @@ class WorkerProcess:
         """Something may wait for a stream."""
         self._idle_since: float | None = None
         """Since when it drains with nothing open."""
-        self.draining = False
+        self.draining = self.paired = False
 
     def _hasty(self, command: Callable[[RouterLink, worker_pb2.WorkerCommand], None]) -> Any:
         def hasty(link: RouterLink, message: worker_pb2.WorkerCommand) -> None:
@@ -328,7 +332,11 @@ class WorkerProcess:
             keeps_tasks=self.spec.quirk != "newer",
         )
         description.load.CopyFrom(self.shell.load())
+        if self.spec.quirk == "newer":
+            description.load.ClearField("moved_kv")
         return description
 
     async def _paired(self) -> None:
-        pass
+        self.paired = True
+        if self.spec.quirk != "newer" and self.proves and not self.engine.moved_kv:
+            self.dice.fault(f"{self.name} is ready and has moved no KV")

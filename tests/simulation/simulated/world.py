@@ -23,7 +23,7 @@ import tandem.worker.core.machine
 import tandem.worker.core.outgoing
 from router.core.sequences import Request as RouterRequest
 from router.core.values import Phase
-from router.discovery import Listed
+from router.discovery import Listed, Listing
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
@@ -75,7 +75,10 @@ class World:
         self.network.watch_arrival = self._read_by_client
         pauses = any(happening.startswith("pause") for _, happening in plan.happenings)
         self.frontend_rules = FrontendRules(
-            now=self.loop.time, slack=4.0 if pauses else 0.5, fault=self.dice.fault
+            now=self.loop.time,
+            slack=4.0 if pauses else 0.5,
+            fault=self.dice.fault,
+            open_calls=lambda: self.network.calls,
         )
         self.workers: dict[str, WorkerProcess] = {}
         self._workers_of: dict[Process | None, WorkerProcess] = {}
@@ -108,7 +111,10 @@ class World:
     async def _live(self) -> None:
         plan, dice = self.plan, self.dice
         for spec in plan.workers:
-            self._start_worker(spec)
+            worker = self._start_worker(spec)
+            if not plan.faulty:  # clients come where nobody has to wait for canaries
+                worker.shell.proved()
+                worker.engine.moved_kv = True
         if plan.fickle_router:
             self._start_fickle_router()
         for _ in range(plan.routers):
@@ -152,6 +158,7 @@ class World:
             self.fabric,
             self.requests,
             self.plan.most_held,
+            proves=bool(self.plan.bounds.canary_seconds),
         )
         worker.engine.on_poison = partial(self._poisoned, worker)
         self.workers[worker.name] = self._workers_of[worker.process] = worker
@@ -198,15 +205,18 @@ class World:
         return made.to_submit(0, 1, common=common, seconds=1.0, parent_span=0).task
 
     def _start_frontend(self, name: str, model: str, tokenizer: int) -> None:
-        made = FrontendProcess(self.dice, name, model, tokenizer)
+        made = FrontendProcess(
+            self.dice, self.network, name, model, tokenizer, most_routers=self.plan.most_routers
+        )
         self.frontends.append(made)
         made.on_over = self.frontend_rules.over
         made.start()
 
     def _tell(self) -> None:
-        listing = [
+        workers = (
             Listed(each.address, each.listed_as or each.phase) for each in self._listing.values()
-        ]
+        )
+        listing = Listing(tuple(workers))
         for each in self.routers:
             if not each.process.dead:
                 each.discovery.tell(listing)
@@ -266,8 +276,15 @@ class World:
             revision=revision or spec.revision,
             tokenizer=tokenizer or spec.tokenizer,
         )
-        self._start_worker(another)
-        self.dice.later(RETIRE_SECONDS, self._retire, worker)
+        ready = self._start_worker(another)
+        self.dice.later(RETIRE_SECONDS, self._retire_after, worker, ready)
+
+    def _retire_after(self, worker: WorkerProcess, another: WorkerProcess, looks: int = 20) -> None:
+        """Once the other is ready, or has not become so in time."""
+        if another.paired or not looks:
+            self._retire(worker)
+        else:
+            self.dice.later(0.5, self._retire_after, worker, another, looks - 1)
 
     def _retire(self, worker: WorkerProcess) -> None:
         if not worker.process.dead:
@@ -478,6 +495,8 @@ class World:
         for each in self.routers:
             if not each.process.dead and (each.stopped or not each.core.idle):
                 return f"{each.name} has something open, or drains"
+            if not each.process.dead and (unproved := each.rules.canaries.unproved()):
+                return f"{each.name} has not proved {unproved}"
         for worker in self.workers.values():
             holds = worker.draining or len(worker.core) or worker.engine.open
             if not worker.process.dead and holds:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_harness import TRACE, Bench, delta, ids_of, terminate_at
+from worker_harness import MODEL, TRACE, Bench, delta, ids_of, terminate_at
 
 from decode_worker.classifying import Classifying, load_phase
 from decode_worker.rules import DecodeRules
+from tandem import canary
 from tandem.engine.base import Ending, EngineRequest
 from tandem.errors import HookError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
@@ -381,3 +382,18 @@ def test_what_classifiers_hold_counts_and_is_given_back_with_their_judgement(
     bench.step(delta(too_long, [20] * 300))
     assert bench.settle().closed(2).error.code == "worker_error"
     assert bench.leg(other) is not None
+
+
+@pytest.mark.promise("S5-261")
+@pytest.mark.parametrize("hook", [False, True])
+def test_no_classifier_hears_of_a_canary(tokenizer: Tokenizer, hook: bool) -> None:
+    bench, asked = bench_of(tokenizer, hook=hook, hold_back="all")
+    task = canary.task(TRACE, MODEL, 2048).SerializeToString()
+    start = worker_pb2.StartLeg(
+        leg=1, sequence=1, room=9, kv_peer="k:1", timeout_ms=9000, task=task, canary=True
+    )
+    bench.shell.command(bench.link, worker_pb2.WorkerCommand(start=[start]))
+    assert asked.open_sequences == set()
+    said = bench.step(delta(bench.engine.submitted[-1].request_id, [5, 6], Ending.LENGTH))
+    assert said.closed(1).outcome == worker_pb2.LegClosed.OUTCOME_FINISHED
+    assert asked.questions == []

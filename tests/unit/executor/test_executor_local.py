@@ -71,6 +71,10 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Role, Any]]:
         "a/b:7000",
         "http://router:7000",
         ":7000",
+        "router:7000,",
+        "router:7000,router:0",
+        "dns:router:7000",
+        "dns://router",
     ],
 )
 def test_what_is_neither_a_router_nor_a_models_folder_is_refused(where: str) -> None:
@@ -78,7 +82,17 @@ def test_what_is_neither_a_router_nor_a_models_folder_is_refused(where: str) -> 
         Executor(where)
 
 
-@pytest.mark.parametrize("where", ["router:7000", "127.0.0.1:1", "[::1]:7000", "a-b.c:7000"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "router:7000",
+        "127.0.0.1:1",
+        "[::1]:7000",
+        "a-b.c:7000",
+        "127.0.0.1:1,127.0.0.1:2",
+        "dns://localhost:1",
+    ],
+)
 def test_a_host_and_a_port_are_a_router(where: str) -> None:
     with Executor(where) as executor:
         assert executor.can_enqueue_requests()

@@ -28,16 +28,18 @@ Start = Callable[..., Any]
 
 @pytest.fixture(params=["threads", "asyncio"])
 async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    """Starts a router and an executor: `router, executor = await start(script, setting=value)`."""
+    """Starts a router and an executor: `router, executor = await start(script, setting=value)`.
+    `before`: further addresses, with a comma after each.
+    """
     async with AsyncExitStack() as stack:
 
         async def go(
-            script: Script, *, fleet: Any = None, **settings: Any
+            script: Script, *, fleet: Any = None, before: str = "", **settings: Any
         ) -> tuple[FakeRouter, Either]:
             served = fleet or fake_router.fleet(model=MODEL, tokenizer_sha256="any")
             router = await stack.enter_async_context(fake_router.running(script, served))
             config = ExecutorConfig(**settings)
-            executor = running(request.param, router.address, config)
+            executor = running(request.param, before + router.address, config)
             return router, await stack.enter_async_context(executor)
 
         yield go
@@ -372,7 +374,7 @@ async def test_a_backend_that_fails_says_so_and_lets_nobody_wait(
     async def break_down(link: object, receiver: object) -> None:
         raise OSError("no more files")
 
-    monkeypatch.setattr("tandem.executor.remote.RouterLink.run", break_down)
+    monkeypatch.setattr("tandem.executor.remote.Routers.run", break_down)
     _, executor = await start(nothing)
     with suppress(ShutDownError):  # it may have failed already
         request_id = executor.enqueue_request(request())
@@ -396,3 +398,11 @@ async def test_an_executor_whose_backend_cannot_start_takes_nothing(
     with pytest.raises(ShutDownError, match="failed"):
         executor.enqueue_request(request())
     assert "the executor has failed" in caplog.text
+
+
+@pytest.mark.promise("S5-281")
+async def test_an_executor_of_several_routers_uses_those_that_are_there(start: Start) -> None:
+    router, executor = await start(three_tokens, before="127.0.0.1:1,")
+    (response,) = await final(executor, executor.enqueue_request(request()))
+    assert response.result.output_token_ids == [[1, 2, 11, 12, 13]]
+    assert len(router.replies) == 1

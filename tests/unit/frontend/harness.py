@@ -125,7 +125,7 @@ async def serving(
             **{
                 "listen": "127.0.0.1:0",
                 "metrics_listen": "127.0.0.1:0",
-                "router": router.address,
+                "router": (router.address,),
                 "model_path": str(model_path),
                 "drain_seconds": 0.2,
                 "allowed_hosts": ("*",),

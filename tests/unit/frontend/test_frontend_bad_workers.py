@@ -194,7 +194,9 @@ async def test_what_one_worker_garbles_costs_nobody_else_and_ejects_it(
                 )
             )
         )
-        frontend = await start(say_hello, router=f"127.0.0.1:{router.port}", trust_traceparent=True)
+        frontend = await start(
+            say_hello, router=(f"127.0.0.1:{router.port}",), trust_traceparent=True
+        )
         failed: list[str] = []
 
         async def ask_on() -> None:

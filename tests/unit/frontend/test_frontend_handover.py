@@ -97,7 +97,7 @@ async def serve(start: Start, model_path: Path) -> AsyncIterator[Serve]:
                 for script in scripts
             ]
             switch = await stack.enter_async_context(tcp_switch(port_of(routers[0])))
-            frontend = await start(say_hello, **{"router": switch.address} | settings)
+            frontend = await start(say_hello, **{"router": (switch.address,)} | settings)
             return Service(frontend, switch, routers)
 
         yield go
@@ -337,7 +337,7 @@ async def test_a_router_that_promises_no_sign_of_life_may_be_silent(serve: Serve
 
 
 async def test_old_streams_do_not_pile_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.upstream.router_link._MAX_OLD_STREAMS", 2)
+    monkeypatch.setattr("tandem.upstream.old_streams.MAX_OLD_STREAMS", 2)
     scripts = [Paused() for _ in range(4)]
     service = await serve(*scripts)
     readings = []
@@ -540,7 +540,7 @@ async def unmet(model_path: Path) -> AsyncIterator[Unmet]:
         config = FrontendConfig(
             listen="127.0.0.1:0",
             metrics_listen="127.0.0.1:0",
-            router=switch.address,
+            router=(switch.address,),
             model_path=str(model_path),
             drain_seconds=0.2,
             max_open_requests=1,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -66,8 +66,9 @@ class Deployment:
             await router.drain(PATIENCE)
 
 
-@pytest.fixture
-async def deployment(model_path: Path) -> AsyncIterator[Deployment]:
+@asynccontextmanager
+async def echoing(model_path: Path) -> AsyncIterator[tuple[list[EchoWorker], RouterConfig]]:
+    """A worker of each phase, and how a router before them is set."""
     fingerprint = common_pb2.Fingerprint(
         model=MODEL, tokenizer_sha256=model_files.tokenizer_sha256(model_path)
     )
@@ -77,8 +78,15 @@ async def deployment(model_path: Path) -> AsyncIterator[Deployment]:
             worker, address = await stack.enter_async_context(echo_worker(phase, fingerprint))
             workers.append(worker)
             addresses.append(address)
-        switch = await stack.enter_async_context(tcp_switch(None))
-        config = RouterConfig(listen="127.0.0.1:0", prefill=(addresses[0],), decode=(addresses[1],))
+        yield (
+            workers,
+            RouterConfig(listen="127.0.0.1:0", prefill=(addresses[0],), decode=(addresses[1],)),
+        )
+
+
+@pytest.fixture
+async def deployment(model_path: Path) -> AsyncIterator[Deployment]:
+    async with echoing(model_path) as (workers, config), tcp_switch(None) as switch:
         made = Deployment(switch, workers, config)
         await made.replace(overlap=True)
         yield made
@@ -89,7 +97,7 @@ async def deployment(model_path: Path) -> AsyncIterator[Deployment]:
 async def test_requests_outlive_every_router_and_none_runs_twice(
     start: Start, deployment: Deployment, overlap: bool
 ) -> None:
-    frontend = await start(say_hello, router=deployment.switch.address, trust_traceparent=True)
+    frontend = await start(say_hello, router=(deployment.switch.address,), trust_traceparent=True)
     over = asyncio.Event()
     asked: list[str] = []
     served = 0
@@ -131,3 +139,66 @@ async def test_requests_outlive_every_router_and_none_runs_twice(
     name = "tandem_frontend_router_reconnects_total"
     assert await frontend.metric(name, cause="draining") == ROUTERS
     assert await frontend.metric(name, cause="lost") == 0
+
+
+@pytest.mark.promise("S5-281", "S5-283")
+@pytest.mark.parametrize("drains", [True, False], ids=["it drains", "it is lost"])
+async def test_of_three_routers_one_leaves_under_load_and_nothing_runs_twice(
+    start: Start, model_path: Path, drains: bool
+) -> None:
+    over = asyncio.Event()
+    asked: list[str] = []
+    answers: list[int] = []
+    async with AsyncExitStack() as stack:
+        workers, config = await stack.enter_async_context(echoing(model_path))
+        leaving = await stack.enter_async_context(AsyncExitStack())
+        routers = [await leaving.enter_async_context(running(config))]
+        routers += [await stack.enter_async_context(running(config)) for _ in range(2)]
+        frontend = await start(
+            say_hello,
+            router=tuple(f"127.0.0.1:{each.port}" for each in routers),
+            trust_traceparent=True,
+        )
+        await frontend.until_metric("tandem_frontend_router_streams", 3, state="current")
+        await until(lambda: all(each.relay.ready for each in routers))
+
+        async def ask() -> None:
+            while not over.is_set():
+                asked.append(ids.new_trace_id())
+                response = await frontend.http.post(
+                    "/v1/completions",
+                    json=COMPLETION,
+                    headers={"traceparent": f"00-{asked[-1]}-00f067aa0ba902b7-01"},
+                )
+                answers.append(response.status_code)
+                if response.status_code == 200:
+                    assert response.json()["choices"][0]["text"] == WHOLE
+
+        async def goes_on() -> None:
+            goal = len(answers) + 5 * CLIENTS
+            await until(lambda: len(answers) >= goal)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(ask())
+            await goes_on()
+            assert min(each.relay.relayed_frames for each in routers) > 0
+            if drains:
+                await routers[0].drain(PATIENCE)
+            await leaving.aclose()
+            await goes_on()
+            over.set()
+        failed = [each for each in answers if each != 200]
+        assert set(failed) <= {503}
+        assert len(failed) <= (0 if drains else CLIENTS)
+        decode = workers[1].runs
+        assert set(decode.values()) == {1}
+        assert len(decode) >= len(asked) - len(failed)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.005)

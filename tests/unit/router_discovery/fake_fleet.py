@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from router.core.values import Phase
-from router.discovery import Listed, Watchkeeper
+from router.discovery import Listed, Listing, Watchkeeper
 from tandem.errors import QueueFullError
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import Server
@@ -37,14 +37,13 @@ async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
 class FakeDiscovery:
     def __init__(self) -> None:
         self.keeper = Watchkeeper()
-        self._lists: asyncio.Queue[Sequence[Listed]] = asyncio.Queue()
+        self._lists: asyncio.Queue[Listing] = asyncio.Queue()
 
-    def say(self, *workers: FakeWorker | Listed) -> None:
-        self._lists.put_nowait(
-            [each.listed if isinstance(each, FakeWorker) else each for each in workers]
-        )
+    def say(self, *workers: FakeWorker | Listed, routers: Collection[str] = ()) -> None:
+        listed = (each.listed if isinstance(each, FakeWorker) else each for each in workers)
+        self._lists.put_nowait(Listing(tuple(listed), frozenset(routers)))
 
-    async def listings(self) -> AsyncGenerator[Sequence[Listed]]:
+    async def listings(self) -> AsyncGenerator[Listing]:
         while True:
             yield await self._lists.get()
 

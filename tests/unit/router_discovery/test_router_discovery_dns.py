@@ -12,8 +12,9 @@ import pytest
 from fake_fleet import soon, until
 
 from router.config import RouterConfig
-from router.discovery import Listed, Trouble, make_discovery
-from router.discovery.dns import DnsDiscovery, resolve
+from router.discovery import Listing, Trouble, make_discovery
+from router.discovery.dns import DnsDiscovery
+from tandem.wire import addresses
 
 NOT_FOUND = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -34,16 +35,24 @@ class Names:
 class Looked:
     def __init__(self, discovery: DnsDiscovery) -> None:
         self.keeper = discovery.keeper
-        self.listings: AsyncGenerator[Sequence[Listed]] = discovery.listings()
+        self.listings: AsyncGenerator[Listing] = discovery.listings()
 
     async def next(self) -> list[str]:
-        return [f"{each.phase} {each.address}" for each in await soon(anext(self.listings))]
+        listing = await soon(anext(self.listings))
+        return [
+            *(f"{each.phase} {each.address}" for each in listing.workers),
+            *(f"router {each}" for each in sorted(listing.routers)),
+        ]
 
 
 @asynccontextmanager
 async def looking(names: Names) -> AsyncIterator[Looked]:
     discovery = DnsDiscovery(
-        prefill=("p:7100",), decode=("d:7200",), resolve=names.resolve, interval_seconds=0.01
+        prefill=("p:7100",),
+        decode=("d:7200",),
+        routers=("r:7000",) if "r" in names.names else (),
+        resolve=names.resolve,
+        interval_seconds=0.01,
     )
     looked = Looked(discovery)
     async with aclosing(looked.listings):
@@ -91,16 +100,57 @@ async def test_nothing_is_listed_before_the_resolver_has_answered_once() -> None
         assert await soon(waiting) == [["decode 10.0.0.3:7200"]]
 
 
+@pytest.mark.promise("S5-277")
+async def test_every_address_of_a_router_s_name_is_a_router() -> None:
+    names = Names(p=["10.0.0.1"], d=["10.0.0.3"], r=["10.0.0.5", "fd00::6"])
+    workers = ["prefill 10.0.0.1:7100", "decode 10.0.0.3:7200"]
+    async with looking(names) as found:
+        routers = ["router 10.0.0.5:7000", "router [fd00::6]:7000"]
+        assert await found.next() == [*workers, *routers]
+        names.names["r"] = ["10.0.0.5"]
+        assert await found.next() == [*workers, "router 10.0.0.5:7000"]
+        names.names["r"] = NOT_FOUND
+        waiting = asyncio.gather(found.next())
+        await until(lambda: found.keeper.errors[Trouble.LOOKUP] > 2)
+        assert not waiting.done(), "what was known of it stays"
+        names.names["r"] = ["10.0.0.7"]
+        assert await soon(waiting) == [[*workers, "router 10.0.0.7:7000"]]
+
+
+async def test_a_list_of_routers_alone_is_none() -> None:
+    """It would say that there are no workers."""
+    names = Names(p=NOT_FOUND, d=NOT_FOUND, r=["10.0.0.5"])
+    async with looking(names) as found:
+        waiting = asyncio.gather(found.next())
+        await until(lambda: found.keeper.errors[Trouble.LOOKUP] > 4)
+        assert not waiting.done()
+        names.names["d"] = ["10.0.0.3"]
+        assert await soon(waiting) == [["decode 10.0.0.3:7200", "router 10.0.0.5:7000"]]
+
+
+@pytest.mark.parametrize(("number", "routers"), [(1, {"127.0.0.1:3", "[::1]:4"}), (0, set())])
+async def test_the_settings_name_the_routers(number: int, routers: set[str]) -> None:
+    config = RouterConfig(
+        discovery="dns",
+        prefill=("127.0.0.1:1",),
+        routers=("127.0.0.1:3", "[::1]:4"),
+        listen="127.0.0.1:3",
+        decode_routers=number,
+    )
+    async with aclosing(make_discovery(config).listings()) as listings:
+        assert (await soon(anext(listings))).routers == routers
+
+
 async def test_the_system_s_resolver_is_asked() -> None:
-    assert await soon(resolve("127.0.0.1", 1)) == ["127.0.0.1"]
+    assert await soon(addresses.resolve("127.0.0.1", 1)) == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("name", ["a..b", f"{'x' * 64}.example"])
 async def test_what_can_be_no_name_is_a_failed_look_up(name: str) -> None:
     with pytest.raises(OSError, match="label"):
-        await soon(resolve(name, 1))
+        await soon(addresses.resolve(name, 1))
     config = RouterConfig(discovery="dns", prefill=("127.0.0.1:1",), decode=("[::1]:2",))
     discovery = make_discovery(config)
     async with aclosing(discovery.listings()) as listings:
         found = await soon(anext(listings))
-        assert [each.address for each in found] == ["127.0.0.1:1", "[::1]:2"]
+        assert [each.address for each in found.workers] == ["127.0.0.1:1", "[::1]:2"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ from kubernetes import client
 
 from router.config import RouterConfig
 from router.core.values import Phase
-from router.discovery import Listed, Trouble, make_discovery
+from router.discovery import Listed, Listing, Trouble, make_discovery
 from router.discovery import kubernetes as kubernetes_discovery
 from router.discovery.kubernetes import KubernetesDiscovery
 from router.discovery.slice_watch import Timing
@@ -38,11 +39,14 @@ class Watched:
 
     def __init__(self, discovery: KubernetesDiscovery) -> None:
         self.keeper = discovery.keeper
-        self.listings: AsyncGenerator[Sequence[Listed]] = discovery.listings()
+        self.listings: AsyncGenerator[Listing] = discovery.listings()
 
     async def next(self) -> list[str]:
         listing = await soon(anext(self.listings))
-        return [f"{each.phase} {each.address}" for each in listing]
+        return [
+            *(f"{each.phase} {each.address}" for each in listing.workers),
+            *(f"router {each}" for each in sorted(listing.routers)),
+        ]
 
     async def until(self, *expected: str) -> None:
         """Lists may be skipped: only the newest counts."""
@@ -55,7 +59,9 @@ class Watched:
 
 
 @asynccontextmanager
-async def watching(api: FakeApiServer, **timing: Any) -> AsyncIterator[Watched]:
+async def watching(
+    api: FakeApiServer, *, routers: str = "", **timing: Any
+) -> AsyncIterator[Watched]:
     configuration = client.Configuration(host=f"http://127.0.0.1:{api.port}")
     configuration.retries = False
     times = {"first_pause": 0.01, "last_pause": 0.05, **timing}
@@ -64,6 +70,7 @@ async def watching(api: FakeApiServer, **timing: Any) -> AsyncIterator[Watched]:
             client.DiscoveryV1Api(api_client),
             namespace="serving",
             services=SERVICES,
+            router_service=routers,
             timing=Timing(**times),
         )
         watched = Watched(discovery)
@@ -140,6 +147,44 @@ async def test_a_slice_without_endpoints_or_without_the_port_lists_nothing(
     )
     async with watching(api) as found:
         assert await found.next() == []
+
+
+@pytest.mark.promise("S5-277")
+async def test_the_ready_endpoints_of_the_routers_service_are_the_routers(
+    api: FakeApiServer,
+) -> None:
+    api.put(
+        endpoint_slice("d-1", "t-decode", "10.0.0.3", port=7200, ready=False),
+        endpoint_slice("r-1", "t-router", "10.0.0.5", port=7000),
+        endpoint_slice("r-2", "t-router", "fd00::6", port=7000, family="IPv6"),
+        endpoint_slice("r-3", "t-router", "10.0.0.7", port=7000, ready=False),
+    )
+    worker = "decode 10.0.0.3:7200"
+    async with watching(api, routers="t-router") as found:
+        assert await found.next() == [worker, "router 10.0.0.5:7000", "router [fd00::6]:7000"]
+        api.put(endpoint_slice("r-3", "t-router", "10.0.0.7", port=7000))
+        assert await found.next() == [
+            worker,
+            "router 10.0.0.5:7000",
+            "router 10.0.0.7:7000",
+            "router [fd00::6]:7000",
+        ]
+        ending = endpoint_slice("r-1", "t-router", "10.0.0.5", port=7000, ready=False)
+        ending["endpoints"][0]["conditions"] |= {"serving": True, "terminating": True}
+        api.put(ending)
+        assert await found.next() == [worker, "router 10.0.0.7:7000", "router [fd00::6]:7000"]
+
+
+@pytest.mark.parametrize("conditions", [{}, {"ready": None}, None])
+async def test_a_router_of_unknown_condition_counts_as_ready(
+    api: FakeApiServer, conditions: dict[str, None] | None
+) -> None:
+    """As the API's manual has it."""
+    unknown = endpoint_slice("r-1", "t-router", "10.0.0.5", port=7000)
+    unknown["endpoints"][0]["conditions"] = conditions
+    api.put(unknown)
+    async with watching(api, routers="t-router") as found:
+        assert await found.next() == ["router 10.0.0.5:7000"]
 
 
 # --- what can go wrong -----------------------------------------------------------------------
@@ -285,6 +330,15 @@ async def test_it_asks_for_nothing_but_the_slices_of_its_services(api: FakeApiSe
         assert query["labelSelector"] == "kubernetes.io/service-name in (t-decode,t-prefill)"
 
 
+async def test_it_asks_for_the_slices_of_routers_in_the_same_request(api: FakeApiServer) -> None:
+    async with watching(api, routers="t-router") as found:
+        await found.next()
+        await until(lambda: api.watches == 1)
+    assert {query["labelSelector"] for *_, query in api.requests} == {
+        "kubernetes.io/service-name in (t-decode,t-prefill,t-router)"
+    }
+
+
 @pytest.mark.parametrize("state", ["watching", "silent", "refused", "away"])
 async def test_it_stops_at_once_and_leaves_no_thread(api: FakeApiServer, state: str) -> None:
     loop = asyncio.get_running_loop()
@@ -359,5 +413,22 @@ async def test_in_a_pod_the_namespace_is_the_service_account_s(
     discovery = make_discovery(SETTINGS)
     assert isinstance(discovery, KubernetesDiscovery)
     async with aclosing(discovery.listings()) as listings:
-        assert await soon(anext(listings)) == (Listed("10.0.0.1:7100", Phase.PREFILL),)
+        assert await soon(anext(listings)) == Listing((Listed("10.0.0.1:7100", Phase.PREFILL),))
     assert api.requests[0][1] == PATH
+
+
+@pytest.mark.usefixtures("kubeconfig")
+@pytest.mark.parametrize(("number", "names"), [(2, "(d,p,r)"), (0, "(d,p)")])
+async def test_routers_are_watched_where_they_divide_workers(
+    api: FakeApiServer, number: int, names: str
+) -> None:
+    settings = replace(
+        SETTINGS,
+        namespace="serving",
+        router_service="r",
+        advertise_host="10.0.0.1",
+        decode_routers=number,
+    )
+    async with aclosing(make_discovery(settings).listings()) as listings:
+        await soon(anext(listings))
+    assert api.requests[0][2]["labelSelector"] == f"kubernetes.io/service-name in {names}"

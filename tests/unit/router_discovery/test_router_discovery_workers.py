@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from router import metrics
 from router.config import RouterConfig
+from router.connection import UNLISTED
 from router.core import events
 from router.core.values import Phase
 from router.discovery import Listed
@@ -113,7 +114,7 @@ async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_l
         first, second = await prefill.start(), await decode.start()
         f.discovery.say(f.decode)
         await until(lambda: not f.router.relay.ready)
-        assert (await f.statuses())[f.prefill.address].refused == "it is no longer listed"
+        assert (await f.statuses())[f.prefill.address].refused == UNLISTED
         late = f.generate()
         reports = prefill.reports
         await until(lambda: prefill.reports > reports + 2)
@@ -201,8 +202,10 @@ async def test_an_address_that_changes_its_phase_is_left_and_dialled_as_the_othe
 
 async def test_an_address_listed_under_both_phases_is_dialled_once() -> None:
     async with fleet() as f:
-        f.discovery.say(f.prefill, f.decode, Listed(f.decode.address, Phase.PREFILL))
-        await until(lambda: f.router.workers.discovered()[Phase.DECODE] == 1)
+        absent = Listed("127.0.0.1:1", Phase.DECODE)
+        f.discovery.say(f.prefill, f.decode, Listed(f.decode.address, Phase.PREFILL), absent)
+        await until(lambda: len(f.router.workers.statuses()) == 3)
+        assert f.router.workers.discovered() == {Phase.PREFILL: 1, Phase.DECODE: 2}
         assert f.router.relay.ready
         assert len(f.decode.streams) == 1
 

@@ -21,9 +21,10 @@ from tandem.errors import ConfigError, EngineError
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))
-def test_nth_and_every_hit_by_number(index: int, number: int) -> None:
+def test_nth_every_and_after_hit_by_number(index: int, number: int) -> None:
     assert Selector(f"nth:{number}").hits(index, salt="") == (index == number)
     assert Selector(f"every:{number}").hits(index, salt="") == (index % number == 0)
+    assert Selector(f"after:{number}").hits(index, salt="") == (index > number)
 
 
 @given(st.integers(0, 2**32))
@@ -36,7 +37,9 @@ def test_a_probability_hits_its_share_the_same_each_time(seed: int) -> None:
     assert all(Selector("p:1").hits(index, salt="") for index in range(1, 100))
 
 
-@pytest.mark.parametrize("text", ["", "nth:0", "nth:x", "p:2", "p:", "p:nan", "sometimes", "every"])
+@pytest.mark.parametrize(
+    "text", ["", "nth:0", "nth:x", "p:2", "p:", "p:nan", "sometimes", "after:0"]
+)
 def test_a_malformed_selector_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="fault_drop"):
         parse(Faults, {"fault_drop": text}, prefix="fault_")

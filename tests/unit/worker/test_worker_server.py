@@ -190,6 +190,8 @@ async def test_a_ready_worker_says_who_it_is_and_reports_its_load(
         assert "forced_sequence" in described.logits_processors
         again = await served.stub.Describe(worker_pb2.DescribeWorkerRequest())
         assert described.instance == again.instance != ""
+        assert described.load.HasField("moved_kv")
+        assert not described.load.moved_kv
         router = served.connect()
         said = await router.until(lambda said: len(said.loads) >= 2)
         assert said.loads[0].kv_tokens_total == 1000
@@ -438,7 +440,8 @@ async def test_a_worker_that_waits_for_a_pair_is_ready_from_the_first_on_and_sta
         assert await served.health() == health_pb2.HealthCheckResponse.SERVING
         router.call.cancel()
         other = served.connect()
-        await other.until(lambda said: said.loads)
+        said = await other.until(lambda said: said.loads)
+        assert said.loads[0].moved_kv  # so that this one need not prove it again
         assert await served.probe("/ready") == 200
         assert await served.health() == health_pb2.HealthCheckResponse.SERVING
 

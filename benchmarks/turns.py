@@ -1,0 +1,118 @@
+"""Compares what a token costs now with what it cost at another commit, with both stacks up at once
+and asked in turns of some seconds.
+
+A machine whose speed changes from one minute to the next moves both figures of a turn alike, so
+their ratio says more than `against.py` can there. Each round asks the old stack, this checkout's
+and the old one again, with the first two in changing order. What the old one's two figures of a
+round differ by is shown too. A stack that is not asked is idle, and takes little.
+
+    python benchmarks/turns.py b383a71 --streams 64 --rounds 12
+    python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import machine
+from against import ROOT, checkout
+
+STEP_MS = 10
+
+
+class Asked:
+    """A tree's stack, in a process of its own that is told how much to serve."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def cost(self, streams: int, requests: int, tokens: int) -> dict[str, float]:
+        """Microseconds of CPU a token, by part and in sum."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(streams, requests, tokens, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a stack could not be measured")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+
+@contextmanager
+def asked(tree: Path) -> Iterator[Asked]:
+    """The stack of a tree, up and warm."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve", str(tree)],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        stack = Asked(process)
+        stack.cost(8, 16, 32)
+        yield stack
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=60)
+
+
+def serve(tree: Path) -> None:
+    """Answer each line of "streams requests tokens" with what a token of them cost."""
+    sys.path.insert(0, str(tree / "benchmarks"))
+    import token_cost
+
+    with token_cost.serving(step_ms=STEP_MS) as stack:
+        for line in sys.stdin:
+            streams, requests, tokens = map(int, line.split())
+            usage, result = token_cost.measure(
+                stack, streams=streams, requests=requests, tokens=tokens
+            )
+            spent = {"all": usage.total, **usage.parts}
+            print(json.dumps({k: v * 1e6 / result["tokens"] for k, v in spent.items()}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("commit", nargs="?", help="the old one")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--requests", type=int, help="of one turn (default: 3 for each stream)")
+    parser.add_argument("--tokens", type=int, default=128, help="of a request")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    if not options.commit:
+        parser.error("which commit?")
+    work = options.streams, options.requests or 3 * options.streams, options.tokens
+    rows: list[tuple[dict[str, float], ...]] = []
+    with checkout(options.commit) as tree, asked(tree) as old, asked(ROOT) as new:
+        for number in range(options.rounds):
+            order = (old, new) if number % 2 == 0 else (new, old)
+            costs = {stack: stack.cost(*work) for stack in order}
+            rows.append((costs[old], costs[new], old.cost(*work)))
+            print(f"  round {number + 1} of {options.rounds} done", file=sys.stderr)
+    print(f"machine: {machine.describe()}\nold: {options.commit}, {options.rounds} rounds of")
+    print("{} streams, {} requests, {} tokens each\n".format(*work))
+    print(f"{'us of CPU a token':<18} {'old':>8} {'new':>8} {'new/old':>8} {'old/old':>8}")
+    for part in rows[0][0]:
+        ratio = median(2 * new[part] / (old[part] + again[part]) for old, new, again in rows)
+        spread = median(abs(old[part] / again[part] - 1) for old, _, again in rows)
+        before, now = (median(row[place][part] for row in rows) for place in (0, 1))
+        print(f"{part:<18} {before:8.2f} {now:8.2f} {ratio:8.3f} {'±':>3}{spread:5.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What a router says of how much it could take: of each edition, with each fleet."""
+
+from __future__ import annotations
+
+import pytest
+from test_router_core import FINGERPRINT, Bench
+
+from router.core import actions, events
+from router.core.values import Edition, Phase
+from router.links import FrontendLink
+from router.relay import Relay
+from tandem.byte_budget import ByteBudget
+
+TINY = Edition("tiny", "sha")
+OTHER = FINGERPRINT._replace(model="other")
+
+
+@pytest.mark.promise("S5-283")
+def test_free_slots_are_those_of_whole_pairs_less_what_waits() -> None:
+    bench = Bench(prefill=1, decode=2)
+    assert bench.core.free_slots() == {TINY: 2}, "prefill has two slots, decode four"
+    bench.submit(1)
+    assert bench.core.free_slots() == {TINY: 1}
+    bench.submit(2, n=4)
+    assert bench.core.free_slots() == {TINY: -3}
+    bench.feed(events.Cancel(1, 2))
+    bench.feed(events.WorkerDown("prefill-0", "it is gone"))
+    assert bench.core.free_slots()[TINY] <= 0
+
+
+@pytest.mark.promise("S5-283")
+def test_each_edition_has_free_slots_of_its_own() -> None:
+    bench = Bench(prefill=1, decode=1)
+    for phase in Phase:
+        bench.worker(phase, 7, fingerprint=OTHER, max_sequences=5)
+    bench.submit(1, n=5)
+    assert bench.core.free_slots() == {TINY: -3, Edition("other", "sha"): 5}
+
+
+@pytest.mark.promise("S5-283")
+def test_a_frontend_is_told_them_when_it_comes_and_with_each_fleet() -> None:
+    bench = Bench(prefill=0, decode=0)
+    relay = Relay(bench.core)
+    bench.worker(Phase.PREFILL)
+    bench.worker(Phase.DECODE)
+    (changed,) = bench.of(actions.FleetChanged)
+    relay._set_fleet(changed)
+    bench.submit(1)
+    link = FrontendLink(1_000, ByteBudget())
+    relay.frontend_up(link)
+    assert _said(link) == [1]
+    bench.submit(2, n=3)
+    relay._tell_fleet()
+    assert _said(link) == [-2]
+
+
+def _said(link: FrontendLink) -> list[int]:
+    message = link._take()
+    assert message is not None
+    assert all(each.HasField("free_slots") for each in message.fleet.models)
+    return [each.free_slots for each in message.fleet.models]
