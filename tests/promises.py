@@ -863,6 +863,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-264",
+        "Given an attempt that failed on the only pair that takes work, when another worker of its "
+        "group is being proved, then the next attempt waits for it, no longer than for any pair.",
+        ours=True,
+    ),
+    Promise(
         "S5-270",
         "Given routers that divide the decode workers, then each decode worker is served by as "
         "many of them as the setting says, all of them have nearly even shares, and every prefill "

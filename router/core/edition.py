@@ -40,6 +40,11 @@ class EditionFleet:
             self.served = replace(self.served, ready_pairs=0, waits=had_pairs)
             self.pairless_since = now
 
+    @property
+    def proves(self) -> bool:
+        """Whether workers of it are yet to be proved."""
+        return any(each.prefill.proving or each.decode.proving for each in self.groups.values())
+
     def meeting(self, needs: Needs) -> frozenset[Offer]:
         """Those of its offers that a request can be run by."""
         return frozenset([each for each in self.offers if each.meets(needs)])

@@ -151,10 +151,15 @@ class Fleet:
         """Sequences of an edition, with such needs, that could start now."""
         return sum(group.free_pairs for group in self._groups(edition, needs))
 
-    def has_pair(self, edition: Edition, needs: Needs, *, other_than: Pair | None) -> bool:
-        """Whether a pair that can run it takes work, busy or not, beside the given one."""
+    def has_pair(
+        self, edition: Edition, needs: Needs, *, other_than: Pair | None, proved: bool = True
+    ) -> bool:
+        """Whether a pair that can run it takes work, busy or not, beside the given one; or, unless
+        it must be `proved`, will once all are that are yet to be.
+        """
         return any(
-            group.pairs > (other_than is not None and group.holds(*other_than))
+            (group.pairs if proved else group.pairs_to_be)
+            > (other_than is not None and group.holds(*other_than))
             for group in self._groups(edition, needs)
         )
 

@@ -39,6 +39,8 @@ class Side:
         """Each worker once, by address; None: it takes nothing new whatever its standing."""
         self.traits: Counter[Traits] = Counter()
         """What those say of themselves that take work, with how many say it."""
+        self.proving: dict[str, Worker] = {}
+        """Those that could take work and are yet to be proved, by address."""
         self._indexes: dict[Kind, Index] = {}
         self._held: dict[str, Index] = {}
         """The index that a worker is in, by its address: if it takes work and has a free slot."""
@@ -76,6 +78,8 @@ class Side:
         self.remove(worker)
         standing = worker.record.standing if worker.usable else None
         self.standings[standing][worker.key] = worker
+        if worker.fit and worker.unproved:
+            self.proving[worker.key] = worker
         if standing in TAKING:
             worker.side = self
             self.traits[traits_of(worker)] += 1
@@ -85,6 +89,7 @@ class Side:
         """It is gone, or was never there."""
         for some in self.standings.values():
             some.pop(worker.key, None)
+        self.proving.pop(worker.key, None)
         if worker.side is self:
             worker.side = None
             self.traits -= Counter((traits_of(worker),))
@@ -151,6 +156,16 @@ class Group:
     def pairs(self) -> int:
         """How many pairs take work."""
         return len(self.prefill) * len(self.decode)
+
+    @property
+    def pairs_to_be(self) -> int:
+        """How many there are once all are proved that are yet to be; none where nobody takes work,
+        as what those could take is not known.
+        """
+        prefill, decode = self.prefill, self.decode
+        if not (prefill or decode):
+            return 0
+        return (len(prefill) + len(prefill.proving)) * (len(decode) + len(decode.proving))
 
     @property
     def free_pairs(self) -> int:

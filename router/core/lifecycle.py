@@ -263,10 +263,11 @@ class Lifecycle:
     def _fail(
         self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True
     ) -> None:
-        """Another attempt where nothing was shown and another pair exists; else the error. A worker
-        that was full, shut down or never got the leg has not tried: that costs no attempt and shuts
-        no pair out. A phase that runs alone is not tried again elsewhere, whoever asked for it can;
-        but where one worker may park no more, another may. A canary is of its own pair.
+        """Another attempt where nothing was shown and another pair exists, or will once a worker is
+        proved; else the error. A worker that was full, shut down or never got the leg has not
+        tried: that costs no attempt and shuts no pair out. A phase that runs alone is not tried
+        again elsewhere, whoever asked for it can; but where one worker may park no more, another
+        may. A canary is of its own pair.
         """
         request = sequence.request
         repeatable = retryable and sequence.stage is Stage.PREFILLING and not request.canary
@@ -294,7 +295,9 @@ class Lifecycle:
             repeatable
             and not request.submit.half
             and sequence.retries < self._state.bounds.max_retries
-            and self._state.fleet.has_pair(request.edition, request.needs, other_than=sequence.pair)
+            and self._state.fleet.has_pair(
+                request.edition, request.needs, other_than=sequence.pair, proved=False
+            )
         ):
             sequence.retries += 1
             self._state.counts.retries += 1

@@ -12,6 +12,7 @@ from typing import Any
 from router.core import actions, admission, events, rejections, snapshot, stories
 from router.core.actions import Action
 from router.core.canaries import Canaries
+from router.core.edition import EditionFleet
 from router.core.events import Event
 from router.core.fleet import Fleet, Pair, PolicyFactory
 from router.core.health import Health, News
@@ -364,16 +365,24 @@ class Core:
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
             mine = self.state.fleet.editions[queue.edition]
-            if mine.pairless_since is None and mine.offered_since is None:
+            if mine.pairless_since is None and mine.offered_since is None and not mine.proves:
                 continue
             for sequence in queue.all():
-                unmet = mine.unmet_since(sequence.request.needs)
-                if unmet is None:
-                    continue
-                since = max(unmet, sequence.queued_at)
-                if self._lifecycle.now - since >= wait:
-                    error = NoPairError(f"no pair of workers has come within {wait:g} seconds")
+                since = self._pairless_since(mine, sequence)
+                if since is not None and self._lifecycle.now - since >= wait:
+                    none = NoPairError(f"no pair of workers has come within {wait:g} seconds")
+                    error = sequence.failure if sequence.avoided else none
                     self._lifecycle.end(sequence, error=error)
+
+    def _pairless_since(self, mine: EditionFleet, sequence: Sequence) -> float | None:
+        """Since when a sequence waits and no pair for it takes work; None: one does."""
+        needs, avoided = sequence.request.needs, sequence.avoided
+        unmet = mine.unmet_since(needs)
+        if unmet is not None:
+            return max(unmet, sequence.queued_at)
+        if avoided and not self.state.fleet.has_pair(mine.edition, needs, other_than=avoided):
+            return sequence.queued_at
+        return None
 
     def _expire(self) -> None:
         if returning := self._health.expire(self._lifecycle.now):
@@ -427,8 +436,8 @@ class Core:
                     break
             elif picked := fleet.pick(edition, needs, other_than=avoided):
                 self._lifecycle.start(sequence, *picked)
-            elif avoided and not fleet.has_pair(edition, needs, other_than=avoided):
-                # No other pair is left.
+            elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):
+                # No other pair is left, nor to be proved.
                 self._lifecycle.end(sequence, error=sequence.failure)
             elif fleet.free_pairs(edition):
                 stuck.add((avoided, mine.meeting(needs)))

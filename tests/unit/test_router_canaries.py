@@ -188,6 +188,60 @@ def test_without_canaries_every_worker_counts_as_proved() -> None:
     assert fleet.until_tried(5) == {}
 
 
+@pytest.mark.promise("S5-264")
+def test_a_retry_waits_for_a_worker_that_is_being_proved() -> None:
+    fleet = Fleet(1, 1)
+    fleet.submit()
+    waits = fleet.legs()
+    fleet.new(Phase.DECODE, 1)
+    canary = fleet.starts
+    assert {*canary} == {"prefill-0", "decode-1"}
+    fleet.close(waits[1], Outcome.FAILED, error=EngineError("it broke"), retryable=True)
+    fleet.close(waits[0], Outcome.CANCELLED)
+    assert fleet.ends() == []
+    fleet.submit(2)
+    assert {each.worker for each in fleet.legs()} == {"prefill-0", "decode-0"}, "others pass it"
+    fleet.succeed(canary)
+    assert [(each.sequence, each.worker) for each in fleet.legs()] == [
+        (1, "prefill-0"),
+        (1, "decode-1"),
+    ]
+
+
+@pytest.mark.promise("S5-264")
+@pytest.mark.parametrize("how", ["is never proved", "goes", "drains", "stands"])
+def test_a_retry_waits_no_longer_than_for_any_pair(how: str) -> None:
+    fleet = Fleet(1, 1, pair_wait_seconds=5.0, stall_seconds=1.0)
+    fleet.submit()
+    prefill, decode = fleet.legs()
+    fleet.new(Phase.DECODE, 1)
+    fleet.close(decode, Outcome.FAILED, error=EngineError("it broke"), retryable=True)
+    fleet.close(prefill, Outcome.CANCELLED)
+    if how == "is never proved":
+        fleet.feed(events.Tick(), after=4.9)
+        assert fleet.ends() == []
+        fleet.feed(events.Tick(), after=0.2)
+    elif how == "goes":
+        fleet.feed(events.WorkerDown("decode-1", "it went"))
+    elif how == "drains":
+        fleet.feed(events.WorkerDraining("decode-1", True))
+    else:
+        fleet.feed(events.WorkerLoad("decode-1", 1, step_age=2.0))
+    assert fleet.ends() == [(1, "engine_error")]
+
+
+@pytest.mark.promise("S5-264")
+def test_a_retry_waits_for_none_of_another_make() -> None:
+    fleet = Fleet(1, 1)
+    fleet.submit()
+    _, decode = fleet.legs()
+    other = fleet.at("decode-0").profile.fingerprint._replace(kv_layout="another")
+    fleet.new(Phase.DECODE, 1, fingerprint=other)
+    fleet.new(Phase.PREFILL, 1, fingerprint=other)
+    fleet.close(decode, Outcome.FAILED, error=EngineError("it broke"), retryable=True)
+    assert fleet.ends() == [(1, "engine_error")]
+
+
 @pytest.mark.promise("S5-260")
 def test_a_new_worker_is_tried_with_the_least_loaded_that_is_whole() -> None:
     fleet = Fleet(1, 3, eject_after_failures=1, eject_first_seconds=1.0, max_retries=0)

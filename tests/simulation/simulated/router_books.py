@@ -251,6 +251,21 @@ class Books:
             for second in decode
         )
 
+    def expects_pair(self, request: RequestBook, other_than: PairBook | None) -> bool:
+        """Likewise, of a group some of which takes work, once its others are proved."""
+        for prefill, decode in self.groups(request.make, request.wanted):
+            like = (*prefill, *decode)[0].profile.fingerprint
+            coming = [
+                each
+                for each in self.workers.values()
+                if each.fit and not each.proved and each.profile.fingerprint == like
+            ]
+            firsts = prefill + [each for each in coming if each.profile.phase is Phase.PREFILL]
+            seconds = decode + [each for each in coming if each.profile.phase is Phase.DECODE]
+            if any((first, second) != other_than for first in firsts for second in seconds):
+                return True
+        return False
+
     def startable(self, make: Make, wanted: OfferBook, avoided: PairBook | None) -> PairBook | None:
         """A pair with a free slot on both sides that a sequence may have."""
         for prefill, decode in self.groups(make, wanted):

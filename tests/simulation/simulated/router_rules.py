@@ -612,7 +612,7 @@ class RouterRules:
             repeatable
             and not sequence.request.submit.half
             and sequence.retries < self.bounds.max_retries
-            and self.books.has_pair(sequence.request, sequence.pair)
+            and self.books.expects_pair(sequence.request, sequence.pair)
         ):
             sequence.retries += 1
             sequence.avoided = sequence.pair
@@ -644,10 +644,16 @@ class RouterRules:
     def _tick(self, event: events.Tick) -> None:
         self.books.forget(self.now, self.bounds.pair_memory_seconds)
         for sequence in self.books.waiting():
-            unmet = self.books.unmet_since(sequence.request)
+            unmet, avoided = self.books.unmet_since(sequence.request), sequence.avoided
+            if unmet is None and avoided and not self.books.has_pair(sequence.request, avoided):
+                unmet = sequence.waits_since
             if unmet is not None:
                 since = max(unmet, sequence.waits_since)
-                if self.now - since >= self.bounds.pair_wait_seconds:
+                if self.now - since < self.bounds.pair_wait_seconds:
+                    continue
+                if avoided:
+                    self._end_failed(sequence)
+                else:
                     self._end(sequence, NoPairError.code)
 
     def _drain(self, event: events.Drain) -> None:
@@ -729,7 +735,7 @@ class RouterRules:
         """It waits for another pair than the one that failed, and there is none."""
         avoided = sequence.avoided
         waits = sequence.stage == "waiting" and avoided is not None
-        return waits and not self.books.has_pair(sequence.request, avoided)
+        return waits and not self.books.expects_pair(sequence.request, avoided)
 
     def _judge_start_leg(self, action: actions.StartLeg) -> None:
         if action.leg <= self._last_leg:
