@@ -131,10 +131,10 @@ class Canaries:
     def take_ended(self) -> list[Worker]:
         """Act on the ends of canaries. Returns the workers that are proved by them."""
         lifecycle, proved = self._lifecycle, list[Worker]()
-        if not (lifecycle.ended_canaries or lifecycle.canary_legs_closed):
+        if not (lifecycle.ended_canaries or lifecycle.canary_legs_over):
             return proved
         ended, lifecycle.ended_canaries = lifecycle.ended_canaries, []
-        closed, lifecycle.canary_legs_closed = lifecycle.canary_legs_closed, []
+        over, lifecycle.canary_legs_over = lifecycle.canary_legs_over, []
         for sequence, error in ended:
             pair = sequence.pair
             assert pair is not None
@@ -144,8 +144,8 @@ class Canaries:
                 proved += self.prove(*pair)
             else:
                 self._failed(pair, error)
-            closed += pair
-        for each in dict.fromkeys(closed):
+            over += pair
+        for each in dict.fromkeys(over):
             self._release(each)
         return proved
 
@@ -227,11 +227,13 @@ class Canaries:
         return True
 
     def _release(self, worker: Worker) -> None:
-        """It may be tried again, if its canary has ended and no leg of that is left there."""
+        """It may be tried again, if its canary has ended and no leg of that is left there but one
+        that it does not close: else it would not be tried for as long as it lives.
+        """
         sequence = self._state.canaries.get(worker)
         if sequence is not None and sequence.stage is Stage.ENDED:
             leg = sequence.prefill if worker.phase is Phase.PREFILL else sequence.decode
-            if leg is None:
+            if leg is None or leg.overdue:
                 del self._state.canaries[worker]
         self._line_up(worker)
 

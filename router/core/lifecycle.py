@@ -57,9 +57,9 @@ class Lifecycle:
         self.now = 0.0
         self.actions: list[Action] = []
         self.ended_canaries: list[tuple[Sequence, TandemError | None]] = []
-        """What canaries.py has not taken in yet, as `canary_legs_closed`."""
-        self.canary_legs_closed: list[Worker] = []
-        """The workers of such legs."""
+        """What canaries.py has not taken in yet, as `canary_legs_over`."""
+        self.canary_legs_over: list[Worker] = []
+        """The workers of their legs that have closed, or are overdue."""
         self.may_start = False
         """A worker that had no free slot has one, or something else is next in a queue."""
 
@@ -196,6 +196,8 @@ class Lifecycle:
         self._state.fleet.place(leg.worker)
         self._state.counts.settle_overdue += 1
         sequence = leg.sequence
+        if sequence.request.canary:
+            self._canary_leg_over(leg)
         if sequence.stage is Stage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
@@ -370,6 +372,10 @@ class Lifecycle:
         self.ended_canaries.append((sequence, error))
         self.may_start = True
 
+    def _canary_leg_over(self, leg: Leg) -> None:
+        self.canary_legs_over.append(leg.worker)
+        self.may_start = True
+
     def _let_go(self, request: Request) -> None:
         """Once nothing of a request is to be started any more, only its workers keep its prompt."""
         submit = request.submit
@@ -476,8 +482,7 @@ class Lifecycle:
         request = sequence.request
         request.legs -= 1
         if request.canary:
-            self.canary_legs_closed.append(worker)
-            self.may_start = True
+            self._canary_leg_over(leg)
         if not request.open and not request.legs:
             request.allotment.close()
         if leg.settle_by is not None:

@@ -375,6 +375,26 @@ def test_a_partner_that_is_lost_to_it_costs_no_more_than_a_pause(how: str) -> No
 
 
 @pytest.mark.promise("S5-262")
+def test_a_worker_that_does_not_close_a_canary_s_leg_is_tried_all_the_same() -> None:
+    """Its slot stays taken, as a client's would."""
+    fleet = Fleet(settle_seconds=5.0)
+    fleet.new(Phase.DECODE)
+    fleet.new(Phase.DECODE, 1)
+    fleet.new(Phase.PREFILL, max_sequences=3)
+    for left in (2, 1):
+        legs = fleet.starts
+        decode = next(each for key, each in legs.items() if key != "prefill-0")
+        fleet.close(decode, Outcome.FAILED, error=LOST)
+        assert fleet.until_tried(4.5) == {}
+        assert {"prefill-0"} < fleet.until_tried(2.0).keys()
+        assert fleet.at("prefill-0").overdue == 3 - left
+    fleet.close(legs["prefill-0"], Outcome.CANCELLED)
+    assert fleet.at("prefill-0").overdue == 1
+    fleet.succeed(fleet.running.popitem()[1])
+    assert fleet.core.refusal("prefill-0") == ""
+
+
+@pytest.mark.promise("S5-262")
 def test_a_worker_that_is_full_again_and_again_has_not_failed() -> None:
     """Several routers may take the last slot from each other."""
     fleet = Fleet(0, 1)

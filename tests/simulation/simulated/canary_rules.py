@@ -190,8 +190,12 @@ class CanaryRules:
         return trial is not None and trial.after <= self.now
 
     def _on(self, worker: WorkerBook, but: SequenceBook | None = None) -> list[SequenceBook]:
-        """Those that have not ended, and those that it has an open leg of."""
-        legs = [each.sequence for each in worker.legs.values() if each.sequence.request.canary]
+        """Those that have not ended, and those that it has an open leg of which is not overdue."""
+        legs = [
+            each.sequence
+            for each in worker.legs.values()
+            if each.sequence.request.canary and not each.overdue
+        ]
         mine = [each for each in self._open.values() if each.pair and worker in each.pair]
         return [each for each in {*legs, *mine} if each is not but]
 

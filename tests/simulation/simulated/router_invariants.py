@@ -82,13 +82,15 @@ def _slots(state: State) -> Iterator[str]:
 
 
 def _canaries(state: State) -> Iterator[str]:
-    expected = {
-        (leg.worker, leg.sequence) for leg in state.legs.values() if leg.sequence.request.canary
-    }
+    """A worker may be held for an overdue leg as long as time alone has passed."""
+    legs = [each for each in state.legs.values() if each.sequence.request.canary]
+    overdue = {(each.worker, each.sequence) for each in legs if each.overdue}
+    expected = {(each.worker, each.sequence) for each in legs if not each.overdue}
     for sequence in set(state.canaries.values()):
         if sequence.request.open and sequence.pair is not None:
             expected |= {(each, sequence) for each in sequence.pair}
-    if expected != set(state.canaries.items()):
+    held = set(state.canaries.items())
+    if not expected <= held <= expected | overdue:
         yield "canaries are held for workers that run none, or not for those that do"
     for worker in state.fleet.workers.values():
         clients = [each for each in worker.legs if not state.legs[each].sequence.request.canary]
