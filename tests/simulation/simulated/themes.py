@@ -165,7 +165,8 @@ def _regenerations(source: random.Random, plan: Plan) -> None:
 
 def _fail_fast(source: random.Random, plan: Plan) -> None:
     """Two of eight decode workers fail all that they are given, and seem to be the freest. Later
-    they are well.
+    they are well. Without retries all have moved KV before: while canaries prove one after the
+    other, the failing may be all there is, and nobody ejects the last.
     """
     prefill, decode = _one_pair(plan)
     decodes = _alike(decode, 8, slots=2)
@@ -184,6 +185,7 @@ def _fail_fast(source: random.Random, plan: Plan) -> None:
         eject_ratio=0.3,
         eject_first_seconds=1.0,
         eject_most_share=0.5,
+        canary_seconds=plan.bounds.canary_seconds if retries else 0.0,
     )
     judged = decode.judged
     judged.hook = judged.prefill_hook = judged.classifier = False
