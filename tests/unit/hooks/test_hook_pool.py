@@ -226,6 +226,16 @@ def test_a_memory_limit_is_checked() -> None:
         parse("", {"memory_mb": 512})
 
 
+async def test_a_start_that_is_given_up_leaves_no_process_behind() -> None:
+    pool = HookPool(settings("Upper", workers=2), phase="decode", model="m")
+    starting = asyncio.create_task(pool.start(lambda _: None))
+    await until(lambda: bool(pool_processes()))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not pool_processes()
+
+
 async def test_a_close_leaves_nothing_behind() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

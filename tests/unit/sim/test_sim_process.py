@@ -79,7 +79,8 @@ Spawn = Callable[..., Awaitable[Child]]
 @pytest.fixture(params=[{}, {"UCX_TLS": "tcp,self"}], ids=["any-transport", "tcp"])
 async def spawn(request: Any, model_path: Path) -> AsyncIterator[Spawn]:
     children: list[Child] = []
-    variables = {"PYTHONPATH": str(ROOT), **request.param}
+    # UCX's own log would go between the lines of answers.
+    variables = {"PYTHONPATH": str(ROOT), "UCX_LOG_FILE": "stderr", **request.param}
 
     async def spawn_one(role: str, **options: Any) -> Child:
         process = await asyncio.create_subprocess_exec(

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tandem.errors import HookError, StartError
+from tandem.errors import HookError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.runner.processes.counters import PooledHook, ProcessCounters
@@ -101,7 +101,7 @@ class HookPool:
         self._deliver = deliver
         try:
             await self._keeper.start()
-        except StartError:
+        except BaseException:  # whoever gives up waiting for it leaves no process behind either
             await self.close()
             raise
 
