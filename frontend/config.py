@@ -161,7 +161,8 @@ class FrontendConfig:
         10.0,
         "Time a request waits while no router takes it, within its deadline: one is replaced, or"
         " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
-        " has no pair. 0: at once.",
+        " has no pair. 0: at once. Where a router says that a first pair may come, at least that"
+        " router's pair_wait_seconds.",
     )
     router_silence_seconds: float = setting(
         SILENCE_SECONDS,

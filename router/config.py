@@ -157,6 +157,12 @@ class RouterConfig:
         "How long after a model's last pair has gone requests for it are queued, and not refused at"
         " once. 0: they are refused.",
     )
+    expected_models: tuple[str, ...] = setting(
+        (),
+        "Models that workers are expected of at any time, even if none has come yet or the last"
+        " went long ago: requests for them wait pair_wait_seconds for a pair, and frontends are"
+        " ready meanwhile. For a fleet that is scaled to nothing.",
+    )
     worker_silence_seconds: float = setting(
         10.0,
         "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"

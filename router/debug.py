@@ -52,7 +52,7 @@ def fleet(relay: Relay, workers: Workers) -> Document:
     core = relay.core.snapshot()
     connected = {each.address: each for each in core.workers}
     answer = {
-        "queue_length": core.queue_length,
+        "queue_length": core.queue_length + relay.early,
         "queue_limit": core.queue_limit,
         "open_sequences": core.open_sequences,
         "frontends": core.frontends,

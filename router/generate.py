@@ -97,6 +97,7 @@ class Answers:
         self._waiting: list[router_pb2.GenerateResponse] = []
         self._failure: TandemError | None = None
         self._changed = asyncio.Event()
+        self._news = asyncio.Event()
 
     def add_run(self, sequence: int, worker: int) -> None:
         self._runs[sequence] = worker
@@ -156,10 +157,11 @@ class Answers:
         self._changed.set()
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
-        """Ignored: a single request needs no news of the fleet."""
+        self._news.set()
 
     def set_draining(self) -> None:
         """The call ends with its request."""
+        self._news.set()
 
     def fail(self, error: TandemError) -> None:
         self._failure = self._failure or error
@@ -170,6 +172,11 @@ class Answers:
 
     def gone(self) -> None:
         self._backlog.close()
+
+    async def news(self) -> None:
+        """Until the fleet may have changed, or the router drains."""
+        await self._news.wait()
+        self._news.clear()
 
     async def responses(self) -> AsyncIterator[router_pb2.GenerateResponse]:
         """What came, until every output has ended. Raises the TandemError that ended one."""

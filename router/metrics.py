@@ -46,6 +46,8 @@ class Reading:
     """All that one scrape tells."""
 
     core: Snapshot
+    early: int
+    """Sequences of Generate calls that wait for their model's first pair."""
     relayed_bytes: int
     relayed_frames: int
     listed: Mapping[Phase, int]
@@ -64,6 +66,7 @@ def read(relay: Relay, workers: Workers) -> Reading:
     """What is so now. Call it on the event loop, where nothing changes meanwhile."""
     return Reading(
         core=relay.core.snapshot(),
+        early=relay.early,
         relayed_bytes=relay.relayed_bytes,
         relayed_frames=relay.relayed_frames,
         listed=workers.discovered(),
@@ -98,7 +101,8 @@ class RouterCollector(Collector):
             buckets=core.counts.queue_seconds.buckets(),
             sum_value=core.counts.queue_seconds.total,
         )
-        yield _gauge("queue_length", "Sequences that wait for a pair.", core.queue_length)
+        waiting = core.queue_length + reading.early
+        yield _gauge("queue_length", "Sequences that wait for a pair.", waiting)
         yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
         yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
         yield _gauge("frontends", "Connected frontends.", core.frontends)

@@ -21,13 +21,14 @@ from router.core.values import Edition, Phase, Profile
 from router.inspection import Inspection
 from router.links import BEAT_SECONDS, Sink, WorkerLink
 from router.story_book import StoryBook
+from router.translate import ANY_MODEL
 from router.vouchers import Vouchers
 from tandem import ids
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError
 from tandem.tracing.spans import Tracer
-from tandem.v1 import router_pb2, worker_pb2
+from tandem.v1 import worker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,12 @@ class Relay:
         """Keeps the stories of requests that have ended; None: nobody can ask for them."""
         self._ends_at = logging.INFO if log_requests else logging.DEBUG
         """The level of the line that tells a request's story."""
-        self.fleet = router_pb2.Fleet()
+        self.fleet = translate.fleet((), core.bounds)
         self.fleet_changed = asyncio.Event()
         self.idle = asyncio.Event()
         """Set while the router drains and nothing is open any longer."""
+        self.early = 0
+        """Sequences of Generate calls that wait for their model's first pair."""
         self.relayed_bytes = 0
         self.relayed_frames = 0
         self._clock = clock
@@ -74,6 +77,8 @@ class Relay:
         self._numbered: dict[int, WorkerLink] = {}
         self._new_worker = ids.counter()
         self._last_frontend = 0
+        self.lists_workers = False
+        """Discovery lists some."""
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
             actions.StartLeg: self._start_leg,
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
@@ -105,6 +110,26 @@ class Relay:
         """A request for some model would find a pair now."""
         pairs = any(model.ready_pairs for model in self.fleet.models)
         return pairs and not self.core.draining
+
+    def awaits_pair(self, model: str) -> bool:
+        """Whether a request for a model would be refused for want of a pair that may still come."""
+        if self.core.draining or self._has_paired(model):
+            return False
+        coming = self._coming()
+        return model in self.fleet.expected or model in coming or ANY_MODEL in coming
+
+    def _coming(self) -> list[str]:
+        """Models that have had no pair, and of which workers may be listed."""
+        if not self.lists_workers:
+            return []
+        if not self.fleet.models:
+            return [ANY_MODEL]
+        names = {each.name for each in self.fleet.models}
+        return sorted(each for each in names if not self._has_paired(each))
+
+    def _has_paired(self, model: str) -> bool:
+        """Whether it has had a pair. Then the core says whether requests wait for the next."""
+        return any(each.limits.context_length for each in self.fleet.models if each.name == model)
 
     def handle(self, *batch: events.Event) -> None:
         """What cannot be carried out costs its own sequence, and none of the actions after it."""
@@ -138,7 +163,7 @@ class Relay:
         self._last_frontend = number
         self._frontends[number] = sink
         self.handle(events.FrontendUp(number))
-        self._note_free_slots()
+        self._note_changes()
         sink.set_fleet(self.fleet)
         if self.core.draining:
             sink.set_draining()
@@ -304,17 +329,18 @@ class Relay:
         self._frontends[action.frontend].fail(InvalidRequestError(action.reason))
 
     def _set_fleet(self, action: actions.FleetChanged) -> None:
-        self.fleet = translate.fleet(action.models)
+        self.fleet = translate.fleet(action.models, self.core.bounds)
         self._tell_fleet()
         self.fleet_changed.set()
 
     def _tell_fleet(self) -> None:
-        self._note_free_slots()
+        self._note_changes()
         for sink in self._frontends.values():
             sink.set_fleet(self.fleet)
 
-    def _note_free_slots(self) -> None:
-        """Say how much each edition could take now."""
+    def _note_changes(self) -> None:
+        """Say how much each edition could take now, and what may come."""
+        self.fleet.coming[:] = self._coming()
         free = self.core.free_slots()
         for model in self.fleet.models:
             model.free_slots = free[Edition(model.name, model.tokenizer_sha256)]

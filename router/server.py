@@ -83,6 +83,7 @@ def build_core(config: RouterConfig) -> Core:
             settle_seconds=config.settle_seconds,
             pair_wait_seconds=config.pair_wait_seconds,
             pair_memory_seconds=config.pair_memory_seconds,
+            expected_models=frozenset(config.expected_models),
             stall_seconds=config.stall_seconds,
             stall_failover_seconds=config.stall_failover_seconds,
             eject_after_failures=config.eject_after_failures,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc.aio
+import msgspec
 from google.protobuf.message import DecodeError
 
 from router import generate, ingress
@@ -16,7 +18,7 @@ from router.links import FrontendLink
 from router.permissions import Permissions
 from router.relay import Relay
 from router.workers import Workers
-from tandem.errors import InvalidRequestError, TandemError, TooLargeError
+from tandem.errors import InvalidRequestError, QueueFullError, TandemError, TooLargeError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 
 CODE_METADATA = "tandem-code"
@@ -111,13 +113,39 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 default_timeout_seconds=config.default_timeout_seconds,
                 max_timeout_seconds=config.max_timeout_seconds,
             )
-            self._relay.handle(submit)
+            self._relay.handle(await self._paired(submit, answers))
             async for response in answers.responses():
                 yield response
         except TandemError as error:
             await _abort(context, error)
         finally:
             self._relay.frontend_down(number)
+
+    async def _paired(self, submit: events.Submit, answers: generate.Answers) -> events.Submit:
+        """The request, with the time that is left of it, once it need not wait any longer for its
+        model's first pair. The core knows no model before that, and queues what comes later.
+
+        Raises QueueFullError where too many wait so, or there is no memory for it.
+        """
+        relay, clock = self._relay, asyncio.get_running_loop().time
+        if not relay.awaits_pair(submit.model):
+            return submit
+        if relay.early + submit.n > self._config.max_queue:
+            raise QueueFullError(f"{relay.early} sequences are waiting already; try again later")
+        kept, since = relay.budget.allotment(), clock()
+        kept.admit(len(submit.task))
+        relay.early += submit.n
+        try:
+            with suppress(TimeoutError):
+                wait = min(self._config.pair_wait_seconds, submit.timeout_seconds)
+                async with asyncio.timeout(wait):
+                    while relay.awaits_pair(submit.model):
+                        await answers.news()
+        finally:
+            relay.early -= submit.n
+            kept.close()
+        left = max(0.0, submit.timeout_seconds - (clock() - since))
+        return msgspec.structs.replace(submit, timeout_seconds=left)
 
     async def Describe(
         self,
@@ -130,7 +158,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         return router_pb2.RouterDescription(
             models=self._relay.fleet.models,
             workers=self._workers.statuses(),
-            queued=core.queue_length,
+            queued=core.queue_length + self._relay.early,
             open_sequences=core.open_sequences,
         )
 

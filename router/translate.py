@@ -8,7 +8,7 @@ from math import isfinite
 from google.protobuf.message import DecodeError
 
 from router.core import actions, events
-from router.core.values import Fingerprint, Phase, Profile, ServedModel, Voucher
+from router.core.values import Bounds, Fingerprint, Phase, Profile, ServedModel, Voucher
 from tandem import canary, ids
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, RequestError, WorkerError, from_proto
@@ -22,6 +22,9 @@ MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
 MAX_DESCRIPTION_BYTES = 256 * 1024
 """A worker's description of itself: parts of it go to every frontend."""
+ANY_MODEL = ""
+"""Among those that come: no worker that is listed has said yet what it serves."""
+_MOST_MS = 2**32 - 1
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
@@ -213,8 +216,12 @@ def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
     )
 
 
-def fleet(models: Iterable[ServedModel]) -> router_pb2.Fleet:
-    return router_pb2.Fleet(models=[_served(model) for model in models])
+def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:
+    return router_pb2.Fleet(
+        models=[_served(model) for model in models],
+        expected=sorted(bounds.expected_models),
+        pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), _MOST_MS),
+    )
 
 
 def _served(model: ServedModel) -> router_pb2.ServedModel:

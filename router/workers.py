@@ -93,6 +93,7 @@ class Workers:
         discovered = listing.phases()
         self._discovered = Counter(discovered.values())
         listed = self._listed = self.share.of(discovered, listing.routers)
+        self._relay.lists_workers = bool(discovered)
         for address, connection in self._connections.items():
             connection.set_listed(listed.get(address) is connection.listed.phase)
         for address, phase in listed.items():

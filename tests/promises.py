@@ -769,6 +769,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-223",
+        "Given a model without a pair so far that expected_models names, or of which discovery may "
+        "list workers, when a request comes, then it waits for the first pair, up to "
+        "pair_wait_seconds and within bounds; frontends of an expected model are ready meanwhile.",
+        ours=True,
+    ),
+    Promise(
         "S5-208",
         "Given workers that fail far more often than others of their group, then they get nothing "
         "new for a time that grows with repetition, and prove themselves one request at a time; "

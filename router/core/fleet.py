@@ -136,15 +136,16 @@ class Fleet:
         """
         return worker.side is not None and worker.side.place(worker)
 
-    def forget(self, now: float, memory_seconds: float) -> None:
-        """Let requests wait no more for an edition that had its last pair so long ago, or whose
-        model has pairs of another by now.
+    def forget(self, now: float, memory_seconds: float, expected: Collection[str]) -> None:
+        """Let requests wait no more for an edition that had its last pair so long ago, unless its
+        model is expected, or whose model has pairs of another by now.
         """
         paired = {each.model for each, mine in self.editions.items() if mine.served.ready_pairs}
         for edition, mine in self.editions.items():
             since = mine.pairless_since
             if mine.served.waits and since is not None:
-                waits = now - since < memory_seconds and edition.model not in paired
+                remembered = now - since < memory_seconds or edition.model in expected
+                waits = remembered and edition.model not in paired
                 mine.served = replace(mine.served, waits=waits)
 
     def free_pairs(self, edition: Edition, needs: Needs = NOTHING) -> int:

@@ -116,6 +116,11 @@ class Core:
         return self.state.budget
 
     @property
+    def bounds(self) -> Bounds:
+        """The limits that it was made with."""
+        return self.state.bounds
+
+    @property
     def draining(self) -> bool:
         """Whether it admits nothing new any more."""
         return self.state.draining
@@ -307,8 +312,8 @@ class Core:
 
     def _tell_served(self) -> None:
         """Requests of an edition that is forgotten are refused from now on."""
-        fleet = self.state.fleet
-        fleet.forget(self._lifecycle.now, self.state.bounds.pair_memory_seconds)
+        fleet, bounds = self.state.fleet, self.state.bounds
+        fleet.forget(self._lifecycle.now, bounds.pair_memory_seconds, bounds.expected_models)
         served = fleet.served()
         if served != self._served:
             self._served = served

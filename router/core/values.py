@@ -165,6 +165,8 @@ class Bounds:
     """How long a queued sequence waits while there is no pair of its edition."""
     pair_memory_seconds: float = 600.0
     """How long after an edition's last pair requests for it are still queued."""
+    expected_models: frozenset[str] = frozenset()
+    """Requests for editions of these that have had a pair are queued at any time."""
     stall_seconds: float = 10.0
     """A worker whose engine has work and has made no step for so long gets nothing new."""
     stall_failover_seconds: float = 30.0

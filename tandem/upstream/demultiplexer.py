@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -93,7 +93,8 @@ class Demultiplexer:
     def ready(self) -> bool:
         """Whether a request would find a pair for the served model now, or wait for one."""
         used = bool(self._dispatcher.in_use)
-        return used and self._served is not None and takes(self._served)
+        served = used and self._served is not None and takes(self._served)
+        return served or self._dispatcher.expects_pair
 
     async def served_model(
         self, client: Client, timeout_seconds: float | None
@@ -270,7 +271,7 @@ class Demultiplexer:
         if stream.draining:
             return
         was_foreign = stream.view.foreign
-        stream.view = view = self._view(fleet.models)
+        stream.view = view = self._view(fleet)
         if view.foreign and not was_foreign:
             log.error("the workers of the served model have another tokenizer: it is not served")
         served = union(view.models)
@@ -283,9 +284,14 @@ class Demultiplexer:
         if streams := self._dispatcher.in_use:
             self._served = union([model for stream in streams for model in stream.view.models])
 
-    def _view(self, models: Iterable[router_pb2.ServedModel]) -> RouterView:
-        """What requests are for, of all that a router serves."""
-        named = [model for model in models if self._model in ("", model.name)]
-        expected = self._tokenizer_sha256
-        mine = [model for model in named if expected in ("", model.tokenizer_sha256)]
-        return RouterView(mine, foreign=not mine and any(map(takes, named)))
+    def _view(self, fleet: router_pb2.Fleet) -> RouterView:
+        """What requests are for, of all that a router serves or is to serve."""
+        named = [model for model in fleet.models if self._model in ("", model.name)]
+        tokenizer = self._tokenizer_sha256
+        mine = [model for model in named if tokenizer in ("", model.tokenizer_sha256)]
+        foreign = not mine and any(map(takes, named))
+        expects = any(self._model in ("", name) for name in fleet.expected)
+        comes = any(self._model in ("", name) or not name for name in fleet.coming)
+        if foreign or not (expects or comes):
+            return RouterView(mine, foreign=foreign)
+        return RouterView(mine, expects=expects, pair_wait_seconds=fleet.pair_wait_ms / 1000)

@@ -79,6 +79,23 @@ class Dispatcher:
         """By which new requests go now."""
         return [each for each in self._used if not each.draining]
 
+    @property
+    def expects_pair(self) -> bool:
+        """Whether some router is set to expect workers of the model."""
+        return any(each.view.expects for each in self._open_streams)
+
+    @property
+    def _open_streams(self) -> list[RouterStream]:
+        return [each for each in self._streams if not each.draining]
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a request may wait for a router that takes it: longer where one is there,
+        and lets requests wait for its first pair.
+        """
+        waits = [each.view.pair_wait_seconds for each in self._open_streams]
+        return max(self._wait_seconds, *waits, 0.0)
+
     # --- requests ---
 
     async def first_pair(self, client: Client, within_seconds: float) -> None:
@@ -93,12 +110,16 @@ class Dispatcher:
             raise QueueFullError("Too many open requests; try again later")
         gone = asyncio.get_running_loop().create_future()
         client.watch(on_lost=gone.cancel, on_stall=gone.cancel)
-        seconds = min(self._wait_seconds, within_seconds)
+        since = self._clock()
         self._early += 1
         try:
-            await asyncio.wait(
-                (self._first_pair, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            while not (self._first_pair.done() or gone.done()):
+                left = min(self._patience, within_seconds) - (self._clock() - since)
+                if left <= 0:
+                    break
+                await asyncio.wait(
+                    (self._first_pair, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             self._early -= 1
         if gone.cancelled():
@@ -113,7 +134,7 @@ class Dispatcher:
         """
         streams = self.in_use
         if not streams:
-            state.waits_until = self._clock() + self._wait_seconds
+            state.waits_until = self._clock() + self._patience
             self._wait(state, firsts)
         else:
             stream = self._choice.of(streams, state.submission, len(firsts) * state.n)

@@ -44,12 +44,20 @@ class EditionView:
 
 class RouterView:
     def __init__(
-        self, models: Iterable[router_pb2.ServedModel] = (), *, foreign: bool = False
+        self,
+        models: Iterable[router_pb2.ServedModel] = (),
+        *,
+        foreign: bool = False,
+        expects: bool = False,
+        pair_wait_seconds: float = 0.0,
     ) -> None:
         """`models`: those that requests may be for, as the router said them last. `foreign`: it
-        serves the model with other tokenizers alone.
+        serves the model with other tokenizers alone. `expects`: it is set to expect workers of the
+        model. `pair_wait_seconds`: so long requests may wait for its first pair there.
         """
         self.foreign = foreign
+        self.expects = expects
+        self.pair_wait_seconds = pair_wait_seconds
         self.models = list(models)
         self._editions = {each.tokenizer_sha256: EditionView(each) for each in self.models}
 

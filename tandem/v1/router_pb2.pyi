@@ -268,18 +268,34 @@ class Fleet(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    COMING_FIELD_NUMBER: _builtins.int
+    PAIR_WAIT_MS_FIELD_NUMBER: _builtins.int
+    pair_wait_ms: _builtins.int
+    """so long a request for any of these may wait for its first pair"""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedModel]:
         """one for each tokenizer that workers of a model have"""
+
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """models that the router is set to expect workers of, whether or not any are there"""
+
+    @_builtins.property
+    def coming(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """models without a pair yet of which workers are listed; an empty name: any, as none of them has said its own"""
 
     def __init__(
         self,
         *,
         models: _abc.Iterable[Global___ServedModel] | None = ...,
+        expected: _abc.Iterable[_builtins.str] | None = ...,
+        coming: _abc.Iterable[_builtins.str] | None = ...,
+        pair_wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coming", b"coming", "expected", b"expected", "models", b"models", "pair_wait_ms", b"pair_wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

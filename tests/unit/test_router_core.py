@@ -188,6 +188,18 @@ def test_requests_wait_no_more_for_a_model_that_had_its_last_pair_long_ago() -> 
     assert bench.ends() == [(2, "no_pair")]
 
 
+@pytest.mark.promise("S5-223")
+def test_requests_wait_at_any_time_for_a_model_that_is_expected() -> None:
+    bench = Bench(pair_memory_seconds=60.0, expected_models=frozenset({"tiny"}))
+    bench.feed(events.WorkerDown("decode-0", "gone"))
+    bench.feed(events.Tick(), after=100_000.0)
+    assert bench.core.state.fleet.served()[0].waits
+    bench.submit()
+    assert bench.ends() == []
+    bench.worker(Phase.DECODE)
+    assert len(bench.of(actions.StartLeg)) == 2
+
+
 @pytest.mark.promise("S5-220")
 def test_requests_do_not_wait_for_a_model_that_never_had_a_pair() -> None:
     bench = Bench(decode=0)

@@ -477,7 +477,7 @@ async def test_a_frontend_that_is_told_nothing_hears_that_the_router_lives() -> 
 
 async def test_a_mismatched_worker_is_shown_with_the_field_that_differs() -> None:
     worker = FakeWorker(common_pb2.PHASE_PREFILL, page_size=1)
-    async with stack(prefill=worker) as s:
+    async with stack(prefill=worker, pair_wait_seconds=0.2) as s:
         async with asyncio.timeout(SECONDS):
             while True:
                 shown = await s.stub.Describe(router_pb2.DescribeRouterRequest())

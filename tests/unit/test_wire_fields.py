@@ -358,7 +358,10 @@ FLEET = router_pb2.Fleet(
             any_logits_processors=["q"],
             free_slots=-3,
         )
-    ]
+    ],
+    expected=["m"],
+    coming=["m"],
+    pair_wait_ms=10,
 )
 MESSAGE = router_pb2.RouterMessage(
     payload=b"",

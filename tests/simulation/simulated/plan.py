@@ -130,6 +130,7 @@ def draw(seed: int) -> Plan:
         settle_seconds=source.choice((0.5, 2.0)) if faulty else 10.0,
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
         pair_memory_seconds=source.choice((0.0, 3.0, 600.0)) if faulty else 600.0,
+        expected_models=frozenset(random.Random(f"expected of {seed}").choice(((), (), ("m0",)))),
         canary_seconds=random.Random(f"canaries of {seed}").choice((0.0, 1.0, 5.0, 5.0, 60.0)),
         **_ejections(random.Random(f"ejections of {seed}")),
     )

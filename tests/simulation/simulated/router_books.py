@@ -190,6 +190,7 @@ class Books:
     def __init__(self, bounds: Bounds) -> None:
         self.workers: dict[str, WorkerBook] = {}
         self.health = HealthBooks(bounds, self.workers)
+        self.expected = bounds.expected_models
         self.makes: set[Make] = set()
         """Seen since the start."""
         self.pairless: dict[Make, float] = {}
@@ -350,5 +351,6 @@ class Books:
         """Nobody waits for what had no pair for so long, nor for what others have taken over."""
         for make, since in self.pairless.items():
             others = any(self.pairs(each) for each in self.makes if each[0] == make[0])
-            if others or now - since >= memory:
+            expected = make[0] in self.expected
+            if others or (now - since >= memory and not expected):
                 self.offers.pop(make, None)

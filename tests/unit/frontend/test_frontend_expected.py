@@ -1,0 +1,138 @@
+"""A frontend whose routers have had no pair of its model: what waits for the first, for how long,
+and whether clients are sent to it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import fake_router
+import httpx
+import pytest
+from fake_router import FakeRouter
+from harness import CHAT, MODEL, PATIENCE, error_of, say_hello
+from test_frontend_handover import fleet_of
+
+from frontend import lifecycle
+from frontend.config import FrontendConfig
+from tandem.v1 import router_pb2
+
+pytestmark = pytest.mark.promise("S5-223")
+
+
+def nothing_yet(
+    *, expected: tuple[str, ...] = (), coming: tuple[str, ...] = (), wait_ms: int = 20_000
+) -> router_pb2.Fleet:
+    """A router that has had no pair."""
+    return router_pb2.Fleet(expected=expected, coming=coming, pair_wait_ms=wait_ms)
+
+
+class Fresh:
+    """A frontend that would wait a tenth of a second by itself, and its router."""
+
+    def __init__(self, router: FakeRouter, http: httpx.AsyncClient, admin: str) -> None:
+        self.router = router
+        self.http = http
+        self._admin = admin
+
+    async def chat(self, **fields: object) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json={**CHAT, **fields})
+
+    async def readiness(self) -> int:
+        return (await self.http.get(f"{self._admin}/ready")).status_code
+
+    async def becomes_ready(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.readiness() != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def fresh(model_path: Path, fleet: router_pb2.Fleet) -> AsyncIterator[Fresh]:
+    ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    async with fake_router.running(say_hello, fleet) as router:
+        config = FrontendConfig(
+            listen="127.0.0.1:0",
+            metrics_listen="127.0.0.1:0",
+            router=(router.address,),
+            model_path=str(model_path),
+            router_wait_seconds=0.1,
+            drain_seconds=0.2,
+            allowed_hosts=("*",),
+        )
+        served = asyncio.create_task(
+            lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))
+        )
+        port, admin = await asyncio.wait_for(ports, PATIENCE)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
+            await router.until(lambda router: bool(router.streams))
+            yield Fresh(router, http, f"http://127.0.0.1:{admin}")
+        stop.set()
+        await asyncio.wait_for(served, PATIENCE)
+
+
+async def test_a_request_waits_for_the_first_pair_of_an_expected_model(model_path: Path) -> None:
+    async with fresh(model_path, nothing_yet(expected=("other", MODEL))) as here:
+        await here.becomes_ready()
+        asked = asyncio.create_task(here.chat())
+        await asyncio.sleep(0.5)
+        assert not asked.done()
+        here.router.change_fleet(fleet_of(model_path))
+        assert (await asked).status_code == 200
+        assert len(here.router.replies) == 1
+
+
+@pytest.mark.parametrize("coming", [MODEL, ""])
+async def test_workers_that_are_listed_are_waited_for_but_attract_no_clients(
+    model_path: Path, coming: str
+) -> None:
+    async with fresh(model_path, nothing_yet(coming=(coming,))) as here:
+        asked = asyncio.create_task(here.chat())
+        await asyncio.sleep(0.5)
+        assert not asked.done()
+        assert await here.readiness() == 503
+        here.router.change_fleet(fleet_of(model_path))
+        assert (await asked).status_code == 200
+
+
+async def test_what_is_expected_of_others_is_not_waited_for(model_path: Path) -> None:
+    async with fresh(model_path, nothing_yet(expected=("other",), coming=("other",))) as here:
+        response = await here.chat()
+        assert error_of(response) == (503, "no_pair", None)
+        assert await here.readiness() == 503
+
+
+async def test_a_model_that_has_another_tokenizer_is_not_waited_for(model_path: Path) -> None:
+    fleet = fleet_of(model_path, tokenizer_sha256="another")
+    fleet.MergeFrom(nothing_yet(expected=(MODEL,)))
+    async with fresh(model_path, fleet) as here:
+        assert error_of(await here.chat()) == (503, "no_pair", None)
+        assert await here.readiness() == 503
+
+
+async def test_the_wait_is_the_router_s_or_the_request_s_own(model_path: Path) -> None:
+    async with fresh(model_path, nothing_yet(expected=(MODEL,), wait_ms=400)) as here:
+        assert error_of(await here.chat()) == (503, "no_pair", None)
+    async with fresh(model_path, nothing_yet(expected=(MODEL,))) as here:
+        assert error_of(await here.chat(timeout=0.3)) == (503, "no_pair", None)
+
+
+async def test_a_router_that_is_replaced_by_one_without_a_pair_is_waited_for_as_long(
+    model_path: Path,
+) -> None:
+    async with fresh(model_path, fleet_of(model_path)) as here:
+        await here.becomes_ready()
+        here.router.fleet = nothing_yet(expected=(MODEL,))
+        here.router.drop()
+        await here.router.until(lambda router: not router.streams)
+        await here.router.until(lambda router: bool(router.streams))
+        await here.becomes_ready()
+        asked = asyncio.create_task(here.chat())
+        await asyncio.sleep(0.5)
+        assert not asked.done()
+        here.router.change_fleet(fleet_of(model_path))
+        assert (await asked).status_code == 200
