@@ -45,6 +45,7 @@ _POSITIVE = (
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
+_NOT_NEGATIVE = ("drain_seconds", "router_wait_seconds", "sse_keep_alive_seconds", "key_series")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,11 @@ class FrontendConfig:
     )
     keep_alive_seconds: int = setting(
         75, "Time an idle connection is kept open; longer than that of a load balancer before it."
+    )
+    sse_keep_alive_seconds: float = setting(
+        15.0,
+        "A stream that is silent for so long is sent a comment, which clients pass over, so that no"
+        " proxy before it takes it for dead: well below the proxies' timeouts. 0: never.",
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
     max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")
@@ -225,7 +231,7 @@ class FrontendConfig:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.max_n > MAX_OUTPUTS:
             raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
-        for name in ("drain_seconds", "router_wait_seconds", "key_series"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.max_held_bytes // 2 < self.max_body_bytes:

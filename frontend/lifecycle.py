@@ -164,7 +164,13 @@ def _build(
     reader = Reader(Preprocessor(config, tokenizer, template), tokenizer)
     reading = Reading(reader, readers, demultiplexer)
     endpoints = Endpoints(config.model_name, tokenizer, reading, demultiplexer, draining)
-    generation = Generation(reading, demultiplexer, tokenizer, metrics)
+    generation = Generation(
+        reading,
+        demultiplexer,
+        tokenizer,
+        metrics,
+        keep_alive_seconds=config.sse_keep_alive_seconds,
+    )
     loop = asyncio.get_running_loop()
     metrics.watch(
         open_requests=lambda: demultiplexer.open_requests,

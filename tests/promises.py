@@ -997,6 +997,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-320",
+        "Given a stream that shows nothing for sse_keep_alive_seconds, then a comment is sent each "
+        "time, no proxy cuts it, and events, usage and metrics are those of one without.",
+        ours=True,
+    ),
+    Promise(
+        "S6-321",
+        "Given a request that no router has admitted, then nothing of its answer is sent, and a "
+        "refusal keeps its status; what fails behind a comment is the stream's last event.",
+        ours=True,
+    ),
+    Promise(
+        "S6-322",
+        "Given a client that does not read, goes away, or speaks HTTP/1.0, then it is served and "
+        "given up as without comments, and gets none while its socket is full.",
+        ours=True,
+    ),
+    Promise(
         "S6-139",
         "Given requests sent ahead on a connection, then they are read one at a time, within "
         "bounds, and answered in order.",

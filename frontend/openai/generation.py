@@ -13,6 +13,7 @@ from frontend.metrics import Metrics
 from frontend.openai import slices
 from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
 from frontend.openai.dialects import Dialect
+from frontend.openai.keep_alive import COMMENT, KeepAlive
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import BodyWriter, EventWriter
@@ -36,11 +37,15 @@ class Generation:
         demultiplexer: Demultiplexer,
         tokenizer: Tokenizer,
         metrics: Metrics,
+        *,
+        keep_alive_seconds: float,
     ) -> None:
+        """`keep_alive_seconds`: how long a stream may be silent; 0: as long as it will."""
         self._reading = reading
         self._demultiplexer = demultiplexer
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
         """Answer the client. A failure after the first byte is told to it here and returned.
@@ -63,13 +68,10 @@ class Generation:
             try:
                 if submission.streaming:
                     events = EventWriter(dialect, self._tokenizer, submission)
-                    await _stream(call, state, events, arrived)
+                    await _stream(call, state, events, arrived, self._keep_alive_seconds)
                 else:
                     body = BodyWriter(dialect, self._tokenizer, submission)
                     await _collect(call, state, body, arrived)
-            except RequestError as error:
-                error.param = submission.client_param(error.param)
-                raise
             finally:
                 self._measure(call, state, arrived)
             return state.error
@@ -101,11 +103,25 @@ def _keep_prompts(call: Call, submission: Submission) -> None:
         call.allotment.give_back(-kept)
 
 
-async def _stream(call: Call, state: RequestState, events: EventWriter, arrived: float) -> None:
+async def _over(state: RequestState) -> None:
+    """Until the router has nothing more for the request; its error names what the client knows."""
+    await state.over()
+    if isinstance(state.error, RequestError):
+        state.error.param = state.submission.client_param(state.error.param)
+
+
+async def _stream(
+    call: Call,
+    state: RequestState,
+    events: EventWriter,
+    arrived: float,
+    keep_alive_seconds: float,
+) -> None:
     """Rows go from the router's message straight to the socket; this task sleeps until the end."""
     live = _Live(call, state, events)
     state.pump = call.connection.on_writable = live.pump
-    await state.over()
+    with KeepAlive(keep_alive_seconds, silent_since=live.silent_since, send=live.keep_alive):
+        await _over(state)
     state.pump = None  # they hold each other: else both are left to the garbage collector
     if state.error is not None and not call.started:
         raise state.error
@@ -127,11 +143,14 @@ async def _stream(call: Call, state: RequestState, events: EventWriter, arrived:
 class _Live:
     """Writes a stream's events as they come; much of them in slices."""
 
-    __slots__ = ("_call", "_events", "_opening", "_state", "unfinished")
+    __slots__ = ("_call", "_events", "_now", "_opening", "_sent_at", "_state", "unfinished")
 
     def __init__(self, call: Call, state: RequestState, events: EventWriter) -> None:
         self._call, self._state, self._events = call, state, events
         self._opening: Iterator[bytes] | None = events.opening()
+        self._now = asyncio.get_running_loop().time
+        self._sent_at = 0.0
+        """By the loop's clock: the last event or comment."""
         self.unfinished = False
         """More had come than was taken last."""
 
@@ -139,18 +158,24 @@ class _Live:
         """Send what there is: at most a slice, the next follows in a later turn of the loop. False:
         the client's socket is full, and nothing was taken.
         """
-        call = self._call
-        connection = call.connection
-        if not connection.writable:
+        if not self._call.connection.writable:
             return False
         if body := self.take():
-            if call.started:
-                connection.write_chunk(body)
-            else:
-                call.begin_stream(body)
+            self._send(body)
         if self.unfinished:
             asyncio.get_running_loop().call_soon(self._go_on)
         return True
+
+    def silent_since(self) -> float:
+        """When something was sent last. Before: when a router was given the request. It refuses at
+        once what it refuses, with the failure's own status; what it keeps is admitted.
+        """
+        return self._sent_at if self._call.started else self._state.with_router_since
+
+    def keep_alive(self) -> None:
+        """Send a comment; not behind what the client has yet to read, nor behind the end."""
+        if self._call.connection.writable and not self._state.is_over:
+            self._send(COMMENT)
 
     def take(self) -> bytes:
         """The events of what has come; a choice's rows before its end."""
@@ -168,6 +193,14 @@ class _Live:
             return b"".join(map(events.row, rows[:count]))
         return b"".join((*map(events.row, rows), *map(events.ending, ended)))
 
+    def _send(self, body: bytes) -> None:
+        call = self._call
+        self._sent_at = self._now()
+        if call.started:
+            call.connection.write_chunk(body)
+        else:
+            call.begin_stream(body)
+
     def _open(self, opening: Iterator[bytes]) -> bytes:
         """The events before all others, and the first others where those are few."""
         first = slices.joined(opening)
@@ -184,7 +217,7 @@ class _Live:
 
 
 async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: float) -> None:
-    await state.over()
+    await _over(state)
     if state.error is not None:
         raise state.error
     rows, ended = state.take()

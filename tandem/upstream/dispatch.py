@@ -140,6 +140,7 @@ class Dispatcher:
             stream = self._choice.of(streams, state.submission, len(firsts) * state.n)
             seconds = max(0.0, state.deadline - self._clock())
             stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
+            state.submitted_at = self._clock()
 
     def submit_again(self, state: RequestState, firsts: Sequence[int]) -> None:
         """Prompts that no router has taken."""

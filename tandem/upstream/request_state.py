@@ -12,7 +12,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
 from tandem.byte_budget import ByteBudget
@@ -118,6 +118,8 @@ class RequestState:
         """Among those that wait, or have waited: the lowest is sent first. 0: it has not."""
         self.waits_until = 0.0
         """By the demultiplexer's clock; of its last wait for a router that takes requests."""
+        self.submitted_at = 0.0
+        """By the same clock: when some of it was given to a router last."""
         self._refusals: dict[int, int] = {}
         """Sequences that the router refused last, by prompt."""
         self.open_choices = submission.choices
@@ -153,6 +155,18 @@ class RequestState:
     @property
     def sequences(self) -> range:
         return range(self.base, self.base + len(self._tokens))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has had its last end, or a failure."""
+        return self.error is not None or not self.open_choices
+
+    @property
+    def with_router_since(self) -> float:
+        """When the last of its prompts was given to a router, in seconds of the demultiplexer's
+        clock; infinite while one waits for a router.
+        """
+        return inf if self.waiting else self.submitted_at
 
     @property
     def backlog(self) -> int:
@@ -339,7 +353,7 @@ class RequestState:
 
     def fail(self, error: TandemError) -> None:
         """End the whole request; what it still runs is cancelled. The first failure counts."""
-        if self.error is None and self.open_choices:
+        if not self.is_over:
             self.error = error
             self._release(self)
             self._wake()
@@ -348,7 +362,7 @@ class RequestState:
 
     async def over(self) -> None:
         """Until the last end, or a failure."""
-        if self.error is None and self.open_choices:
+        if not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 

@@ -80,7 +80,8 @@ class ReadersHere:
 class FrontendBench:
     """The app, and the two ends that a test plays: clients and the router."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
+        """`settings`: of the frontend, beside the bench's own."""
         self._loop = loop
         self.config = FrontendConfig(
             model_path=str(MODEL_PATH),
@@ -88,6 +89,7 @@ class FrontendBench:
             allow_external_scores=True,
             client_logits_processors=("forced_sequence",),
             allowed_hosts=("*",),
+            **settings,
         )
         slo = Slo(self.config.slo_ttft_seconds, self.config.slo_itl_seconds)
         metrics = Metrics(model=MODEL, slo=slo)
@@ -129,9 +131,9 @@ class FrontendBench:
         self.demultiplexer.opened(self.stream)
         self.demultiplexer.receive(self.stream, router_pb2.RouterMessage(fleet=fleet()))
 
-    def connect(self) -> Wire:
+    def connect(self, wire: Wire | None = None) -> Wire:
         """A client."""
-        wire = Wire()
+        wire = wire or Wire()
         wire.protocol = self._server.config.http_protocol_class(
             config=self._server.config,
             server_state=self._server.server_state,

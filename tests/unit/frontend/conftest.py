@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -17,15 +18,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fake_router
 from harness import Harness, Start, serving
+from simulated.loop import VirtualLoop
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """TLS is the event loop's own work, so it is tested on the one that frontends run."""
+    """TLS is the event loop's own work, so it is tested on the one that frontends run. Long silence
+    is tested in virtual time.
+    """
     if item.path.name == "test_frontend_https.py":
         return {"uvloop": uvloop.new_event_loop}
+    if item.path.name == "test_frontend_keep_alive.py":
+        return {"virtual": lambda: VirtualLoop(lambda: None)}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """nginx and haproxy: those of the machine, or of Debian's packages."""
+    script = ROOT / "scripts" / "set_up_proxies.sh"
+    done = subprocess.run([script], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
 
 
 @pytest.fixture

@@ -171,8 +171,8 @@ def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
 
 
 def events(body: str) -> list[dict[str, Any]]:
-    """The JSON events of a stream that ended with [DONE]."""
-    lines = [line for line in body.split("\n\n") if line]
+    """The JSON events of a stream that ended with [DONE], without its comments."""
+    lines = [line for line in body.split("\n\n") if line and not line.startswith(":")]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 

@@ -29,6 +29,7 @@ http {{
             proxy_set_header Upgrade $http_upgrade;
             proxy_set_header Connection $connection_upgrade;
             proxy_request_buffering {buffering};
+            proxy_read_timeout {read_timeout}s;
         }}
     }}
 }}
@@ -40,7 +41,7 @@ defaults
     mode http
     timeout connect 10s
     timeout client 10s
-    timeout server 10s
+    timeout server {read_timeout}s
     option http-keep-alive
     {leniency}
 frontend clients
@@ -61,15 +62,25 @@ PROXIES = (*REAL, LENIENT)
 
 
 @asynccontextmanager
-async def proxying(name: str, programs: Path, port: int, folder: Path) -> AsyncIterator[Path]:
-    """The socket of a proxy before the frontend at `port`."""
+async def proxying(
+    name: str, programs: Path, port: int, folder: Path, *, read_timeout: int = 10
+) -> AsyncIterator[Path]:
+    """The socket of a proxy before the frontend at `port`, which may be silent for so long."""
     if name == LENIENT:
         async with lenient_proxying(port, folder) as address:
             yield address
         return
     program, template, options = REAL[name]
+    settings = template.format(folder=folder, port=port, read_timeout=read_timeout, **options)
+    async with running(program, settings, programs, folder) as address:
+        yield address
+
+
+@asynccontextmanager
+async def running(program: str, text: str, programs: Path, folder: Path) -> AsyncIterator[Path]:
+    """A proxy with the settings `text`, which have it listen on `folder`'s socket."""
     settings = folder / "settings"
-    settings.write_text(template.format(folder=folder, port=port, **options))
+    settings.write_text(text)
     arguments = ("-p", folder, "-c", settings) if program == "nginx" else ("-db", "-f", settings)
     errors = (folder / "stderr").open("wb")
     process = await asyncio.create_subprocess_exec(

@@ -61,6 +61,22 @@ async def test_the_openai_client_gets_and_streams_completions(start: Start) -> N
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello!"
 
 
+@pytest.mark.promise("S6-320")
+async def test_the_openai_client_passes_comments_over(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        for text in ("Hel", "lo!"):
+            await asyncio.sleep(0.1)
+            reply.text(text)
+        reply.finish(completion_tokens=2)
+
+    frontend = await start(script, sse_keep_alive_seconds=0.01)
+    chat = await frontend.openai.chat.completions.create(**CHAT, stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in chat]) == "Hello!"
+    plain = await frontend.openai.completions.create(**COMPLETION, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in plain]) == "Hello!"
+    assert (await frontend.complete(stream=True)).text.count(": keep-alive\n\n") > 1
+
+
 async def test_the_openai_client_lists_the_model(start: Start) -> None:
     frontend = await start(say_hello)
     assert [model.id async for model in await frontend.openai.models.list()] == [MODEL]

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import re
 import socket
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -37,7 +36,6 @@ FAR = b"\r\n" * 70_000 + SMUGGLED
 """More than a server reads at once, and no more than a proxy can send it before the answer. What is
 taken for a new request may begin with blank lines.
 """
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def victims(name: bytes) -> bytes:
@@ -132,15 +130,6 @@ async def test_what_one_client_sent_draws_one_answer_and_never_anothers(
         writer.write(victims(b"victim"))
         assert b"`victim`" in await one_answer(reader)
     writer.close()
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    """nginx and haproxy: those of the machine, or of Debian's packages."""
-    script = ROOT / "scripts" / "set_up_proxies.sh"
-    done = subprocess.run([script], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
 
 
 def begin(address: Path, attack: bytes) -> socket.socket:

@@ -102,6 +102,24 @@ async def test_the_openai_client_raises_what_the_stream_tells(start: Start) -> N
     assert caught.value.code == "worker_lost"
 
 
+@pytest.mark.promise("S6-321")
+async def test_the_openai_client_raises_what_comes_behind_a_comment(start: Start) -> None:
+    from openai import APIError
+
+    async def script(reply: Reply) -> None:
+        await go_on.wait()
+        reply.end(error=errors.WorkerLostError("gone").to_proto())
+
+    go_on = asyncio.Event()
+    frontend = await start(script, sse_keep_alive_seconds=0.01)
+    stream = await frontend.openai.chat.completions.create(**CHAT, stream=True)
+    go_on.set()
+    with pytest.raises(APIError) as caught:
+        async for _ in stream:
+            pass
+    assert caught.value.code == "worker_lost"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_one_failing_choice_fails_the_request_and_cancels_the_others(
     start: Start, stream: bool

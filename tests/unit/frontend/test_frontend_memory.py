@@ -15,11 +15,21 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_bytes, say_hello
+from harness import (
+    COMPLETION,
+    PATIENCE,
+    Harness,
+    Start,
+    error_of,
+    request_bytes,
+    say_hello,
+    say_nothing,
+)
 from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
 from frontend.http import connection
+from frontend.openai import generation
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError, SlowClientError
@@ -83,6 +93,29 @@ async def test_a_client_that_never_reads_is_given_up_at_the_bound_of_the_manual(
     await frontend.router.until(lambda router: len(router.cancels) == 1)
     beside = connection._BUFFER_BYTES + connection.KERNEL_BYTES + 2 * RECEIVE_BYTES
     assert backlog < rows * ROW_BYTES < backlog + beside + 10 * ROW_BYTES
+
+
+@pytest.mark.promise("S6-322")
+async def test_comments_that_nobody_reads_end_where_the_socket_is_full(
+    start: Start, unread: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment = b": " + b"x" * 10_000 + b"\n\n"  # as many small ones, in less time
+    written: list[bytes] = []
+    original = connection.Connection.write_chunk
+
+    def write_chunk(client: connection.Connection, body: bytes) -> None:
+        written.append(body)
+        original(client, body)
+
+    monkeypatch.setattr(generation, "COMMENT", comment)
+    monkeypatch.setattr(connection.Connection, "write_chunk", write_chunk)
+    frontend = await start(say_nothing, sse_keep_alive_seconds=0.01, client_stall_seconds=1.0)
+    await never_read(frontend, unread, stream=True)
+    await frontend.until_metric("tandem_frontend_slow_clients_total", 1)
+    await frontend.router.until(lambda router: len(router.cancels) == 1)
+    most = connection._BUFFER_BYTES + connection.KERNEL_BYTES + 2 * RECEIVE_BYTES
+    assert set(written) == {comment}
+    assert len(written) * len(comment) < most + 2 * len(comment)
 
 
 @pytest.mark.promise("S6-188")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import Start, say_hello
+from harness import CHAT, Start, say_hello
 from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
@@ -78,6 +80,32 @@ async def test_a_request_whose_whole_output_was_withheld_met_the_time_between_to
     frontend = await start(_withhold_all, slo_itl_seconds=NEVER)
     await frontend.chat()
     assert await frontend.metric(COUNTS, itl="met") == 1
+
+
+@pytest.mark.promise("S6-320")
+async def test_a_comment_is_no_output(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        await go_on.wait()
+        reply.text("Hello")
+        reply.finish(completion_tokens=1)
+
+    go_on, clock = asyncio.Event(), asyncio.get_running_loop().time
+    frontend = await start(script, sse_keep_alive_seconds=0.05, slo_ttft_seconds=0.07)
+    asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+    async with frontend.http.stream("POST", "/v1/chat/completions", json=asked) as response:
+        lines = (line async for line in response.aiter_lines() if line)
+        assert await anext(lines) == ": keep-alive"
+        begun = clock()
+        for _ in range(3):
+            assert await anext(lines) == ": keep-alive"
+        silent = clock() - begun
+        go_on.set()
+        rest = [line async for line in lines if line.startswith("data: {")]
+    assert json.loads(rest[-1].removeprefix("data: "))["usage"]["completion_tokens"] == 1
+    assert await frontend.metric("tandem_frontend_completion_tokens_total") == 1
+    assert await frontend.metric("tandem_frontend_ttft_seconds_sum") >= 0.05 + silent
+    assert await frontend.metric("tandem_frontend_itl_seconds_count") == 0
+    assert await frontend.metric(COUNTS, ttft="missed", itl="met") == 1
 
 
 async def test_the_slo_is_exported(start: Start) -> None:
