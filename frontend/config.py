@@ -45,6 +45,7 @@ _POSITIVE = (
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
+_LEAST_KEEP_ALIVE_SECONDS = 0.1
 _NOT_NEGATIVE = ("drain_seconds", "router_wait_seconds", "sse_keep_alive_seconds", "key_series")
 
 
@@ -134,7 +135,8 @@ class FrontendConfig:
     sse_keep_alive_seconds: float = setting(
         15.0,
         "A stream that is silent for so long is sent a comment, which clients pass over, so that no"
-        " proxy before it takes it for dead: well below the proxies' timeouts. 0: never.",
+        " proxy before it takes it for dead: well below the proxies' timeouts. 0: never; else at"
+        " least 0.1.",
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
     max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")
@@ -234,6 +236,10 @@ class FrontendConfig:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if 0 < self.sse_keep_alive_seconds < _LEAST_KEEP_ALIVE_SECONDS:
+            raise ConfigError(
+                f"sse_keep_alive_seconds must be 0 or at least {_LEAST_KEEP_ALIVE_SECONDS}"
+            )
         if self.max_held_bytes // 2 < self.max_body_bytes:
             raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
         if self.api_keys and not any(key.strip() for key in self.api_keys):
