@@ -38,6 +38,7 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_settings.py --check
+	$(BIN)/python scripts/generate_field_table.py --check
 	$(BIN)/python -m monitoring --check
 	$(BIN)/python scripts/generate_chart.py --check
 	$(BIN)/python tests/mutation/run.py --check
@@ -72,6 +73,9 @@ monitoring: lean ## generate the dashboards and rules of helm/tandem from the co
 
 settings: lean ## generate docs/configuration.md from the settings classes
 	$(BIN)/python scripts/generate_settings.py
+
+fields: lean ## generate the table of others' fields in docs/api.md from frontend/openai/foreign.py
+	$(BIN)/python scripts/generate_field_table.py
 
 chart: lean ## generate the schema, README table, manifests and expected renders of helm/tandem
 	$(BIN)/python scripts/generate_chart.py

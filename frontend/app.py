@@ -24,7 +24,9 @@ from tandem.complaints import Complaints
 from tandem.errors import (
     AuthenticationError,
     CancelledError,
+    DeadlineError,
     DrainingError,
+    HookError,
     InternalError,
     RateLimitError,
     RefusedError,
@@ -45,6 +47,11 @@ class Route(NamedTuple):
     """Wants an API key, where the deployment has any."""
     counted: Endpoint | None = None
     """The name under which its requests are counted."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """HEAD is GET without a body: the server sends none."""
+        return (self.method, "HEAD") if self.method == "GET" else (self.method,)
 
 
 class App:
@@ -118,8 +125,9 @@ class App:
         if preflight := self._browsers.preflight(call, route.method):
             await call.respond_empty(preflight)
             return None
-        if call.method != route.method:
-            raise MethodNotAllowedError(call.path[:200], given=call.method, allowed=route.method)
+        if call.method not in route.methods:
+            allowed = ", ".join(route.methods)
+            raise MethodNotAllowedError(call.path[:200], given=call.method, allowed=allowed)
         self._browsers.check_body(call)
         if route.counted is None:
             self._authenticate(call, route)
@@ -130,7 +138,10 @@ class App:
         route = self._routes.get(path)
         if route is None:
             if not path.startswith(MODELS):
-                raise NotFoundError(f"There is no {path[:200]}")
+                raise NotFoundError(
+                    f"There is no {path[:200]} here; what generates is at /v1/chat/completions and"
+                    " /v1/completions"
+                )
             route = self._model
         return route
 
@@ -213,6 +224,8 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"retry-after", b"1"))
     if isinstance(error, RateLimitError):
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
+    if isinstance(error, HookError | DeadlineError):
+        headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
     await call.respond(error.http_status, http_errors.body(error), headers=headers)

@@ -203,6 +203,12 @@ class FrontendConfig:
         False,
         'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
     )
+    unknown_fields: Literal["refuse", "warn"] = setting(
+        "warn",
+        "What becomes of a request with fields that nobody knows: `refuse` it, or ignore them and"
+        " name them in its answer's `x-tandem-ignored-fields`. Fields that would change the answer,"
+        " and slips of the pen, are refused either way.",
+    )
     withheld_finish_reason: WithheldReason = setting(
         "stop",
         "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"

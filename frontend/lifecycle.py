@@ -161,8 +161,8 @@ def _build(
         max_backlog_bytes=config.max_backlog_bytes,
         router_wait_seconds=config.router_wait_seconds,
     )
-    reader = Reader(Preprocessor(config, tokenizer, template), tokenizer)
-    reading = Reading(reader, readers, demultiplexer)
+    reader = Reader(Preprocessor(config, tokenizer, template), tokenizer, config.unknown_fields)
+    reading = Reading(reader, readers, demultiplexer, metrics)
     endpoints = Endpoints(config.model_name, tokenizer, reading, demultiplexer, draining)
     generation = Generation(
         reading,

@@ -75,6 +75,11 @@ class Metrics:
             registry=registry,
         )
         self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
+        self.ignored_fields = _counter(
+            "ignored_fields",
+            "Fields of requests that nobody knows and that were ignored.",
+            registry,
+        )
         self.slow_clients = _counter(
             "slow_clients", "Requests cancelled because their client did not read.", registry
         )

@@ -28,7 +28,11 @@ def context_error(
     if prompt + (max_tokens or 1) <= context:
         return None
     wanted = f"{max_tokens} to generate" if max_tokens else "at least one to generate"
+    return too_long(context, f"{prompt} prompt tokens and {wanted}", param=param)
+
+
+def too_long(context: int, given: str, *, param: str) -> ContextLengthError:
+    """In OpenAI's words, by which client libraries know that a prompt is to be shortened."""
     return ContextLengthError(
-        f"{prompt} prompt tokens and {wanted} are more than the context of {context} tokens",
-        param=param,
+        f"This model's maximum context length is {context} tokens; {given} are more", param=param
     )

@@ -1027,6 +1027,30 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-300",
+        "Given a field that nobody knows, then it is ignored and named in the answer's head, or "
+        "refused, as the operator says; what is told and looked at is bounded.",
+        ours=True,
+    ),
+    Promise(
+        "S6-301",
+        "Given a field that is known and not offered, or a slip of the pen, then the request is "
+        "refused, unless its value asks for what is done anyway.",
+        ours=True,
+    ),
+    Promise(
+        "S6-302",
+        "Given messages as clients' libraries made them, when they are sent back, then they are "
+        "read as what they say, and what they say beyond text is refused.",
+        ours=True,
+    ),
+    Promise(
+        "S6-303",
+        "Given a failure that would be the same again, then client libraries are told so in "
+        "their own terms.",
+        ours=True,
+    ),
+    Promise(
         "S6-141",
         "Given a request of many sequences, then its task goes to each worker once, and what a "
         "router holds for it is bounded.",

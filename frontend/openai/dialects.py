@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
-
-import msgspec
 
 from frontend.openai import answers, logprobs
 from frontend.openai.answers import ChatLogprobs, CompletionLogprobs
-from frontend.openai.decoding import decode
-from frontend.openai.requests import ChatRequest, CompletionRequest
+from frontend.openai.decoding import Body
+from frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS
+from frontend.openai.requests import (
+    AnyChatRequest,
+    AnyCompletionRequest,
+    ChatRequest,
+    CompletionRequest,
+)
 from frontend.openai.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
@@ -26,8 +29,7 @@ class Dialect:
     """
 
     kind: Literal["chat", "completion"]
-    decode: Callable[[bytes], ChatRequest | CompletionRequest]
-    """A body as its request. Raises RequestError."""
+    requests: Body[ChatRequest] | Body[CompletionRequest]
     operation: str
     """OpenTelemetry's name for it."""
     id_prefix: str
@@ -55,7 +57,7 @@ def _chat_logprobs(
 
 CHAT = Dialect(
     kind="chat",
-    decode=partial(decode, msgspec.json.Decoder(ChatRequest)),
+    requests=Body.of(ChatRequest, AnyChatRequest, OF_CHATS),
     operation="chat",
     id_prefix="chatcmpl-",
     chunk_object="chat.completion.chunk",
@@ -69,7 +71,7 @@ CHAT = Dialect(
 )
 COMPLETION = Dialect(
     kind="completion",
-    decode=partial(decode, msgspec.json.Decoder(CompletionRequest)),
+    requests=Body.of(CompletionRequest, AnyCompletionRequest, OF_COMPLETIONS),
     operation="text_completion",
     id_prefix="cmpl-",
     chunk_object="text_completion",

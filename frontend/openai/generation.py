@@ -16,7 +16,7 @@ from frontend.openai.dialects import Dialect
 from frontend.openai.keep_alive import COMMENT, KeepAlive
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
-from frontend.openai.writers import BodyWriter, EventWriter
+from frontend.openai.writers import BodyWriter, CountingWriter, EventWriter
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
 from tandem.tracing.spans import Event
@@ -67,7 +67,7 @@ class Generation:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
                 if submission.streaming:
-                    events = EventWriter(dialect, self._tokenizer, submission)
+                    events = self._events(dialect, submission, state)
                     await _stream(call, state, events, arrived, self._keep_alive_seconds)
                 else:
                     body = BodyWriter(dialect, self._tokenizer, submission)
@@ -75,6 +75,14 @@ class Generation:
             finally:
                 self._measure(call, state, arrived)
             return state.error
+
+    def _events(
+        self, dialect: Dialect, submission: Submission, state: RequestState
+    ) -> EventWriter | CountingWriter:
+        events = EventWriter(dialect, self._tokenizer, submission)
+        if not submission.want_running_usage:
+            return events
+        return CountingWriter(events, submission, state.tokens_of)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Count a request that is over."""
@@ -113,7 +121,7 @@ async def _over(state: RequestState) -> None:
 async def _stream(
     call: Call,
     state: RequestState,
-    events: EventWriter,
+    events: EventWriter | CountingWriter,
     arrived: float,
     keep_alive_seconds: float,
 ) -> None:
@@ -145,7 +153,9 @@ class _Live:
 
     __slots__ = ("_call", "_events", "_now", "_opening", "_sent_at", "_state", "unfinished")
 
-    def __init__(self, call: Call, state: RequestState, events: EventWriter) -> None:
+    def __init__(
+        self, call: Call, state: RequestState, events: EventWriter | CountingWriter
+    ) -> None:
         self._call, self._state, self._events = call, state, events
         self._opening: Iterator[bytes] | None = events.opening()
         self._now = asyncio.get_running_loop().time

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from frontend.openai.tokenizer import Tokenizer
 from tandem import token_limits
-from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2
 
 
@@ -26,10 +26,8 @@ class Limits:
     def check_text(self, text: str, *, param: str) -> None:
         """Refuse what cannot fit without tokenising it, which would take long."""
         if len(text) > self.context_length * self._longest_token:
-            raise ContextLengthError(
-                f"a prompt of {len(text)} characters is more than the context of "
-                f"{self.context_length} tokens",
-                param=param,
+            raise token_limits.too_long(
+                self.context_length, f"{len(text)} characters of prompt", param=param
             )
 
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from frontend.config import FrontendConfig
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.formats import Form, check_arguments, form_of
 from frontend.openai.limits import Limits
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
+    MAX_METADATA_CHARACTERS,
+    NO_SEED,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -55,6 +59,12 @@ class Preprocessor:
         """The prompt of a chat. The template writes all special tokens: the tokenizer must not."""
         if self._template is None:
             raise UnsupportedError("The model has no chat template", param="messages")
+        for position, message in enumerate(messages):
+            if message.content is None and message.role != "assistant":
+                raise InvalidRequestError(
+                    "`content` is null for the assistant alone",
+                    param=f"messages[{position}].content",
+                )
         return self._template.render([message.as_template_input() for message in messages])
 
     def submission(
@@ -85,7 +95,7 @@ class Preprocessor:
         )
 
     def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
-        if request.top_logprobs is not None and not request.logprobs:
+        if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
         text = self.chat_text(request.messages)
@@ -130,8 +140,10 @@ class Preprocessor:
         if (request.n or 1) > min(config.max_n, config.max_choices):
             limit = min(config.max_n, config.max_choices)
             raise InvalidRequestError(f"`n` must not exceed {limit}", param="n")
-        if request.stream_options is not None and not request.stream:
-            raise InvalidRequestError("`stream_options` needs `stream`", param="stream_options")
+        if request.best_of not in (None, request.n or 1):
+            raise UnsupportedError("Choices are not ranked: `best_of` is `n`", param="best_of")
+        if request.stream_options and request.stream_options.include_obfuscation:
+            raise UnsupportedError("Nothing is padded", param="stream_options.include_obfuscation")
         if request.timeout is not None and request.timeout > config.request_timeout_seconds:
             raise InvalidRequestError(
                 f"`timeout` must not exceed {config.request_timeout_seconds:g} seconds",
@@ -159,6 +171,7 @@ class Preprocessor:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         form = form_of(request)
         spec = self._logits(form, request, limits)
+        options = request.stream_options
         return Submission(
             id=id,
             trace_id=trace_id,
@@ -170,11 +183,14 @@ class Preprocessor:
             logits=spec.to_proto() if spec else None,
             form=form.field if form else "",
             streaming=bool(request.stream),
-            want_usage=bool(request.stream_options and request.stream_options.include_usage),
+            want_usage=bool(options and options.include_usage),
+            want_running_usage=bool(
+                options and options.include_usage and options.continuous_usage_stats
+            ),
             want_token_ids=request.detokenize is False,
             want_report=bool(request.tandem and request.tandem.report),
             want_external_scores=bool(request.tandem and request.tandem.external_scores),
-            metadata=request.metadata or {},
+            metadata=_metadata(request),
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             priority=request.priority or 0,
@@ -246,7 +262,7 @@ def _sampling(
     if bias and min(bias) < 0:
         raise InvalidRequestError("Token ids must not be negative", param="logit_bias")
     limits.check_token_ids(tuple(bias), param="logit_bias")
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return common_pb2.SamplingParams(
         temperature=_or(request.temperature, 1.0),
         top_p=_or(request.top_p, 1.0),
@@ -255,13 +271,32 @@ def _sampling(
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         presence_penalty=_or(request.presence_penalty, 0.0),
         repetition_penalty=_or(request.repetition_penalty, 1.0),
-        seed=request.seed,
-        stop=stop,
+        seed=None if request.seed == NO_SEED else request.seed,
+        stop=[each for each in stop if each],
         stop_token_ids=request.stop_token_ids,
         ignore_eos=bool(request.ignore_eos),
         logit_bias=bias,
         logprobs=logprobs,
     )
+
+
+def _metadata(request: GenerationFields) -> dict[str, str]:
+    """As texts: of what is none, its JSON."""
+    given = request.metadata or {}
+    return {name: _as_text(name, value) for name, value in given.items()}
+
+
+def _as_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    text = msgspec.json.encode(value).decode()
+    if len(text) > MAX_METADATA_CHARACTERS:
+        raise InvalidRequestError(
+            f"A value of `metadata` must not be longer than {MAX_METADATA_CHARACTERS} characters"
+            " of JSON",
+            param=f"metadata.{name}",
+        )
+    return text
 
 
 def _or(value: float | None, default: float) -> float:

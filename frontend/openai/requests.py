@@ -1,5 +1,9 @@
 """The bodies that clients send. docs/api.md says of each field whether it is offered, and of others
 why they are refused.
+
+Of each there is a twin that lets unknown fields pass, in itself and in its messages: strangers.py
+decides about those. What is Tandem's own (`tandem`, `logits_processors`) and forms of answers know
+no others.
 """
 
 from __future__ import annotations
@@ -25,16 +29,30 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
+MAX_METADATA_CHARACTERS = 512
+NO_SEED = -1
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
-MetadataValue = Annotated[str, Meta(max_length=512)]
+MetadataValue = (
+    Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
+    | int
+    | float
+    | bool
+    | list[Any]
+    | dict[str, Any]
+    | None
+)
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
     """End the stream with a chunk that has no choices and the request's `usage`."""
+    continuous_usage_stats: bool | None = None
+    """Beside `include_usage`: each chunk has the `usage` of its choice so far."""
+    include_obfuscation: bool | None = None
+    """Nothing is padded: only `false` is offered."""
 
 
 class LogitsProcessorChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,17 +72,23 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
 
     model: str
     n: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    """As many as `n`, or nothing."""
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None
     min_p: MinP | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=NO_SEED, le=2**63 - 1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: dict[int, LogitBias] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop: (
+        Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]
+        | Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
+        | None
+    ) = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -87,12 +111,13 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None
+    """None, of the assistant alone: it said nothing."""
     name: str | None = None
 
     def as_template_input(self) -> dict[str, str]:
         """What chat templates expect: the text parts joined by line feeds."""
-        parts = self.content
+        parts = self.content or ""
         text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
         message = {"role": self.role, "content": text}
         if self.name is not None:
@@ -125,3 +150,27 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     tokens: list[TokenId]
+
+
+class _AnyTextPart(TextPart, forbid_unknown_fields=False, kw_only=True):
+    pass
+
+
+class _AnyMessage(ChatMessage, forbid_unknown_fields=False, kw_only=True):
+    content: str | list[_AnyTextPart] | None  # type: ignore[assignment]
+
+
+class AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
+    messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
+
+
+class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
+    pass
+
+
+class AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
+    messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
+
+
+class AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
+    pass

@@ -6,7 +6,7 @@ slices.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tandem.v1 import common_pb2
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 _ROW_END = b',"logprobs":null,"finish_reason":null}]}\n\n'
+_EVENT_END = b"}\n\n"
 _NO_CHOICES = b'"choices":[]'
 _NO_LOGPROBS = b'"logprobs":null'
 
@@ -59,7 +60,8 @@ class EventWriter:
             }
         )
         self._head = b"data: " + head[:-1]
-        self._nulls = b',"usage":null' if submission.want_usage else b""
+        running = submission.want_running_usage
+        self._nulls = b',"usage":null' if submission.want_usage and not running else b""
         self._include_usage = submission.want_usage
         self._dialect = dialect
         self._offsets = _Offsets(dialect, tokenizer, submission.choices)
@@ -128,6 +130,44 @@ class EventWriter:
         if report is not None:
             last += [b',"tandem":', _encode(report)]
         return b"".join((*last, b"}\n\n", _DONE))
+
+
+class CountingWriter:
+    """An EventWriter whose events each have the usage of their choice so far, as vLLM's
+    `continuous_usage_stats` has it.
+    """
+
+    def __init__(
+        self, events: EventWriter, submission: Submission, tokens: Callable[[int], int]
+    ) -> None:
+        """`tokens`: how many a choice has so far."""
+        self._events = events
+        self._submission = submission
+        self._tokens = tokens
+
+    def opening(self) -> Iterator[bytes]:
+        for choice, event in enumerate(self._events.opening()):
+            yield self._counted(event, choice, 0)
+
+    def row(self, row: Row) -> bytes:
+        event = self._events.row(row)
+        return self._counted(event, row[0], self._tokens(row[0])) if event else b""
+
+    def ending(self, ending: Finish) -> bytes:
+        event = self._events.ending(ending)
+        return self._counted(event, ending.choice, self._tokens(ending.choice))
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes:
+        return self._events.closing(usage, report)
+
+    def _counted(self, event: bytes, choice: int, completion: int) -> bytes:
+        prompt = self._submission.prompts[choice // self._submission.n].tokens
+        usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+            prompt,
+            completion,
+            prompt + completion,
+        )
+        return event[: -len(_EVENT_END)] + usage + _EVENT_END
 
 
 class BodyWriter:

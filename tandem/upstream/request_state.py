@@ -178,6 +178,10 @@ class RequestState:
         """Tokens generated so far, shown or withheld once a choice has finished."""
         return sum(self._tokens)
 
+    def tokens_of(self, choice: int) -> int:
+        """What one choice has generated so far."""
+        return self._tokens[choice]
+
     @property
     def n(self) -> int:
         """How many choices each prompt has."""

@@ -57,6 +57,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     streaming: bool
     want_usage: bool = False
     """A stream ends with its usage."""
+    want_running_usage: bool = False
+    """Each event of a stream has the usage so far."""
     want_token_ids: bool
     """Token ids instead of text."""
     want_report: bool

@@ -80,7 +80,7 @@ def test_the_context_that_counts_is_of_those_that_know_the_processors() -> None:
     bench.submit(1, prompt_tokens=100, max_tokens=1, logits_processors=names)
     (end,) = bench.of(actions.EndSequence)
     assert bench.ends() == [(1, "context_length_exceeded")]
-    assert "context of 100 tokens" in str(end.error)
+    assert "context length is 100 tokens" in str(end.error)
 
 
 @pytest.mark.promise("S5-221")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from frontend.http.messages import Call
+from frontend.metrics import Metrics
 from frontend.openai.dialects import Dialect
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.readers import Readers
@@ -15,14 +17,19 @@ from tandem.upstream.submission import Submission
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
 
+IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
+
 
 class Reading:
     """Whoever must read a body asks this."""
 
-    def __init__(self, reader: Reader, readers: Readers, demultiplexer: Demultiplexer) -> None:
+    def __init__(
+        self, reader: Reader, readers: Readers, demultiplexer: Demultiplexer, metrics: Metrics
+    ) -> None:
         self._reader = reader
         self._readers = readers
         self._demultiplexer = demultiplexer
+        self._metrics = metrics
 
     def check_model(self, model: str) -> None:
         """Raises UnknownModelError."""
@@ -34,7 +41,8 @@ class Reading:
         grant = None if call.tenant is None else call.tenant.grant
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
-            request = dialect.decode(body)
+            request, ignored = self._reader.request(dialect, body)
+            self._tell(call, ignored)
             served = await self._demultiplexer.served_model(call.connection, request.timeout)
             return self._reader.preprocessor.submission(
                 request, served, id=call.id, trace_id=call.trace_id, grant=grant, salt=salt
@@ -51,6 +59,7 @@ class Reading:
         )
         read = await self._readers.read(order, tenant=_key(call))
         assert isinstance(read, Read)
+        self._tell(call, read.ignored)
         return read.submission
 
     async def answer(self, kind: Literal["tokenize", "detokenize"], call: Call) -> bytes:
@@ -65,7 +74,14 @@ class Reading:
         else:
             read = await self._readers.read(order, tenant=_key(call))
         assert isinstance(read, Answered)
+        self._tell(call, read.ignored)
         return read.body
+
+    def _tell(self, call: Call, ignored: Sequence[str]) -> None:
+        """Say in the answer's head what of its request was passed over."""
+        if ignored:
+            self._metrics.ignored_fields.inc(len(ignored))
+            call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
 
 
 def _key(call: Call) -> str:

@@ -55,12 +55,15 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     """A request that is to be generated."""
 
     submission: Submission
+    ignored: tuple[str, ...] = ()
+    """Names of fields that nobody knows."""
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
     """The body of the answer."""
 
     body: bytes
+    ignored: tuple[str, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from frontend.openai import openapi
-from frontend.openai.decoding import UNSUPPORTED
+from frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS, OF_MESSAGES, OF_PARTS
 
 from .values import FLOATS, INTEGERS, TEXTS, spoil_bytes
 
@@ -23,7 +23,14 @@ def _names() -> tuple[str, ...]:
     schemas = openapi.describe()["components"]["schemas"].values()
     known = {name for schema in schemas for name in schema.get("properties", {})}
     grammar = ("$ref", "anyOf", "allOf", "pattern", "items", "properties", "const", "enum", "type")
-    return (*sorted(known), *sorted(UNSUPPORTED)[:8], *grammar, "", "\0", "x" * 300)
+    return (
+        *sorted(known),
+        *sorted(OF_CHATS | OF_COMPLETIONS | OF_MESSAGES | OF_PARTS),
+        *grammar,
+        "",
+        "\0",
+        "x" * 300,
+    )
 
 
 def spoil_json(data: bytes, random: Random) -> bytes:

@@ -30,7 +30,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ({"messages": [MESSAGE, {"role": "user"}]}, "messages[1].content"),
-    ({"messages": [{**MESSAGE, "mood": "good"}]}, "messages[0].mood"),
+    ({"messages": [{**MESSAGE, "rule": "user"}]}, "messages[0].rule"),
     ({"messages": [{"role": "developer", "content": "x"}]}, "messages"),  # by the template
     ({"model": 3}, "model"),
     ({"n": 0}, "n"),
@@ -45,7 +45,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"min_p": 1}, "min_p"),
-    ({"seed": -1}, "seed"),
+    ({"seed": -2}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"frequency_penalty": 3}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
@@ -54,12 +54,13 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"2048": 1}}, "logit_bias"),
     ({"logit_bias": {"-1": 1}}, "logit_bias"),
     ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
-    ({"stop": ""}, "stop"),
+    ({"stop": [""]}, "stop[0]"),
+    ({"stop": "x" * 257}, "stop"),
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop": ["x" * 257]}, "stop[0]"),
     ({"stop_token_ids": [2048]}, "stop_token_ids"),
     ({"stream": "yes"}, "stream"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"stream": True, "stream_options": {"shout": True}}, "stream_options.shout"),
     ({"top_logprobs": 1}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -68,7 +69,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"timeout": 0.0009}, "timeout"),
     ({"timeout": 601}, "timeout"),
     ({"priority": 101}, "priority"),
-    ({"invented": 1}, "invented"),
+    ({"modle": "x"}, "modle"),
 ]
 
 
@@ -81,11 +82,11 @@ async def test_a_bad_field_is_refused_by_name(
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"tools": []}, "tools"),
-    ({"functions": []}, "functions"),
+    ({"tools": [{}]}, "tools"),
+    ({"functions": [{}]}, "functions"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"store": True}, "store"),
-    ({"messages": [{**MESSAGE, "tool_calls": []}]}, "messages[0].tool_calls"),
+    ({"messages": [{**MESSAGE, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
     ({"tandem": {"report": True}}, "tandem.report"),
     ({"logits_processors": [{"name": "forced_sequence"}]}, "logits_processors[0].name"),
 ]

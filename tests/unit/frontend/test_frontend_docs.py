@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from frontend.http import errors as http_errors
-from frontend.openai import decoding, openapi, requests
+from frontend.openai import foreign, openapi, requests, strangers
+from frontend.openai.dialects import CHAT, COMPLETION, Dialect
 from tandem import errors
 
-TEXT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
+
+import generate_field_table
+
+TEXT = (generate_field_table.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+FIELDS = json.loads(generate_field_table.DATA.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,34 @@ def test_every_field_is_documented(shape: type[msgspec.Struct]) -> None:
 
 
 def test_every_refused_field_is_documented() -> None:
-    assert [name for name in decoding.UNSUPPORTED if f"`{name}`" not in TEXT] == []
+    tables = (
+        foreign.OF_CHATS,
+        foreign.OF_COMPLETIONS,
+        foreign.OF_TOKENS,
+        foreign.OF_MESSAGES,
+        foreign.OF_PARTS,
+    )
+    names = {name for table in tables for name in table}
+    assert [name for name in sorted(names) if f"`{name}`" not in TEXT] == []
+
+
+def test_the_table_of_others_fields_says_what_is_done_with_each() -> None:
+    assert generate_field_table.table() in TEXT
+
+
+@pytest.mark.parametrize("name", ["openai", "sglang"])
+def test_the_fields_of_others_are_those_of_the_installed_packages(name: str) -> None:
+    """Else: scripts/generate_field_table.py --collect, and decide about what is new."""
+    assert generate_field_table.installed(name) == FIELDS[name]
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETION], ids=lambda dialect: dialect.kind)
+def test_no_field_that_others_know_is_taken_for_a_slip_of_the_pen(dialect: Dialect) -> None:
+    kind = dialect.requests.kind
+    names = {name for each in FIELDS.values() for name in each[dialect.kind]}
+    unknown = {name: strangers.meant_by(name, kind.names) for name in names - kind.names}
+    assert "request_id" in unknown
+    assert [name for name, meant in unknown.items() if meant] == []
 
 
 def test_every_path_is_documented() -> None:

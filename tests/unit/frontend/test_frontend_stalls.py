@@ -114,7 +114,7 @@ async def test_what_is_made_of_a_large_body_is_what_a_small_one_gives(
     ("fields", "expected"),
     [
         ({"temperature": 3}, (400, "invalid_request", "temperature")),
-        ({"tools": []}, (400, "unsupported_parameter", "tools")),
+        ({"tools": [{}]}, (400, "unsupported_parameter", "tools")),
         ({"model": "other"}, (404, "model_not_found", "model")),
         ({"max_tokens": 10_000}, (400, "context_length_exceeded", "prompt")),
     ],

@@ -44,7 +44,7 @@ class BodySubject:
     async def give(self, data: bytes) -> None:
         for dialect in (CHAT, COMPLETION):
             try:
-                request = dialect.decode(data)
+                request, _ = dialect.requests.decode(data, "warn")
                 submission = self._preprocessor.submission(
                     request, self._served, id="answer", trace_id="0" * 32
                 )

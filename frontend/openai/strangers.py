@@ -1,0 +1,167 @@
+"""Fields of a body that its request does not have: those that say nothing are passed over, those
+that would change the answer and those that look like a slip of the pen are refused, and of the rest
+the deployment decides. This runs only where a strict reader has found one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from frontend.openai.foreign import OF_MESSAGES, OF_PARTS, Foreign
+from frontend.openai.requests import ChatMessage, TextPart
+from tandem.errors import InvalidRequestError, UnsupportedError
+
+UnknownFields: TypeAlias = Literal["refuse", "warn"]
+Members: TypeAlias = dict[str, msgspec.Raw]
+
+MOST_IGNORED = 16
+"""Names of one request; one more is refused."""
+LONGEST_NAME = 64
+"""Characters of a name that are told."""
+MOST_SLIPS = 2
+"""By which a long name may differ from the known one that was meant."""
+_UNCLEAN = re.compile(r"[^A-Za-z0-9_.$-]")
+
+_members = msgspec.json.Decoder(Members)
+_lists = msgspec.json.Decoder(list[Members])
+
+
+class Kind(NamedTuple):
+    """An object of a body: the fields that it may have, and those that are known beside them."""
+
+    fields: frozenset[str]
+    foreign: Mapping[str, Foreign]
+    names: frozenset[str]
+    """All names of both."""
+
+    @staticmethod
+    def of(struct: type[msgspec.Struct], foreign: Mapping[str, Foreign]) -> Kind:
+        fields = frozenset(struct.__struct_fields__)
+        return Kind(fields, foreign, fields.union(foreign))
+
+
+_MESSAGE = Kind.of(ChatMessage, OF_MESSAGES)
+_PART = Kind.of(TextPart, OF_PARTS)
+
+
+class Strangers:
+    """Goes through one body. Everything raises InvalidRequestError or UnsupportedError with
+    `param`, or what msgspec raises of what is no JSON.
+    """
+
+    def __init__(self, body: bytes, unknown_fields: UnknownFields) -> None:
+        str(body, "utf-8")  # names and values that nobody reads are text too
+        self._members = _members.decode(body)
+        self._refuses = unknown_fields == "refuse"
+        self._ignored: dict[str, None] = {}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names of what was passed over without being known, safe to be shown, each once."""
+        return tuple(self._ignored)
+
+    def check_request(self, kind: Kind) -> None:
+        self._check(self._members, kind, "", "")
+
+    def check_messages(self) -> None:
+        """Go through the messages of a body that was found to be a request."""
+        messages = self._members.get("messages", msgspec.Raw(b"null"))
+        if not _is_list(messages):
+            return
+        for index, message in enumerate(_lists.decode(messages)):
+            path = f"messages[{index}]."
+            self._check(message, _MESSAGE, path, "messages[].")
+            if _is_list(content := message["content"]):
+                for place, part in enumerate(_lists.decode(content)):
+                    self._check(part, _PART, f"{path}content[{place}].", "messages[].content[].")
+
+    def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
+        """`label`: the path without positions."""
+        for name in members:
+            if name in kind.fields:
+                continue
+            foreign = kind.foreign.get(name)
+            param = path + name[:LONGEST_NAME]
+            if foreign is None:
+                self._ignore(name, kind, param, label)
+            elif not foreign.passes(members[name]):
+                raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
+
+    def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
+        meant = meant_by(name, kind.names)
+        if self._refuses or meant:
+            hint = f"; did you mean `{meant}`?" if meant else ""
+            raise InvalidRequestError(f"Unknown field `{param}`{hint}", param=param)
+        self._ignored[label + _UNCLEAN.sub("?", name[:LONGEST_NAME])] = None
+        if len(self._ignored) > MOST_IGNORED:
+            raise InvalidRequestError(
+                f"`{param}` is one unknown field too many: at most {MOST_IGNORED} are ignored",
+                param=param,
+            )
+
+
+def meant_by(name: str, known: frozenset[str]) -> str | None:
+    """The known name that differs from it by so few letters that it was probably meant, whatever
+    the case and however words are joined.
+    """
+    if len(name) > LONGEST_NAME:
+        return None
+    return _meant_by(name, known)
+
+
+@functools.lru_cache(maxsize=1024)
+def _meant_by(name: str, known: frozenset[str]) -> str | None:
+    written = _plain(name)
+    close = {
+        candidate: count
+        for candidate, letters in _all_plain(known)
+        if _may_be_close(written, letters)
+        and (count := slips(written, letters)) <= _most_slips(letters)
+    }
+    return min(close, key=close.__getitem__, default=None)
+
+
+@functools.cache
+def _all_plain(known: frozenset[str]) -> list[tuple[str, str]]:
+    return [(name, _plain(name)) for name in sorted(known)]
+
+
+def slips(one: str, other: str) -> int:
+    """How many letters are to be added, left out, replaced or exchanged with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for count, letter in enumerate(one, 1):
+        after = [count]
+        for index, wanted in enumerate(other, 1):
+            cost = min(row[index] + 1, after[-1] + 1, row[index - 1] + (letter != wanted))
+            if before and index > 1 and (letter, wanted) == (other[index - 2], one[count - 2]):
+                cost = min(cost, before[index - 2] + 1)
+            after.append(cost)
+        before, row = row, after
+    return row[-1]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _most_slips(letters: str) -> int:
+    """Fewer in short names: every word is like another of four letters."""
+    return min(MOST_SLIPS, len(letters) // 3)
+
+
+def _may_be_close(one: str, other: str) -> bool:
+    """Without going through their letters in order; a replaced letter takes one away and brings
+    another.
+    """
+    most = _most_slips(other)
+    return abs(len(one) - len(other)) <= most and len({*one} ^ {*other}) <= 2 * most
+
+
+def _is_list(value: msgspec.Raw) -> bool:
+    return bytes(memoryview(value)[:1]) == b"["

@@ -1,0 +1,117 @@
+"""What clients are told of fields that nobody knows, of failures and of usage."""
+
+from __future__ import annotations
+
+import pytest
+from fake_router import Reply
+from harness import Start, events, say_hello
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend.openai import strangers
+from frontend.openai.reading.bodies import SMALL_BYTES
+from tandem.v1 import common_pb2
+
+HEADER = "x-tandem-ignored-fields"
+USER = {"role": "user", "content": "Hello"}
+ASSISTANT = {"role": "assistant", "content": "Hi"}
+
+
+@pytest.mark.promise("S6-300")
+@pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
+async def test_an_unknown_field_is_ignored_named_and_counted(start: Start, size: int) -> None:
+    frontend = await start(say_hello)
+    messages = [
+        USER | {"mood": "good"},
+        ASSISTANT | {"mood": "bad"},
+        {"role": "user", "content": [{"type": "text", "text": "x", "colour": 1}]},
+    ]
+    response = await frontend.chat(messages=messages, invented={"deep": [1, "x" * size]})
+    assert response.status_code == 200
+    assert response.headers[HEADER] == "invented, messages[].mood, messages[].content[].colour"
+    assert await frontend.metric("tandem_frontend_ignored_fields_total") == 3
+    body = {"messages": [USER | {"mood": "x" * size}], "invented": 1}
+    tokens = await frontend.http.post("/tokenize", json=body)
+    assert tokens.headers[HEADER] == "invented, messages[].mood"
+    streamed = await frontend.chat(invented=1, stream=True)
+    assert streamed.headers[HEADER] == "invented"
+    assert HEADER not in (await frontend.chat()).headers
+
+
+@pytest.mark.promise("S6-301")
+@given(one=st.text("abc", max_size=5), other=st.text("abc", max_size=5))
+def test_slips_are_the_fewest_that_make_one_name_of_the_other(one: str, other: str) -> None:
+    def fewest(one: str, other: str) -> int:
+        if not one or not other:
+            return len(one) + len(other)
+        ways = [
+            fewest(one[1:], other[1:]) + (one[0] != other[0]),
+            fewest(one[1:], other) + 1,
+            fewest(one, other[1:]) + 1,
+        ]
+        if one[:2] == other[1::-1] and len(one) > 1:
+            ways.append(fewest(one[2:], other[2:]) + 1)
+        return min(ways)
+
+    assert strangers.slips(one, other) == fewest(one, other)
+
+
+@pytest.mark.promise("S6-301")
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sede", "seed"),
+        ("shad", None),
+        ("sed", "seed"),
+        ("bulk", None),
+        ("streem_options", "stream_options"),
+        ("strem_optons", "stream_options"),
+        ("strm_optons", None),
+        ("m", None),
+        ("x" * 10_000, None),
+    ],
+)
+def test_a_long_name_may_have_two_slips_and_a_short_one_one(
+    written: str, meant: str | None
+) -> None:
+    assert strangers.meant_by(written, frozenset({"n", "seed", "stream_options"})) == meant
+
+
+@pytest.mark.promise("S6-303")
+@pytest.mark.parametrize(
+    ("code", "retries"), [("hook_failed", "false"), ("deadline_exceeded", "false"), ("x", None)]
+)
+async def test_what_would_fail_again_is_not_tried_again(
+    start: Start, code: str, retries: str | None
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.end(error=common_pb2.Error(code=code, message="It failed"))
+
+    response = await (await start(script)).chat()
+    assert response.status_code >= 500
+    assert response.headers.get("x-should-retry") == retries
+
+
+async def test_every_chunk_has_the_usage_of_its_choice_so_far(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        for output, text in ((0, "a"), (1, "b"), (1, "c")):
+            reply.text(text, output=output)
+            await reply.flush()
+        reply.finish(output=0, completion_tokens=1)
+        reply.finish(output=1, completion_tokens=2)
+
+    frontend = await start(script)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    response = await frontend.chat(n=2, stream=True, stream_options=options)
+    *chunks, last = events(response.text)
+    counts = [(c["choices"][0]["index"], c["usage"]["completion_tokens"]) for c in chunks]
+    assert counts == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2), (0, 1), (1, 2)]
+    prompt = last["usage"]["prompt_tokens"]
+    assert all(c["usage"]["prompt_tokens"] == prompt for c in chunks)
+    assert all(
+        c["usage"]["total_tokens"] == prompt + c["usage"]["completion_tokens"] for c in chunks
+    )
+    assert last["usage"]["completion_tokens"] == 3
+    assert response.text.count('"usage"') == len(chunks) + 1
+    alone = await frontend.chat(stream=True, stream_options={"continuous_usage_stats": True})
+    assert all("usage" not in chunk for chunk in events(alone.text))
