@@ -103,7 +103,7 @@ def _known_to(field: str, data: Mapping[str, Any]) -> str:
     known = ", ".join(
         NAMES[name] for name, each in data.items() if any(field in each[kind] for kind in _KINDS)
     )
-    return known or "earlier ones of these"
+    return known or "others"
 
 
 def _answer(field: str) -> str:

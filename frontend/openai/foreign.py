@@ -137,6 +137,21 @@ _BOTH: dict[str, Foreign] = {
     "routed_dp_rank": Foreign(_ROUTED_HERE),
     "disagg_prefill_dp_rank": Foreign(_ROUTED_HERE),
     "data_parallel_rank": Foreign(_ROUTED_HERE),
+    # what still others call things
+    "system": Foreign("give it as a message of the role `system`"),
+    "instructions": Foreign("give it as a message of the role `system`"),
+    "input": Foreign("see `messages` and `prompt`"),
+    "image_data": Foreign(_ONLY_TEXT),
+    "images": Foreign(_ONLY_TEXT, _EMPTY_LIST),
+    "max_new_tokens": Foreign("see `max_tokens`"),
+    "max_output_tokens": Foreign("see `max_tokens`"),
+    "n_predict": Foreign("see `max_tokens`"),
+    "stop_sequences": Foreign("see `stop`", _EMPTY_LIST),
+    "grammar": Foreign("see `guided_grammar`"),
+    "typical_p": Foreign("it is not offered; see `top_p`", ("1", "1.0")),
+    "thinking": Foreign(_NO_REASONING),
+    "enable_thinking": Foreign(_NO_REASONING),
+    "reasoning": Foreign(_NO_REASONING),
 }
 OF_CHATS: Mapping[str, Foreign] = _BOTH | {
     "prompt": Foreign("a chat is `messages`"),

@@ -218,6 +218,8 @@ CHANGES_THE_ANSWER: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": "mine"}, "cache_salt"),
     ({"echo": True}, "echo"),
     ({"prompt": "x"}, "prompt"),
+    ({"system": "Be brief."}, "system"),
+    ({"max_new_tokens": 5}, "max_new_tokens"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
 ]
 
