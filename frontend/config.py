@@ -45,7 +45,7 @@ _POSITIVE = (
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
-_LEAST_KEEP_ALIVE_SECONDS = 0.1
+_LEAST_KEEP_ALIVE_SECONDS = 0.01
 _NOT_NEGATIVE = ("drain_seconds", "router_wait_seconds", "sse_keep_alive_seconds", "key_series")
 
 
@@ -136,7 +136,7 @@ class FrontendConfig:
         15.0,
         "A stream that is silent for so long is sent a comment, which clients pass over, so that no"
         " proxy before it takes it for dead: well below the proxies' timeouts. 0: never; else at"
-        " least 0.1.",
+        " least 0.01.",
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
     max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")

@@ -64,6 +64,8 @@ class FrontendRules:
         self._streams: dict[Call, StreamBook] = {}
         self._last: dict[tuple[str, int], Call] = {}
         """By which stream a prompt was submitted last: by frontend and first sequence."""
+        self._patience: dict[str, float] = {}
+        """How long a request may wait for a router, by frontend: the most that any has allowed."""
         self._ended: list[tuple[FrontendProcess, Answer]] = []
         self.begun: set[tuple[str, int]] = set()
         """Prompts that a router has started, by trace id and first sequence."""
@@ -114,7 +116,7 @@ class FrontendRules:
             self._fault(f"{name} is submitted to a router that drains")
         if (frontend.name, submit.first_sequence) not in self._last:
             waited = now - answer.asked
-            if waited > WAIT_SECONDS + self._slack:
+            if waited > self._patience.get(frontend.name, WAIT_SECONDS) + self._slack:
                 self._fault(f"{name} has waited {waited:.1f} s")
 
     def _paired_elsewhere(self, call: Call, book: StreamBook) -> bool:
@@ -142,8 +144,11 @@ class FrontendRules:
     def arrived(
         self, frontend: FrontendProcess, call: Call, message: router_pb2.RouterMessage
     ) -> None:
-        book = self._book(call)
+        book, fleet = self._book(call), message.fleet
         book.greeted = True
+        if frontend.model in fleet.expected:
+            before = self._patience.get(frontend.name, WAIT_SECONDS)
+            self._patience[frontend.name] = max(before, fleet.pair_wait_ms / 1000)
         for model in message.fleet.models:
             mine = frontend.model, frontend.tokenizer_sha256
             takes = model.ready_pairs or model.waits
