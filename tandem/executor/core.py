@@ -176,15 +176,15 @@ class ExecutorCore:
         self, request_id: int, sequence: int, token_ids: list[int], log_probs: list[float]
     ) -> None:
         """They came of a sequence. A request that has ended takes nothing more. Lists are kept."""
-        entry = self._open(request_id)
-        if entry is None:
+        entry = self._entries.get(request_id)
+        if entry is None or (unread := entry.unread).ended:
             return
-        if entry.unread.arrived + len(token_ids) > entry.asked.tokens:
+        if unread.arrived + len(token_ids) > entry.asked.tokens:
             self._cancels.append(request_id)
             self.fail(request_id, WorkerError("More tokens came than were asked for"))
             return
-        entry.unread.tokens(sequence, token_ids, log_probs)
-        self._changed(request_id, entry)
+        unread.tokens(sequence, token_ids, log_probs)
+        self._came_of(request_id, entry)
 
     def finish(self, request_id: int, sequence: int, completion: Completion) -> None:
         """A sequence of a request has ended."""
@@ -280,9 +280,6 @@ class ExecutorCore:
 
     def _changed(self, request_id: int, entry: Entry) -> None:
         """Something came of a request, and may be its end."""
-        if entry.waits:
-            entry.waits = False
-            self._waiting -= 1
         if entry.unread.ended:
             self._queue.discard(request_id)
             self._deadlines.discard(request_id)
@@ -290,6 +287,13 @@ class ExecutorCore:
                 self._places += entry.asked.sequences
             self.recorder.ended(request_id, entry.unread)
             self._credit += entry.spare()
+        self._came_of(request_id, entry)
+
+    def _came_of(self, request_id: int, entry: Entry) -> None:
+        """Something came of a request; it runs once a token."""
+        if entry.waits:
+            entry.waits = False
+            self._waiting -= 1
         if entry.unread.ready and request_id not in self._ready:
             self._ready[request_id] = None
             self._came.append(request_id)

@@ -54,12 +54,12 @@ class RemoteBackend:
         self._core = core
         self._lock = lock
         self._live = live
-        self._metrics = UpstreamMetrics(CollectorRegistry())
+        self._metrics = UpstreamMetrics(CollectorRegistry(), of_tokens=False)  # nobody reads it
         self._budget = ByteBudget(_UNBOUNDED)
         self._tls = PeerTls.of(config)
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._brought: list[_Served] = []
-        """Requests for which something came since the last turn."""
+        """Requests for which something came, by the message that is being handed out."""
         self._turn_due = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -84,6 +84,7 @@ class RemoteBackend:
                 max_request_bytes=MAX_TASK_BYTES,
                 max_backlog_bytes=_UNBOUNDED,
                 router_wait_seconds=config.router_wait_seconds,
+                settled=self._turn,
             )
             async with asyncio.TaskGroup() as self._tasks:
                 on_started()
@@ -197,9 +198,8 @@ class RemoteBackend:
             return served
 
     def _bring(self, served: _Served) -> bool:
-        """Something came; it is told with what other requests got by the same message."""
+        """Something came; a turn follows at once, with what others got by the same message."""
         self._brought.append(served)
-        self.turn_soon()
         return True
 
 

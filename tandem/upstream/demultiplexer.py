@@ -50,12 +50,14 @@ class Demultiplexer:
         max_request_bytes: int,
         max_backlog_bytes: int,
         router_wait_seconds: float,
+        settled: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.randrange,
     ) -> None:
         """Must be made on the event loop. `budget`: output that is kept takes of it. `model`: the
         one that requests are for; empty: the only one that routers serve. `tokenizer_sha256`:
         of the tokenizer that made their prompts; empty: whoever wrote them answers for that.
+        `settled` is called after each message that brought something, once every request has it.
         `clock` is the one that its timers go by, in seconds. `draw` chooses between routers.
         """
         self._dispatcher = Dispatcher(
@@ -68,6 +70,7 @@ class Demultiplexer:
         self._max_open = max_open
         self._max_request_bytes = max_request_bytes
         self._max_backlog_bytes = max_backlog_bytes
+        self._settled = settled
         self._clock = clock
         self._output = Output(metrics, complaints, clock)
         self._open: dict[RequestState, None] = {}
@@ -123,7 +126,6 @@ class Demultiplexer:
             raise errors.QueueFullError("Too many open requests; try again later")
         common_task = submission.common_task()
         submission.check_size(common_task, most=self._max_request_bytes)
-        counts = self._metrics.inter_token_seconds
         state = RequestState(
             submission,
             client,
@@ -133,7 +135,7 @@ class Demultiplexer:
             parent_span=parent_span,
             backlog_limit=self._max_backlog_bytes,
             budget=self._budget,
-            inter_token=counts.traced(submission.trace_id) if parent_span else counts.add,
+            inter_token=self._metrics.inter_token(submission.trace_id if parent_span else ""),
             touched=self._touched,
             release=self._release,
         )
@@ -178,9 +180,12 @@ class Demultiplexer:
         for end in message.ends[:]:
             if state := self._output.of(end.sequence):
                 state.guarded(self._sequence_end, stream, state, end)
-        for state in self._touched:
-            state.settle()
-        self._touched.clear()
+        if self._touched:
+            for state in self._touched:
+                state.settle()
+            self._touched.clear()
+            if self._settled is not None:
+                self._settled()
         if message.HasField("fleet"):
             self._fleet(stream, message.fleet)
 

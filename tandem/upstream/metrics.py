@@ -45,7 +45,8 @@ class InterTokenSeconds(Collector):
 class UpstreamMetrics:
     """Every series is there, at 0, from the start."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, of_tokens: bool = True) -> None:
+        """`of_tokens`: what is counted for each token or message of them is counted too."""
         self._registry = registry
         streams = Gauge(
             "tandem_frontend_router_streams",
@@ -67,18 +68,30 @@ class UpstreamMetrics:
             "Prompts submitted again because a router had not taken them.",
             registry=registry,
         )
-        self.completion_tokens = Counter(
-            "tandem_frontend_completion_tokens",
-            "Tokens received from the router.",
-            registry=registry,
-        )
         self.unreadable = Counter(
             "tandem_frontend_unreadable_output",
             "Faults in workers' output: rows that are missing, come again, are of sequences that"
             " run elsewhere, or cannot be read.",
             registry=registry,
         )
-        self.inter_token_seconds = InterTokenSeconds(registry)
+        self.completion_tokens: Counter | None = None
+        self.inter_token_seconds: InterTokenSeconds | None = None
+        if of_tokens:
+            self.completion_tokens = Counter(
+                "tandem_frontend_completion_tokens",
+                "Tokens received from the router.",
+                registry=registry,
+            )
+            self.inter_token_seconds = InterTokenSeconds(registry)
+
+    def inter_token(self, trace_id: str) -> Callable[[float, int], object] | None:
+        """Counts the times between the tokens of one request. `trace_id`: it is traced; empty: it
+        is not. None: nobody counts them.
+        """
+        counts = self.inter_token_seconds
+        if counts is None:
+            return None
+        return counts.traced(trace_id) if trace_id else counts.add
 
     def watch_waiting(self, read: Callable[[], float]) -> None:
         Gauge(

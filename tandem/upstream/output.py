@@ -90,8 +90,8 @@ class Output:
         except ValueError as error:
             self._fail_of(stream, worker, columns, str(error))
             return
-        if out.tokens:
-            self._metrics.completion_tokens.inc(out.tokens)
+        if out.tokens and (counter := self._metrics.completion_tokens) is not None:
+            counter.inc(out.tokens)
         for report in columns.report[:]:
             if state := self._routes.get(report.sequence):
                 state.guarded(state.report, report)

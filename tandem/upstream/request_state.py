@@ -94,14 +94,14 @@ class RequestState:
         parent_span: int,
         backlog_limit: int,
         budget: ByteBudget,
-        inter_token: Callable[[float, int], object],
+        inter_token: Callable[[float, int], object] | None,
         touched: list[RequestState],
         release: Callable[[RequestState], None],
     ) -> None:
         """`base` is the number of its first sequence. `common_task` is the submission's.
-        `inter_token` counts seconds between tokens, so and so many times. In `touched` it enters
-        itself when a message brought something. `release` is called once, as soon as nothing more
-        is wanted from the router: at the last end, or at the first failure.
+        `inter_token` counts seconds between tokens, so and so many times; None: nobody does. In
+        `touched` it enters itself when a message brought something. `release` is called once, as
+        soon as nothing more is wanted from the router: at the last end, or at the first failure.
         """
         self.submission = submission
         self.base = base
@@ -249,10 +249,10 @@ class RequestState:
         if count:
             self._tokens[choice] += count
             last = self._last_at[choice]
-            if last:
-                self._inter_token((now - last) / count, count)
-            else:
+            if not last:
                 self._begin(choice, now)
+            elif self._inter_token is not None:
+                self._inter_token((now - last) / count, count)
             self._last_at[choice] = now
         self._rows.append((choice, text, token_ids, logprobs))
         if not self._touched:

@@ -106,6 +106,23 @@ async def test_a_timeout_without_responses_gives_none(start: Start) -> None:
     assert await executor.await_responses(timedelta(milliseconds=1)) == []
 
 
+async def test_who_waits_no_longer_is_not_woken_in_place_of_another(start: Start) -> None:
+    go_on = asyncio.Event()
+
+    async def later(reply: Reply) -> None:
+        await go_on.wait()
+        await three_tokens(reply)
+
+    router, executor = await start(later)
+    executor.enqueue_request(request())
+    await router.until(lambda router: len(router.replies) == 1)
+    assert await executor.await_responses(timeout=0.01) == []
+    waits = asyncio.ensure_future(executor.await_responses(timeout=SECONDS))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    assert await waits
+
+
 @pytest.mark.promise("S2-063")
 @pytest.mark.parametrize("which", [1, 77, 0, -1])
 async def test_an_id_that_is_over_or_never_was_is_an_error_and_no_hang(
