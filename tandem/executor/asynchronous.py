@@ -151,18 +151,18 @@ class AsyncExecutor:
             self._loop.call_soon_threadsafe(self._core.stop, error)
 
     async def _await(self, request_id: int | None, until: float) -> list[Response]:
-        """By a future and a timer: an Event and a timeout take twice as much."""
+        """By a future and a timer, which take less than an Event and a timeout."""
         loop = self._loop
         woken = loop.create_future()
-        late = False
+        timed_out = False
 
         def wake() -> None:
             if not woken.done():
                 woken.set_result(None)
 
         def time_out() -> None:
-            nonlocal late
-            late = True
+            nonlocal timed_out
+            timed_out = True
             wake()
 
         waiter = Waiter(request_id, wake)
@@ -170,7 +170,9 @@ class AsyncExecutor:
         responses: list[Response] = []
         try:
             while not (
-                late or (responses := self._calls.read(request_id, waiter)) or self._calls.closed
+                timed_out
+                or (responses := self._calls.read(request_id, waiter))
+                or self._calls.closed
             ):
                 await woken
                 woken = loop.create_future()
