@@ -31,13 +31,19 @@ Serve = Callable[..., Awaitable[tuple[Harness, list[FakeRouter]]]]
 
 @pytest.fixture
 async def serve(start: Start, model_path: Path) -> AsyncIterator[Serve]:
-    """`await serve(script, script, setting=value)`: a frontend before a router for each script."""
+    """`await serve(script, script, free=(8, 0), setting=value)`: a frontend before a router for
+    each script, with so many free slots as all say from the start.
+    """
     async with AsyncExitStack() as stack:
 
-        async def go(*scripts: fake_router.Script, **settings: Any) -> tuple[Harness, list[Any]]:
+        async def go(
+            *scripts: fake_router.Script, free: Sequence[int] = (), **settings: Any
+        ) -> tuple[Harness, list[Any]]:
+            fleets = [fleet_of(model_path, free_slots=each) for each in free]
+            fleets = fleets or [fleet_of(model_path)] * len(scripts)
             made = [
-                await stack.enter_async_context(fake_router.running(script, fleet_of(model_path)))
-                for script in scripts
+                await stack.enter_async_context(fake_router.running(script, fleet))
+                for script, fleet in zip(scripts, fleets, strict=True)
             ]
             listed = tuple(each.address for each in made)
             frontend = await start(say_hello, **{"router": listed} | settings)
@@ -49,11 +55,9 @@ async def serve(start: Start, model_path: Path) -> AsyncIterator[Serve]:
 
 @pytest.mark.promise("S5-281")
 async def test_a_lost_router_fails_what_it_had_and_the_others_take_what_is_new(
-    serve: Serve, model_path: Path
+    serve: Serve,
 ) -> None:
-    frontend, (lost, *others) = await serve(Paused(), say_hello, say_hello)
-    for router, free in ((lost, 1000), *((each, 0) for each in others)):
-        router.change_fleet(fleet_of(model_path, free_slots=free))
+    frontend, (lost, *others) = await serve(Paused(), say_hello, say_hello, free=(1000, 0, 0))
     had = [asyncio.create_task(frontend.chat()) for _ in range(3)]
     await lost.until(lambda router: len(router.replies) == 3)
     await lost.stop_serving()
@@ -66,13 +70,9 @@ async def test_a_lost_router_fails_what_it_had_and_the_others_take_what_is_new(
 
 
 @pytest.mark.promise("S5-281")
-async def test_a_router_that_drains_among_others_fails_nothing(
-    serve: Serve, model_path: Path
-) -> None:
+async def test_a_router_that_drains_among_others_fails_nothing(serve: Serve) -> None:
     paused = Paused()
-    frontend, (drains, other) = await serve(paused, say_hello)
-    drains.change_fleet(fleet_of(model_path, free_slots=1000))
-    other.change_fleet(fleet_of(model_path, free_slots=0))
+    frontend, (drains, other) = await serve(paused, say_hello, free=(1000, 0))
     had = asyncio.create_task(frontend.chat())
     await drains.until(lambda router: len(router.replies) == 1)
     drains.drain(late=True)
