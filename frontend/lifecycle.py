@@ -163,7 +163,9 @@ def _build(
     )
     reader = Reader(Preprocessor(config, tokenizer, template), tokenizer, config.unknown_fields)
     reading = Reading(reader, readers, demultiplexer, metrics)
-    endpoints = Endpoints(config.model_name, tokenizer, reading, demultiplexer, draining)
+    endpoints = Endpoints(
+        config.model_name, tokenizer, reading, demultiplexer, draining, config.unknown_fields
+    )
     generation = Generation(
         reading,
         demultiplexer,

@@ -10,6 +10,7 @@ from frontend.http.draining import Draining
 from frontend.http.messages import Call
 from frontend.openai import answers, docs_page, openapi
 from frontend.openai.reading.bodies import Reading
+from frontend.openai.strangers import UnknownFields
 from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import NoPairError
 from tandem.metrics import tandem_version
@@ -29,8 +30,10 @@ class Endpoints:
         reading: Reading,
         demultiplexer: Demultiplexer,
         draining: Draining,
+        unknown_fields: UnknownFields,
     ) -> None:
         self.model_name = model
+        self._unknown_fields: UnknownFields = unknown_fields
         self._reading = reading
         self._demultiplexer = demultiplexer
         self._draining = draining
@@ -74,7 +77,7 @@ class Endpoints:
         await _json(call, answers.Version(version=tandem_version()))
 
     async def openapi(self, call: Call) -> None:
-        await call.respond(200, openapi.document())
+        await call.respond(200, openapi.document(self._unknown_fields))
 
     async def docs(self, call: Call) -> None:
         await call.respond(200, docs_page.page(), _HTML)

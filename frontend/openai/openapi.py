@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.openai import answers, requests
+from frontend.openai.strangers import UnknownFields
 from tandem.metrics import tandem_version
 
 _REF = "#/components/schemas/{name}"
@@ -48,17 +49,31 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-@functools.cache
-def document() -> bytes:
-    """The description of the whole API as JSON."""
-    return msgspec.json.encode(describe())
+_OPEN = (
+    requests.ChatRequest,
+    requests.ChatMessage,
+    requests.TextPart,
+    requests.CompletionRequest,
+    requests.TokenizeRequest,
+    requests.DetokenizeRequest,
+)
+"""Where fields that nobody knows may be ignored."""
 
 
 @functools.cache
-def describe() -> dict[str, Any]:
+def document(unknown_fields: UnknownFields) -> bytes:
+    """The description of the whole API as JSON, where it is decided so of unknown fields."""
+    return msgspec.json.encode(describe(unknown_fields))
+
+
+@functools.cache
+def describe(unknown_fields: UnknownFields = "warn") -> dict[str, Any]:
+    """The same as an object."""
     types = [kind for _, _, *pair in _POSTS for kind in pair]
     types += [kind for _, _, kind in _GETS] + [answers.ErrorBody]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    for kind in _OPEN if unknown_fields == "warn" else ():
+        del components[kind.__name__]["additionalProperties"]
     schema = dict(zip(map(repr, types), schemas, strict=True))
     error = schema[repr(answers.ErrorBody)]
     paths: dict[str, Any] = {}

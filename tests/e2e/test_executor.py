@@ -196,13 +196,16 @@ def test_many_requests_by_id_by_ids_and_by_whatever_is_ready(executor: Executor)
 
 @pytest.mark.promise("S2-058")
 def test_a_request_that_comes_later_joins_one_that_runs(executor: Executor) -> None:
-    long = executor.enqueue_request(request(max_tokens=4000, streaming=True))
-    assert executor.await_responses(long, SECONDS)
-    short = executor.enqueue_request(request(max_tokens=2))
-    assert responses_of(executor, short)[-1].result.is_final
-    executor.cancel_request(long)
-    rest = responses_of(executor, long)
-    assert rest[-1].result.finish_reasons == [FinishReason.CANCELLED], "it was still running"
+    """Nothing paces the engine: where the machine is busy the long one may have ended by then."""
+    ends = []
+    while len(ends) < 3 and FinishReason.CANCELLED not in ends:
+        long = executor.enqueue_request(request(max_tokens=4000, streaming=True))
+        assert executor.await_responses(long, SECONDS)
+        short = executor.enqueue_request(request(max_tokens=2))
+        assert responses_of(executor, short)[-1].result.is_final
+        executor.cancel_request(long)
+        ends += responses_of(executor, long)[-1].result.finish_reasons
+    assert FinishReason.CANCELLED in ends, "it was still running"
 
 
 @pytest.mark.promise("S2-064", "S2-065")

@@ -13,6 +13,7 @@ import pytest
 from frontend.http import errors as http_errors
 from frontend.openai import foreign, openapi, requests, strangers
 from frontend.openai.dialects import CHAT, COMPLETION, Dialect
+from frontend.openai.strangers import UnknownFields
 from tandem import errors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
@@ -84,3 +85,13 @@ def test_every_error_is_documented_with_its_status_and_type() -> None:
 
 def _tree(base: type[errors.TandemError]) -> list[type[errors.TandemError]]:
     return [base, *(found for child in base.__subclasses__() for found in _tree(child))]
+
+
+def test_the_description_says_where_unknown_fields_pass() -> None:
+    def closed(unknown_fields: UnknownFields) -> set[str]:
+        schemas = openapi.describe(unknown_fields)["components"]["schemas"]
+        return {name for name, schema in schemas.items() if "additionalProperties" in schema}
+
+    bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
+    assert closed("refuse") - closed("warn") == bodies | {"ChatMessage", "TextPart"}
+    assert {"StreamOptions", "TandemOptions"} <= closed("warn")
