@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tandem.logits.callbacks import batched_callback, callback
@@ -13,6 +14,14 @@ def favour(
 ) -> None:
     """Make every token the one whose id is the client's."""
     logits[..., client_id] += 1000.0
+
+
+@callback
+def ponder(
+    req_id: int, logits: Any, token_ids: list[list[int]], stream_ptr: int | None, client_id: int
+) -> None:
+    """Take a millisecond for each token, whatever the machine."""
+    time.sleep(0.001)
 
 
 @callback

@@ -31,12 +31,20 @@ class Early:
     def __init__(self, router: RunningRouter, stub: router_pb2_grpc.RouterAsyncStub) -> None:
         self.router = router
         self._stub = stub
+        self._asked: list[asyncio.Task[str]] = []
 
     def ask(self, model: str = "tiny", timeout_ms: int = 20_000, n: int = 1) -> asyncio.Task[str]:
         """What it comes to: the text, or an error's code."""
         request = generate_request(n, model=model)
         request.timeout_ms = timeout_ms
-        return asyncio.create_task(self._ask(request))
+        self._asked.append(asyncio.create_task(self._ask(request)))
+        return self._asked[-1]
+
+    async def leave(self) -> None:
+        """Cancel what is still asked, and wait for it: gRPC would find a loop that is closed."""
+        for each in self._asked:
+            each.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
 
     async def _ask(self, request: router_pb2.GenerateRequest) -> str:
         try:
@@ -56,7 +64,9 @@ async def early(**settings: Any) -> AsyncIterator[Early]:
         channel = open_channel(f"127.0.0.1:{router.port}")
         stack.push_async_callback(channel.close)
         stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
-        yield Early(router, stub)
+        here = Early(router, stub)
+        stack.push_async_callback(here.leave)
+        yield here
 
 
 @asynccontextmanager
@@ -115,9 +125,8 @@ async def test_once_a_worker_has_said_its_model_no_other_is_expected() -> None:
     ):
         await until(lambda: bool(here.router.relay.fleet.models))
         assert await soon(here.ask("other")) == "model_not_found"
-        asked = here.ask()
+        here.ask()
         await here.waiting(1)
-        asked.cancel()
 
 
 async def test_the_wait_is_bounded_by_its_setting_and_by_the_call_s_own_time() -> None:
@@ -135,9 +144,8 @@ async def test_no_more_wait_than_may_and_one_that_leaves_makes_room() -> None:
         first.cancel()
         await here.waiting(0)
         assert here.router.relay.budget.held == 0
-        again = here.ask()
+        here.ask()
         await here.waiting(1)
-        again.cancel()
 
 
 async def test_a_router_that_drains_lets_nobody_wait() -> None:
@@ -150,7 +158,7 @@ async def test_a_router_that_drains_lets_nobody_wait() -> None:
 
 async def test_the_queue_of_the_metrics_counts_them() -> None:
     async with early(expected_models=("tiny",), pair_wait_seconds=60.0) as here:
-        asked = here.ask(n=3)
+        here.ask(n=3)
         await here.waiting(3)
         registry = metrics.new_registry(
             lambda: metrics.read(here.router.relay, here.router.workers)
@@ -158,4 +166,3 @@ async def test_the_queue_of_the_metrics_counts_them() -> None:
         assert registry.get_sample_value("tandem_router_queue_length") == 3
         told = json.loads(debug.fleet(here.router.relay, here.router.workers).body)
         assert told["queue_length"] == 3
-        asked.cancel()
