@@ -13,7 +13,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz fuzz-parsers stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -48,6 +48,9 @@ simulation: lean ## run 20,000 seeds of the whole path in virtual time (ARGS="--
 
 fuzz: lean ## give every edge spoilt inputs; goes on where it ended (ARGS="--minutes 30 --seed 7")
 	$(BIN)/python tests/fuzz/run.py $(ARGS)
+
+fuzz-parsers: lean ## give the parsers of answers 10,000 spoilt outputs of each family (ARGS="--seed 7")
+	$(BIN)/python tests/fuzz/parsers.py $(ARGS)
 
 stress: lean ## 200 threads, then 5,000 tasks at executors whose router is killed (ARGS="--seconds 60")
 	$(BIN)/python tests/e2e/executor_stress.py $(ARGS)

@@ -1,0 +1,349 @@
+"""The families of models whose answers are known, and how to tell a model's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+
+from frontend.openai.parsing.formats import (
+    Envelope,
+    Format,
+    Named,
+    Objects,
+    Pythonic,
+    Thinking,
+    Xml,
+)
+
+_SPECIAL = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]|｜[A-Z]+｜")
+
+
+@dataclass(frozen=True)
+class Family:
+    """How models of one family write reasoning and calls. What is not known of it is None or
+    empty."""
+
+    name: str
+    thinking: Thinking | None = None
+    calls: tuple[Format, ...] = ()
+    """The first is how models write; others are read too."""
+    sections: tuple[str, ...] = ()
+    """Markers around all calls, without a meaning of their own."""
+    silent: tuple[str, ...] = ()
+    """Markers around content, which are no part of it."""
+    signs: tuple[str, ...] = ()
+    """What a chat template has that writes like this: all of them."""
+    architectures: tuple[str, ...] = ()
+    """Classes of models that write like this, whatever their chat template is."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All that may be a special token of the tokenizer: the parser has to see them as text."""
+        texts = [*self.sections, *self.silent]
+        if self.thinking is not None:
+            texts += [self.thinking.begin, self.thinking.end]
+        for each in self.calls:
+            texts += _texts(astuple(each))
+        return tuple(dict.fromkeys(mark for text in texts for mark in _SPECIAL.findall(text)))
+
+    def envelope(self, name: str) -> Envelope | None:
+        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
+        nothing is known of its calls."""
+        return self.calls[0].envelope(name) if self.calls else None
+
+    def forced(self, tool: str = "") -> Family:
+        """The family where a grammar makes the model write calls as plain JSON, after its reasoning
+        if it has any: an array of objects with "name" and "parameters"; with `tool`, that tool's
+        arguments alone, as one object."""
+        plain: Format = Named(tool=tool) if tool else _JSON_ARRAY
+        return replace(self, calls=(plain,), sections=())
+
+
+_THINK = Thinking("<think>", "</think>")
+_THINK_TO_CALL = Thinking("<think>", "</think>", ends_at_call=True)
+_HERMES = Objects("<tool_call>\n", "\n</tool_call>")
+_JSON_ARRAY = Objects(array=True, arguments="parameters")
+_PYTHON_TAG = Objects("<|python_tag|>", arguments="parameters")
+_MISTRAL_ARRAY = Objects("[TOOL_CALLS] ", array=True)
+_MISTRAL_NAMED = Named("[TOOL_CALLS]", "[ARGS]", skipped=("[CALL_ID]",), id="[CALL_ID]")
+_DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK_V3 = Named(
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    "\n```json\n",
+    "\n```<｜tool▁call▁end｜>",
+    section=_DEEPSEEK,
+    separator="\n",
+)
+_DEEPSEEK_V31 = Named(
+    "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", section=_DEEPSEEK
+)
+_KIMI = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+_KIMI_K2 = Named(
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    name="functions.{name}:0",
+    pattern=r"(?:functions\.)?(.+):\d+",
+    ids=True,
+    section=_KIMI,
+)
+_QWEN_FUNCTION = Xml(
+    begin="<tool_call>\n<function=",
+    name_end=">",
+    key="<parameter=",
+    key_end=">",
+    value="",
+    value_end="</parameter>",
+    end="</function>\n</tool_call>",
+    padded=True,
+)
+_ARG_KEYS = Xml(
+    begin="<tool_call>",
+    name_end="",
+    key="<arg_key>",
+    key_end="</arg_key>",
+    value="<arg_value>",
+    value_end="</arg_value>",
+    end="</tool_call>",
+)
+_INVOKE = Xml(
+    begin='<invoke name="',
+    name_end='">',
+    key='<parameter name="',
+    key_end='">',
+    value="",
+    value_end="</parameter>",
+    end="</invoke>",
+    padded=True,
+)
+_DSML = Xml(
+    begin='<｜DSML｜invoke name="',
+    name_end='">',
+    key='<｜DSML｜parameter name="',
+    key_end='">',
+    value="",
+    value_end="</｜DSML｜parameter>",
+    end="</｜DSML｜invoke>",
+    typed='" string="',
+)
+_V3_SIGNS = ("<｜tool▁sep｜>", "```json")
+_PLUGIN = Objects(end="<|action_end|>", arguments="parameters")
+_TOOL_CALLS = Objects("<tool_calls>", "</tool_calls>", array=True)
+_TO_FUNCTION = Named(
+    "<|channel|>commentary to=",
+    "<|message|>",
+    "<|call|>",
+    usual=" <|constrain|>json",
+    skipped=("<|channel|>commentary", "<|channel|>analysis", "<|constrain|>", "json", "code"),
+    name="functions.{name}",
+    pattern=r"(?:functions\.)?(.+)",
+    separator="<|start|>assistant",
+)
+_HARMONY = (
+    "<|start|>assistant",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary<|message|>",
+    "<|end|>",
+    "<|return|>",
+)
+
+# In the order in which they are looked for: whose signs another's contain comes after it.
+_KNOWN = (
+    Family(
+        "gpt_oss",
+        Thinking("<|channel|>analysis<|message|>", "<|end|>"),
+        (
+            _TO_FUNCTION,
+            replace(_TO_FUNCTION, begin="<|channel|>analysis to="),
+            replace(_TO_FUNCTION, begin="<|start|>assistant to="),
+        ),
+        silent=_HARMONY,
+        signs=("<|channel|>", "<|message|>", "<|call|>"),
+        architectures=("GptOssForCausalLM",),
+    ),
+    Family("kimi_k2", _THINK_TO_CALL, (_KIMI_K2,), _KIMI, signs=("<|tool_call_begin|>", *_KIMI)),
+    Family("deepseek_r1", _THINK, (_DEEPSEEK_V3,), _DEEPSEEK, signs=(*_V3_SIGNS, "</think>")),
+    Family("deepseek_v3", None, (_DEEPSEEK_V3,), _DEEPSEEK, signs=_V3_SIGNS),
+    Family("deepseek_v31", _THINK, (_DEEPSEEK_V31,), _DEEPSEEK, signs=("<｜tool▁sep｜>",)),
+    Family(
+        "deepseek_v32",
+        _THINK,
+        (_DSML,),
+        ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        signs=("｜DSML｜function_calls",),
+        architectures=("DeepseekV32ForCausalLM",),
+    ),
+    Family(
+        "deepseek_v4",
+        _THINK,
+        (_DSML,),
+        ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+        signs=("｜DSML｜tool_calls",),
+        architectures=("DeepseekV4ForCausalLM",),
+    ),
+    Family(
+        "seed_oss",
+        Thinking("<seed:think>", "</seed:think>"),
+        (
+            replace(
+                _QWEN_FUNCTION,
+                begin="<seed:tool_call>\n<function=",
+                end="</function>\n</seed:tool_call>",
+            ),
+        ),
+        signs=("<seed:tool_call>",),
+    ),
+    Family("qwen3_coder", None, (_QWEN_FUNCTION,), signs=("<tool_call>", "<function=")),
+    Family(
+        "hunyuan",
+        _THINK,
+        (replace(_ARG_KEYS, name_end="<tool_sep>"),),
+        ("<tool_calls>", "</tool_calls>"),
+        signs=("<tool_sep>", "<arg_key>"),
+    ),
+    Family("glm45", _THINK_TO_CALL, (_ARG_KEYS,), signs=("<tool_call>", "<arg_key>")),
+    Family(
+        "minimax_m2",
+        _THINK,
+        (_INVOKE,),
+        ("<minimax:tool_call>", "</minimax:tool_call>"),
+        signs=("<minimax:tool_call>",),
+    ),
+    Family(
+        "step3",
+        _THINK,
+        (
+            replace(
+                _INVOKE,
+                begin='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
+                key='<steptml:parameter name="',
+                value_end="</steptml:parameter>",
+                end="</steptml:invoke><｜tool_call_end｜>",
+            ),
+        ),
+        ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+        signs=("steptml:invoke",),
+    ),
+    Family("qwen3", _THINK_TO_CALL, (_HERMES,), signs=("<tool_call>", "</think>")),
+    Family("hermes", None, (_HERMES,), signs=("<tool_call>",)),
+    Family(
+        "mistral_args",
+        None,
+        (_MISTRAL_NAMED, _MISTRAL_ARRAY),
+        signs=("[TOOL_CALLS]", "[ARGS]"),
+    ),
+    Family("mistral", None, (_MISTRAL_ARRAY, _MISTRAL_NAMED), signs=("[TOOL_CALLS]",)),
+    Family(
+        "command_a",
+        Thinking("<|START_THINKING|>", "<|END_THINKING|>"),
+        (
+            Objects(
+                "<|START_ACTION|>",
+                "<|END_ACTION|>",
+                array=True,
+                arguments="parameters",
+                name="tool_name",
+                id="tool_call_id",
+            ),
+        ),
+        silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        signs=("<|START_ACTION|>",),
+    ),
+    Family(
+        "llama4",
+        None,
+        (Pythonic(), Objects(arguments="parameters")),
+        ("<|python_start|>", "<|python_end|>"),
+        signs=("<|python_start|>",),
+        architectures=("Llama4ForConditionalGeneration",),
+    ),
+    Family(
+        "llama3_json",
+        None,
+        (Objects(arguments="parameters", separator="; "), _PYTHON_TAG),
+        signs=("<|start_header_id|>", '"parameters"'),
+    ),
+    Family(
+        "granite",
+        None,
+        (Objects("<|tool_call|>", array=True), Objects("<tool_call>", array=True)),
+        signs=("<|start_of_role|>", "<|tool_call|>"),
+    ),
+    Family(
+        "phi4_mini",
+        None,
+        (
+            Objects("<|tool_call|>", "<|/tool_call|>", array=True),
+            Objects("functools", array=True),
+        ),
+        signs=("<|tool|>", "<|/tool|>"),
+    ),
+    Family(
+        "internlm",
+        None,
+        (
+            replace(_PLUGIN, begin="<|action_start|><|plugin|>\n"),
+            replace(_PLUGIN, begin="<|action_start|> <|plugin|>\n"),
+        ),
+        signs=("<|action_start|>", "<|plugin|>"),
+    ),
+    Family(
+        "hunyuan_a13b",
+        _THINK,
+        (_TOOL_CALLS,),
+        silent=("<answer>", "</answer>"),
+        signs=("<tool_calls>", "<answer>"),
+    ),
+    Family("jamba", None, (_TOOL_CALLS,), signs=("<tool_calls>",)),
+    Family(
+        "nemotron_json",
+        _THINK,
+        (Objects("<TOOLCALL>", "</TOOLCALL>", array=True),),
+        signs=("<TOOLCALL>",),
+    ),
+    Family(
+        "lfm2",
+        None,
+        (Pythonic(),),
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+        signs=("<|tool_list_start|>",),
+    ),
+    Family("pythonic", None, (Pythonic(),)),
+    Family("json_array", None, (_JSON_ARRAY,)),
+    Family("think", _THINK, signs=("</think>",)),
+    Family("magistral", Thinking("[THINK]", "[/THINK]"), signs=("[/THINK]",)),
+)
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _KNOWN}
+"""By name, as settings spell it. "think" and "magistral" tell reasoning alone."""
+
+
+def detect(
+    chat_template: str | None, architectures: Sequence[str], tokens: Collection[str]
+) -> Family | None:
+    """The family of a model by its chat template, or by its added tokens if that says nothing, or
+    else by its architecture. None: it cannot be told.
+
+    The family has `thinking` or `calls` alone where no more than that is known of the model.
+    """
+    for text in (chat_template or "", "\n".join(tokens)):
+        for family in _KNOWN:
+            if family.signs and all(sign in text for sign in family.signs):
+                return replace(family, thinking=_thinking_in(text, family))
+    return next((each for each in _KNOWN if {*architectures} & {*each.architectures}), None)
+
+
+def _thinking_in(text: str, family: Family) -> Thinking | None:
+    """The markers of reasoning that the model has: the family's, or those of another."""
+    all_known = (family.thinking, _THINK, FAMILIES["magistral"].thinking)
+    return next((each for each in all_known if each is not None and each.end in text), None)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts of a format."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)

@@ -1,0 +1,129 @@
+"""How models write their calls of tools, as data: what stands around a name and its arguments.
+
+Space is free in all of these texts: where one has a space or a new line, the answer may have any,
+or none. Only in the first line of a `begin` it is as it stands, for that is what is looked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+class Envelope(NamedTuple):
+    """What stands around the calls of an answer, where their arguments are JSON.
+
+    The answer is `section_begin`, then for each call `begin`, the JSON object of its arguments and
+    `end`, with `separator` between two calls, and then `section_end`.
+    """
+
+    begin: str
+    end: str
+    separator: str = "\n"
+    section_begin: str = ""
+    section_end: str = ""
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """The markers around what a model thinks."""
+
+    begin: str
+    end: str
+    ends_at_call: bool = False
+    """Whether a call inside ends it: some models go over to their calls without the end."""
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Calls as JSON objects that name the tool and its arguments: one object, or an array."""
+
+    begin: str = ""
+    """Empty: calls are recognised only where nothing but space has come before."""
+    end: str = ""
+    array: bool = False
+    """Whether the model writes an array, also of one call. After a marker both are read."""
+    separator: str = ""
+    """Between calls that are no array."""
+    arguments: str = "arguments"
+    """The key of the arguments, as the model writes it; read are all that models are known for."""
+    name: str = "name"
+    id: str = "id"
+
+    def envelope(self, name: str) -> Envelope:
+        begin = f'{{"{self.name}": {json.dumps(name)}, "{self.arguments}": '
+        if self.array:
+            return Envelope(begin, "}", ", ", self.begin + "[", "]" + self.end)
+        return Envelope(self.begin + begin, "}" + self.end, self.separator or "\n")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Calls as the tool's name, and then the JSON object of its arguments."""
+
+    begin: str = ""
+    between: str = ""
+    """Between the name and the arguments."""
+    end: str = ""
+    usual: str = ""
+    """What models usually write before `between`."""
+    skipped: tuple[str, ...] = ()
+    """What may stand before `between`: words of the usual, and others."""
+    name: str = "{name}"
+    """How the tool's name is written."""
+    pattern: str = "(.+)"
+    """A regular expression for what is written as the name: its group is the tool's."""
+    ids: bool = False
+    """Whether what is written as the name is also the id of the call."""
+    id: str = ""
+    """The marker of an id between the name and the arguments."""
+    section: tuple[str, str] = ("", "")
+    """What stands around all calls."""
+    separator: str = ""
+    tool: str = ""
+    """The one tool that can be called. Its name is not written then."""
+
+    def envelope(self, name: str) -> Envelope:
+        written = self.name.format(name=name)
+        begin = self.begin + written + self.usual + self.between
+        return Envelope(begin, self.end, self.separator, *self.section)
+
+
+@dataclass(frozen=True)
+class Xml:
+    """Calls as elements: the tool's name, then a key and a value for each argument."""
+
+    begin: str
+    name_end: str
+    key: str
+    key_end: str
+    value: str
+    """Between a key and its value."""
+    value_end: str
+    end: str
+    padded: bool = False
+    """Whether a new line on each side of a value belongs to the markers."""
+    typed: str = ""
+    """Between a key and whether its value is a string, "true" or "false"."""
+
+    def envelope(self, name: str) -> None:
+        """A grammar of JSON cannot write these."""
+
+
+@dataclass(frozen=True)
+class Pythonic:
+    """Calls as a list of Python's, with keyword arguments that are literals."""
+
+    begin: str = "["
+
+    def envelope(self, name: str) -> None:
+        """A grammar of JSON cannot write these."""
+
+
+Format: TypeAlias = Objects | Named | Xml | Pythonic
+
+
+def mark_of(format_: Format) -> str:
+    """What is looked for in a text to find calls of the format."""
+    return format_.begin.split("\n")[0].strip()

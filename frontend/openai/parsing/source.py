@@ -1,0 +1,176 @@
+"""The text of an answer as it comes, and what is held of it until somebody knows what it is.
+
+Its readers are generators: they yield where they need more text. What they decide depends on the
+text alone, never on the pieces it came in: none decides before all that its decision takes is here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator
+from functools import lru_cache
+from typing import TypeAlias, TypeVar
+
+from frontend.openai.parsing.json_reader import JsonReader
+
+HELD_LIMIT = 256 * 1024
+"""Characters of an answer that may be held back, about 64,000 tokens of it: heads of calls, and
+calls that have to be converted. With more, what is held is text. It bounds memory, and for how
+long a conversion keeps the loop."""
+
+T = TypeVar("T")
+Reader: TypeAlias = Generator[None, None, T]
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"""[^\s<>()\[\]{}"'=,|｜]*""")
+
+
+class Fault(Exception):
+    """The text is not what the syntax asks for."""
+
+
+class Ended(Exception):
+    """The answer ends where the syntax asks for more."""
+
+
+class Marks:
+    """Finds the first of some markers, or what may become one at the end of the text."""
+
+    def __init__(self, marks: Collection[str]) -> None:
+        longest = sorted(marks, key=len, reverse=True)
+        whole = "|".join(map(re.escape, longest)) or "(?!)"
+        starts = {mark[:length] for mark in marks for length in range(1, len(mark))}
+        # The beginning of a longer marker goes before a whole one: it may still become that.
+        parts = "|".join(map(re.escape, sorted(starts, key=len, reverse=True))) or "(?!)"
+        self.first = re.compile("|".join({re.escape(mark[0]) for mark in marks}) or "(?!)")
+        self._whole = re.compile(whole)
+        self._any = re.compile(rf"(?:{parts})\Z|({whole})")
+
+    def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int]:
+        """Where the first marker begins and ends; the end is the beginning where more text has to
+        tell, or where there is none."""
+        found = (self._whole if ended else self._any).search(text, at)
+        if found is None:
+            return len(text), len(text)
+        if not ended and found[1] is None:
+            return found.start(), found.start()
+        return found.span()
+
+
+@lru_cache(maxsize=512)
+def marks_of(*marks: str) -> Marks:
+    return Marks(marks)
+
+
+class Source:
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        self.ended = False
+        self._held: list[str] = []
+        self._room = 0
+        self._holds = False
+
+    def feed(self, text: str) -> None:
+        self.text = self.text[self.at :] + text
+        self.at = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.at == len(self.text)
+
+    def hold(self) -> None:
+        """Holds what is taken from here on."""
+        self._held = []
+        self._room = HELD_LIMIT
+        self._holds = True
+
+    def release(self) -> str:
+        """Gives out what was held, and holds no more."""
+        held = "".join(self._held)
+        self._held = []
+        self._holds = False
+        return held
+
+    def take(self, end: int) -> str:
+        """Takes the text up to `end`. Raises Fault where more would be held than may be."""
+        begin = self.at
+        if self._holds:
+            self.at = min(end, begin + self._room)
+            self._held.append(self.text[begin : self.at])
+            self._room -= self.at - begin
+            if self.at < end:
+                raise Fault
+        self.at = end
+        return self.text[begin:end]
+
+    def more(self) -> Reader[None]:
+        """Waits for more text. Raises Ended where none comes."""
+        if self.ended:
+            raise Ended
+        yield
+
+    def peek(self) -> Reader[str]:
+        """The next character that is no space."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            assert space is not None
+            self.take(space.end())
+            if not self.spent:
+                return self.text[self.at]
+            yield from self.more()
+
+    def one_of(self, *options: str) -> Reader[str]:
+        """Takes one of the options, none of which is the beginning of another, and space before
+        it."""
+        yield from self.peek()
+        while True:
+            for option in options:
+                if self.text.startswith(option, self.at):
+                    return self.take(self.at + len(option))
+            rest = self.text[self.at : self.at + max(map(len, options))]
+            if not any(option.startswith(rest) for option in options):
+                raise Fault
+            yield from self.more()
+
+    def literal(self, text: str) -> Reader[None]:
+        """Takes a text whose spaces are free."""
+        for word in text.split():
+            yield from self.one_of(word)
+
+    def word(self) -> Reader[str]:
+        """Takes a name, and space before it."""
+        yield from self.peek()
+        taken = []
+        while True:
+            word = _WORD.match(self.text, self.at)
+            assert word is not None
+            taken.append(self.take(word.end()))
+            if not self.spent:
+                return "".join(taken)
+            yield from self.more()
+
+    def until(self, mark: str) -> Reader[str]:
+        """Takes all up to `mark`, and `mark`; gives what is before it."""
+        taken = []
+        marks = marks_of(mark)
+        while True:
+            begin, end = marks.find(self.text, self.at, ended=self.ended)
+            taken.append(self.take(begin))
+            if end > begin:
+                self.take(end)
+                return "".join(taken)
+            yield from self.more()
+
+    def value(self) -> Reader[str]:
+        """Takes a JSON value, and space before it."""
+        yield from self.peek()
+        taken = []
+        reader = JsonReader()
+        while True:
+            taken.append(self.take(reader.read(self.text, self.at)))
+            if reader.faulty:
+                raise Fault
+            if reader.done:
+                return "".join(taken)
+            yield from self.more()

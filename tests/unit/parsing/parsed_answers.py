@@ -1,0 +1,52 @@
+"""What an answer is made of, in a form to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from recorded_answers import TOOLS
+
+from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.parser import Parser
+from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
+
+
+def parser(family: Family | str, *, opened: bool = False, tools: Any = TOOLS) -> Parser:
+    family = FAMILIES[family] if isinstance(family, str) else family
+    return Parser(family, reasoning=True, opened=opened, tools=tools)
+
+
+def parsed(one: Parser, pieces: Iterable[str]) -> list[Part]:
+    """All parts of an answer, with neighbours of a kind joined."""
+    parts = [part for piece in pieces for part in one.push(piece)] + one.flush()
+    joined: list[Part] = []
+    for _, some in groupby(parts, lambda part: (type(part), getattr(part, "call", 0))):
+        first, *others = some
+        if isinstance(first, CallStart):
+            joined += [first, *others]
+        else:
+            texts = [each.text for each in others if not isinstance(each, CallStart)]
+            joined.append(first._replace(text="".join([first.text, *texts])))
+    return joined
+
+
+def plain(parts: Sequence[Part]) -> list[Any]:
+    """Content as its text, reasoning as a list of its text, a call as its name and arguments."""
+    said: list[Any] = []
+    for part in parts:
+        match part:
+            case Content(text):
+                said.append(text)
+            case Reasoning(text):
+                said.append([text])
+            case CallStart(call, name):
+                [arguments] = [
+                    each.text
+                    for each in parts
+                    if isinstance(each, CallArguments) and each.call == call
+                ]
+                said.append((name, json.loads(arguments)))
+    return said
