@@ -64,12 +64,18 @@ class ChildProcess:
         Raises LostError.
         """
         ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        spawning = loop.run_in_executor(None, _spawn, program, theirs, environment or {})
         try:
-            process = await asyncio.to_thread(_spawn, program, theirs, environment or {})
+            # Shielded: a process that was started is known, whatever becomes of who asked for it.
+            process = await asyncio.shield(spawning)
             reader, writer = await asyncio.open_unix_connection(sock=ours)
-        except OSError as error:
+        except (OSError, asyncio.CancelledError) as error:
             ours.close()
-            raise LostError(f"it cannot be started: {error}") from error
+            await asyncio.shield(_give_up(spawning))
+            if isinstance(error, OSError):
+                raise LostError(f"it cannot be started: {error}") from error
+            raise
         return ChildProcess(process, reader, writer, max_message_bytes)
 
     @property
@@ -157,6 +163,14 @@ def memory(process: int | str = "self") -> list[int]:
         pages = ["0"] * 3
     size = os.sysconf("SC_PAGE_SIZE")
     return [int(count) * size for count in pages[:3]]
+
+
+async def _give_up(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+    """End the process that it comes to, if it comes to one."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process = await spawning
+        process.kill()
+        await asyncio.to_thread(process.wait, _END_SECONDS)
 
 
 def _spawn(
