@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import os
+import re
 import sys
 import types
 import typing
@@ -29,9 +31,12 @@ import msgspec
 import yaml
 
 from tandem.errors import ConfigError
+from tandem.setting_names import NAMES
 
 ENV_PREFIX = "TANDEM_"
 FILE_VARIABLE = "TANDEM_CONFIG"
+_OF_A_SERVICE = re.compile(r"TANDEM_.*_(SERVICE_HOST|(SERVICE_)?PORT(_[A-Z0-9_]+)?)")
+"""What Kubernetes tells a pod of the Services beside it, where it is let."""
 T = TypeVar("T")
 Source = Literal["flag", "environment", "file", "default"]
 REQUIRED: Any = dataclasses.MISSING
@@ -72,6 +77,7 @@ def load(
     what to do.
     """
     environ = os.environ if environ is None else environ
+    _check_variables(model, environ)
     options = vars(_parser(model, prog).parse_args(argv))
     path = options.pop("config_file") or environ.get(FILE_VARIABLE)
     show = options.pop("print_config")
@@ -145,6 +151,19 @@ def export(variables: Mapping[str, str]) -> None:
     """Set variables that a library reads from the environment; what is set already stays."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+
+
+def _check_variables(model: type[Any], environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a variable that looks like a setting and is none: of any component, as
+    all of a machine may have one environment.
+    """
+    own = (field.name for field in dataclasses.fields(model))
+    known = {FILE_VARIABLE, *map(variable_name, (*NAMES, *own))}
+    for name in sorted(environ.keys() - known):
+        if name.startswith(ENV_PREFIX) and not _OF_A_SERVICE.fullmatch(name):
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"the variable {name} is no setting{hint}")
 
 
 def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:

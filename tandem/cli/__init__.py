@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from tandem.cli import (
+    bench,
     certificates,
     chat,
     check_hook,
@@ -28,6 +29,7 @@ from tandem.errors import StartError
 DISTRIBUTION = "tandem-serving"
 _CHECK_HOOK = "Run an output hook against the calls a worker makes."
 _VERIFY = "Check that a deployment serves, and that its KV cache really moves."
+_BENCH = "Send load to a frontend, and show how fast it answers."
 _TOP = "Show the fleet, the queues and slow workers, live."
 _KEYS = "Make keys for clients."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
@@ -74,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module, run, text in (
         ("check-hook", check_hook, check_hook.check_hook, _CHECK_HOOK),
         ("verify", verify, verify.verify, _VERIFY),
+        ("bench", bench, bench.bench, _BENCH),
         ("top", top, top.top, _TOP),
         ("keys", keys, keys.keys, _KEYS),
         ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
@@ -112,6 +115,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--model", default="", help="[the first one that is served]")
     parser.add_argument("--max-tokens", type=int, default=256, help="[%(default)s]")
+    options.add_trust(parser)
     parser.set_defaults(run=chat.chat)
 
 

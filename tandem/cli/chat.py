@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tandem.cli import options
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 
@@ -12,7 +13,8 @@ Message = dict[str, str]
 
 
 def chat(arguments: argparse.Namespace, console: Console) -> int:
-    client = Client(arguments.url)
+    key = options.api_key(arguments.api_key_env)
+    client = Client(arguments.url, api_key=key, ca_file=arguments.ca_file)
     model = arguments.model or client.get("/v1/models")["data"][0]["id"]
     if arguments.message:
         answer(client, model, [_user(arguments.message)], arguments.max_tokens, console)

@@ -42,6 +42,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ApiError(f"{url!r} is no address of a frontend; write it http://127.0.0.1:8000")
         self._parts = parts
+        self._prefix = parts.path.rstrip("/").removesuffix("/v1")  # as a base URL is written
         self._timeout = timeout_seconds
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
@@ -98,7 +99,7 @@ class Client:
         if payload is not None:
             headers["content-type"] = "application/json"
         try:
-            connection.request(method, self._parts.path.rstrip("/") + path, payload, headers)
+            connection.request(method, self._prefix + path, payload, headers)
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()

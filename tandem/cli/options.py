@@ -1,11 +1,13 @@
-"""The options of the commands that start a stack."""
+"""Options that several commands have: those of a stack to start, the key of a frontend, numbers."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import tandem
+from tandem import config
 from tandem.cli.plan import StackOptions
 from tandem.errors import ConfigError
 
@@ -60,7 +62,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
     for phase in ("prefill", "decode"):
         parser.add_argument(
             f"--{phase}",
-            type=_positive,
+            type=positive,
             default=1,
             metavar="N",
             help=f"How many {phase} workers. [1]",
@@ -118,8 +120,34 @@ def model_path(given: Path | None) -> Path:
     return path.resolve()
 
 
-def _positive(text: str) -> int:
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The key that a frontend asks for, and whom it is believed to be."""
+    add = parser.add_argument
+    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
+    add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
+
+
+def api_key(variable: str) -> str:
+    """The key in an environment variable, "" where none is named. Raises ConfigError where it is
+    not set.
+    """
+    if not variable:
+        return ""
+    if not (key := config.environment().get(variable, "").strip()):
+        raise ConfigError(f"--api-key-env: the variable {variable} is not set, or empty")
+    # A Secret may hold several, as the frontend's own setting does.
+    return key.split(",")[0].strip()
+
+
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def positive_number(text: str) -> float:
+    number = float(text)
+    if not (number > 0 and math.isfinite(number)):
+        raise argparse.ArgumentTypeError("must be above 0")
     return number

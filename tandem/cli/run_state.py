@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.cli import processes
+from tandem.cli.plan import StackOptions
 from tandem.cli.processes import Identity
 from tandem.cli.stack import Stack
 from tandem.errors import StartError
@@ -28,6 +29,8 @@ class RunState:
     processes: dict[str, Identity]
     metrics: dict[str, str] = field(default_factory=dict)
     """Where each answers /metrics, "host:port"."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What it was started with; empty: not known."""
 
     def running(self) -> list[str]:
         return [name for name, process in self.processes.items() if processes.alive(process)]
@@ -36,7 +39,15 @@ class RunState:
 def of(stack: Stack, *, owner: Identity | None) -> RunState:
     members = {name: each.identity for name, each in stack.components.items()}
     ports = {name: each.launch.metrics for name, each in stack.components.items()}
-    return RunState(stack.url, stack.options.engine, owner, members, ports)
+    return RunState(
+        stack.url, stack.options.engine, owner, members, ports, asked_for(stack.options)
+    )
+
+
+def asked_for(options: StackOptions) -> dict[str, Any]:
+    """Options as a file keeps them."""
+    asked: dict[str, Any] = json.loads(json.dumps(asdict(options), default=str))
+    return asked
 
 
 def write(run_dir: Path, state: RunState) -> None:
@@ -61,6 +72,7 @@ def read(run_dir: Path) -> RunState | None:
                 for name, each in content["processes"].items()
             },
             metrics=content.get("metrics", {}),
+            asked=content.get("asked", {}),
         )
     except FileNotFoundError:
         return None

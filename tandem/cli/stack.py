@@ -103,7 +103,10 @@ class Stack:
 
     def start(self) -> None:
         """Start every process; they come up together and find each other."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StackError(f"cannot make the folder {self.run_dir}: {error.strerror}") from error
         for launch in plan(self.options, held=self._ports):
             self.components[launch.name] = _spawn(launch, self.run_dir)
 

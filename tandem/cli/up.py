@@ -14,18 +14,23 @@ from types import FrameType
 from tandem import config
 from tandem.cli import options, processes, run_state
 from tandem.cli.console import Console
+from tandem.cli.plan import StackOptions
+from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
+from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0}
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
+    wanted = options.stack_options(arguments)
     present = run_state.read(run_dir)
     if present is not None and present.running():
+        _check_same(present, wanted)
         console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
         return 0
-    with stopping_on_sigterm(), Stack(options.stack_options(arguments), run_dir=run_dir) as stack:
+    with stopping_on_sigterm(), Stack(wanted, run_dir=run_dir) as stack:
         owner = None if arguments.detach else processes.identify(os.getpid())
         run_state.write(run_dir, run_state.of(stack, owner=owner))
         try:
@@ -41,6 +46,18 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         else:
             run_state.remove(run_dir)
     return 0
+
+
+def _check_same(present: RunState, wanted: StackOptions) -> None:
+    """Raises StartError where what is up is not what is wanted, or not all of it."""
+    where = f"{present.engine} at {present.url}"
+    if ended := sorted(present.processes.keys() - set(present.running())):
+        raise StartError(f"up is {where}, but {', '.join(ended)} ended: `tandem down` first")
+    asked = run_state.asked_for(wanted)
+    if other := sorted(name for name, value in present.asked.items() if value != asked.get(name)):
+        raise StartError(
+            f"up is {where}, with other options ({', '.join(other)}): `tandem down` first"
+        )
 
 
 def bring_up(stack: Stack, console: Console) -> None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from tandem import config
-from tandem.cli import worker_counts
+from tandem.cli import options, worker_counts
 from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.verification import CheckError, Verification
-from tandem.errors import ConfigError
 from tandem.logits.spec import FORCED_SEQUENCE
 
 Check = Callable[[], None]
@@ -24,10 +21,9 @@ _OFFERED = f"the answer is made by {FORCED_SEQUENCE}, which the frontend must of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--url", required=True, help="The frontend, http:// or https://, without /v1.")
+    add("--url", required=True, help="The frontend, http:// or https://.")
     add("--model", default="", help="[the first one that is served]")
-    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
-    add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
+    options.add_trust(parser)
     add(
         "--kv",
         default="",
@@ -62,7 +58,7 @@ def verify(arguments: argparse.Namespace, console: Console) -> int:
         console,
         url=arguments.url,
         model=arguments.model,
-        api_key=_api_key(arguments.api_key_env),
+        api_key=options.api_key(arguments.api_key_env),
         ca_file=arguments.ca_file,
         workers=worker_counts.targets(arguments.kv),
         kv_bytes_per_token=arguments.kv_bytes_per_token,
@@ -90,12 +86,3 @@ def _holds(check: Check, console: Console) -> bool:
         console.failed(str(error))
         return False
     return True
-
-
-def _api_key(variable: str) -> str:
-    if not variable:
-        return ""
-    if not (key := config.environment().get(variable, "").strip()):
-        raise ConfigError(f"--api-key-env: the variable {variable} is not set, or empty")
-    # A Secret may hold several, as the frontend's own setting does.
-    return key.split(",")[0].strip()

@@ -28,6 +28,7 @@ class Server(ThreadingHTTPServer):
             "/v1/models": (200, b'{"data": [{"id": "tiny"}]}')
         }
         self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -38,6 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        self.server.keys.append(self.headers.get("authorization"))
         length = int(self.headers.get("content-length", 0))
         if length:
             self.server.asked.append(json.loads(self.rfile.read(length)))
@@ -154,6 +156,19 @@ def test_chat_streams_one_answer(server: Server, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "Good day\n"
     assert server.asked[0]["messages"] == [{"role": "user", "content": "hello"}]
     assert server.asked[0]["model"] == "tiny"
+
+
+def test_chat_takes_a_key_and_an_address_as_clients_of_openai_have_them(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers[CHAT] = (200, sse(delta("Hi")))
+    monkeypatch.setenv("MY_KEY", "sesame")
+    url = f"{server.url}/v1/"
+    assert main(["chat", "--url", url, "--api-key-env", "MY_KEY", "hello"]) == 0
+    assert capsys.readouterr().out == "Hi\n"
+    assert set(server.keys) == {"Bearer sesame"}
+    assert main(["chat", "--url", url, "--api-key-env", "NO_KEY", "hello"]) == 2
+    assert "NO_KEY is not set" in capsys.readouterr().err
 
 
 def test_a_conversation_sends_what_was_said_before(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,7 +53,7 @@ def test_down_ends_exactly_what_was_written_down(
 
 
 def test_up_while_up_says_so_and_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running = subprocess.Popen(SLEEP, start_new_session=True)
     try:
@@ -62,10 +63,28 @@ def test_up_while_up_says_so_and_starts_nothing(
         run_state.write(tmp_path, state)
         assert main(["up", "--engine", "sim", "--run-dir", str(tmp_path)]) == 0
         assert "already up: sim at http://127.0.0.1:1" in capsys.readouterr().out
+        asked = run_state.asked_for(StackOptions(model_path=model_path, engine="sim", port=8000))
+        for prefill, expected in ((1, 0), (2, 2)):
+            state = replace(state, asked=asked | {"prefill": prefill})
+            run_state.write(tmp_path, state)
+            assert main(["up", "--engine", "sim", "--run-dir", str(tmp_path)]) == expected
+        assert "with other options (prefill): `tandem down` first" in capsys.readouterr().err
+        gone = processes.Identity(identity.pid, identity.started - 1)
+        state = replace(state, processes={"frontend": identity, "router": gone})
+        run_state.write(tmp_path, state)
+        assert main(["up", "--engine", "sim", "--run-dir", str(tmp_path)]) == 2
+        assert "but router ended: `tandem down` first" in capsys.readouterr().err
         assert run_state.read(tmp_path) == state
     finally:
         running.kill()
         running.wait(timeout=10)
+
+
+def test_a_run_folder_that_cannot_be_made_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["up", "--engine", "sim", "--run-dir", "/proc/no"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_damaged_list_of_processes_is_refused_by_name(

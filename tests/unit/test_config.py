@@ -51,6 +51,34 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
     assert settings.policy == "a"
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("TANDEM_API_KEY", "TANDEM_API_KEYS"),
+        ("TANDEM_LISTN", "TANDEM_LISTEN"),
+        ("TANDEM_WHATEVER_ELSE", ""),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_refused(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"the variable {variable} is no setting") as caught:
+        _load([], {variable: "secret"})
+    assert ("did you mean" in str(caught.value)) == bool(meant)
+    assert str(caught.value).endswith(meant + "?" if meant else "setting")
+    assert "secret" not in str(caught.value)
+
+
+def test_variables_of_other_components_and_of_services_are_let_be() -> None:
+    others = {"TANDEM_MAX_QUEUE": "5", "TANDEM_CONFIG": "", "TANDEM_SLO_TTFT_SECONDS": "x"}
+    services = {
+        "TANDEM_ROUTER_SERVICE_HOST": "10.0.0.1",
+        "TANDEM_ROUTER_SERVICE_PORT": "7000",
+        "TANDEM_ROUTER_SERVICE_PORT_GRPC": "7000",
+        "TANDEM_ROUTER_PORT": "tcp://10.0.0.1:7000",
+        "TANDEM_ROUTER_PORT_7000_TCP_ADDR": "10.0.0.1",
+    }
+    assert _load([], others | services).seconds == _load().seconds
+
+
 def test_text_becomes_the_settings_type() -> None:
     settings = _load(
         ["--workers", "a:1, b:2", "--quiet", "--options", "x=1,y=two", "--model-path", "m"]
