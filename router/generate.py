@@ -17,7 +17,13 @@ from router.ingress import check_names
 from router.permissions import Permissions
 from tandem import ids
 from tandem.byte_budget import ByteBudget
-from tandem.errors import InvalidRequestError, SlowClientError, TandemError, WorkerError
+from tandem.errors import (
+    InvalidRequestError,
+    SlowClientError,
+    TandemError,
+    UnsupportedError,
+    WorkerError,
+)
 from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns
@@ -67,6 +73,11 @@ def submit(
 def _complete(given: common_pb2.Task) -> common_pb2.Task:
     task = common_pb2.Task()
     task.CopyFrom(given)
+    if task.sampling.HasField("prompt_logprobs"):
+        raise UnsupportedError(
+            "log-probabilities of the prompt are for frontends",
+            param="task.sampling.prompt_logprobs",
+        )
     if bool(task.prompt_token_ids) == bool(task.prompt_text):
         raise InvalidRequestError(
             "give either task.prompt_token_ids or task.prompt_text", param="task.prompt_text"

@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.v1 import common_pb2
 
-FORMS = frozenset({"json_schema", "regex", "choice", "ebnf"})
-"""Processors behind `response_format` and `guided_...`: all clients may use them."""
+FORMS = frozenset({"json_schema", "regex", "choice", "ebnf", "tagged"})
+"""Processors behind `response_format`, `guided_...` and tools: all clients may use them."""
 _NONE: frozenset[str] = frozenset()
 
 

@@ -99,6 +99,7 @@ def submit(
         logits_processors=logits_processors,
         priority=message.priority,
         want_report=message.want_report,
+        prompt_logprobs=message.prompt_logprobs,
         trace_id=message.trace_id,
         parent_span=message.parent_span,
         first_span=ids.new_span_id() if tracing and message.parent_span else 0,

@@ -14,5 +14,9 @@ MAX_TASK_BYTES = 8 * 1024 * 1024
 """A request whose serialised Task is larger is refused."""
 MAX_KEPT_BYTES = 128 * 1024 * 1024
 """Tasks that a worker keeps for one router. Those beyond it are said again for each leg."""
+MAX_PROMPT_LOGPROBS = 1024 * 1024
+"""Numbers that log-probabilities of a prompt may be: its tokens, times one more than the
+alternatives of each.
+"""
 MAX_OUTPUTS = 1024
 """One prompt has no more: they are begun, and ended, all together."""

@@ -41,6 +41,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Those that its task names."""
     priority: int = 0
     want_report: bool = False
+    prompt_logprobs: bool = False
+    """Prefill has something for the client that comes before all output."""
     trace_id: str = ""
     parent_span: int = 0
     """The frontend's; 0: the request is not traced."""
@@ -61,6 +63,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     def needs(self) -> Needs:
         tokens = self.prompt_tokens + (self.max_tokens or 1) if self.prompt_tokens else 0
         return Needs(tokens, self.logits_processors)
+
+    @property
+    def held(self) -> bool:
+        """Whether decode's output waits until prefill has said all that it has to say."""
+        return self.want_report or self.prompt_logprobs
 
     @property
     def half(self) -> bool:

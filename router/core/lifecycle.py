@@ -81,7 +81,7 @@ class Lifecycle:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
         sequence.note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice)
-        hold = prefill.worker.profile.has_hook or sequence.request.submit.want_report
+        hold = prefill.worker.profile.has_hook or sequence.request.submit.held
         self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold)
 
     def start_canary(self, sequence: Sequence, pair: Pair) -> None:

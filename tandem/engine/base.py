@@ -6,6 +6,8 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
   nothing for the request: its KV is free, or was handed over and acknowledged. No request is open
   for ever: an engine bounds every wait of its own.
 - PREFILL gives one Delta: the first token with its end, after the hand-over has settled.
+- SamplingParams.prompt_logprobs is for PREFILL and AGGREGATED; what was computed before (a cached
+  prefix) has none, and so is computed again. An engine that cannot say them refuses the request.
 - PREFILL with `park_seconds` gives the same Delta as soon as the first token is there. The KV stays
   for so long under the request's room, in no request: whoever offers pages for the room first takes
   it, and `cancel` frees it.
@@ -107,6 +109,15 @@ class Logprobs:
     """For each token the most likely (token id, log-probability), best first."""
 
 
+class PromptLogprobs(Struct, frozen=True):
+    """Log-probabilities of a prompt: the model's own, before penalties, processors and sampling."""
+
+    token_ids: Sequence[int]
+    """All of the prompt."""
+    logprobs: Logprobs
+    """Parallel to `token_ids` without the first, which has none: nothing stands before it."""
+
+
 class KvTransfer(Struct, frozen=True):
     """What was measured of one hand-over."""
 
@@ -128,6 +139,8 @@ class Delta(Struct):
     """With `error`: another pair may succeed."""
     kv: KvTransfer | None = None
     cached_tokens: int = 0
+    prompt_logprobs: PromptLogprobs | None = None
+    """PREFILL and AGGREGATED: with the first token, where the request wants them."""
 
 
 Step = Sequence[Delta]

@@ -67,6 +67,12 @@ def vocabulary(model_path: Path) -> int:
     raise ConfigError(f"{model_path / 'config.json'} has no vocab_size: set it there")
 
 
+def architectures(model_path: Path) -> list[str]:
+    """Names of the model's classes, such as "LlamaForCausalLM"."""
+    found = _config(model_path).get("architectures")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
 def dtype(model_path: Path) -> str:
     """The weights' data type, such as "bfloat16"; empty where the folder does not say."""
     config = _text_config(model_path)

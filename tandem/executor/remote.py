@@ -216,7 +216,7 @@ class _Served:
     def tell(self, core: ExecutorCore) -> None:
         """Tell the core all that came. The lock is held."""
         rows, ended = self.state.take()
-        for choice, _, token_ids, logprobs in rows:
+        for choice, _, token_ids, logprobs, _ in rows:
             if token_ids:
                 values: list[float] = []
                 for entry in logprobs:

@@ -21,7 +21,7 @@ class ByteTable:
             self.pieces[token_id] = token.encode() if token_id in added else _bytes_of(token)
         self.shown = list(self.pieces)
         """The same without special tokens, which a client does not see."""
-        for token_id in special_ids(tokenizer):
+        for token_id in special_tokens(tokenizer).values():
             self.shown[token_id] = b""
         self.texts = [_text_or_none(piece) for piece in self.shown]
         """What is shown, as text; None where the token is no whole number of characters."""
@@ -41,9 +41,10 @@ def is_byte_level(tokenizer_json: dict[str, Any]) -> bool:
     return [kind for kind in kinds if kind != "Fuse"] == ["ByteLevel"]
 
 
-def special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
+def special_tokens(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
+    """Their ids by their texts."""
     added = tokenizer.get_added_tokens_decoder()
-    return frozenset(token_id for token_id, token in added.items() if token.special)
+    return {token.content: token_id for token_id, token in added.items() if token.special}
 
 
 def _alphabet() -> dict[str, int]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import tokenizers
 
-from tandem.text.byte_table import ByteTable, special_ids
+from tandem.text.byte_table import ByteTable, special_tokens
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Detokenizer(Protocol):
-    """One sequence's. Special tokens are not shown; ids that the tokenizer does not have are
-    skipped.
+    """One sequence's. Special tokens are not shown, but for those that it was told to show; ids
+    that the tokenizer does not have are skipped.
     """
 
     incomplete: bool
@@ -37,20 +37,20 @@ class ByteDetokenizer:
     Decoding is a look-up: 0.1 µs a token, where the tokenizer's own stream takes 0.5.
     """
 
-    __slots__ = ("_decoder", "_table", "incomplete")
+    __slots__ = ("_decoder", "_shown", "_table", "incomplete")
 
-    def __init__(self, table: ByteTable) -> None:
+    def __init__(self, table: ByteTable, shown: Collection[int] = ()) -> None:
+        """`shown`: special tokens to show."""
         self._table = table
+        self._shown = {token_id: table.bytes_of(token_id) for token_id in shown}
         self._decoder: codecs.IncrementalDecoder | None = None
         self.incomplete = False
 
     def push(self, token_ids: Sequence[int]) -> str:
         if len(token_ids) == 1 and not self.incomplete:
             token_id = token_ids[0]
-            if token_id < len(self._table.texts):
-                text = self._table.texts[token_id]
-                if text is not None:
-                    return text
+            if token_id < len(self._table.texts) and (text := self._table.texts[token_id]):
+                return text
         return self._decode(token_ids)
 
     def flush(self) -> str:
@@ -60,11 +60,12 @@ class ByteDetokenizer:
         return self._decoder.decode(b"", final=True)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        pieces = self._table.shown
+        pieces, shown = self._table.shown, self._shown
         known = len(pieces)
         if self._decoder is None:
             self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = self._decoder.decode(b"".join([pieces[i] for i in token_ids if i < known]))
+        found = [pieces[i] or shown.get(i, b"") for i in token_ids if i < known]
+        text = self._decoder.decode(b"".join(found))
         self.incomplete = bool(self._decoder.getstate()[0])
         return text
 
@@ -74,9 +75,8 @@ class StreamTable:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self.tokenizer = tokenizer
-        special = special_ids(tokenizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        self.shown = frozenset(vocabulary.values()) - special
+        self.shown = frozenset(vocabulary.values()).difference(special_tokens(tokenizer).values())
         self.single_bytes = frozenset(
             token_id for token, token_id in vocabulary.items() if _BYTE_TOKEN.fullmatch(token)
         )
@@ -90,11 +90,13 @@ class StreamDetokenizer:
     earlier one seemed to be.
     """
 
-    __slots__ = ("_held", "_ids", "_sent", "_stream", "_table", "incomplete")
+    __slots__ = ("_held", "_ids", "_sent", "_shown", "_stream", "_table", "incomplete")
 
-    def __init__(self, table: StreamTable) -> None:
+    def __init__(self, table: StreamTable, shown: Collection[int] = ()) -> None:
+        """`shown`: special tokens to show."""
         self._table = table
-        self._stream = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
+        self._shown = frozenset(shown)
+        self._stream = tokenizers.decoders.DecodeStream(skip_special_tokens=False)
         self._ids: list[int] = []
         self._held: list[int] = []
         self._sent = 0
@@ -104,7 +106,7 @@ class StreamDetokenizer:
         table = self._table
         parts = []
         for token_id in token_ids:
-            if token_id not in table.shown:
+            if token_id not in table.shown and token_id not in self._shown:
                 continue
             self._ids.append(token_id)
             self._held.append(token_id)
@@ -123,5 +125,5 @@ class StreamDetokenizer:
         if not self.incomplete:
             return ""
         self.incomplete = False
-        whole: str = self._table.tokenizer.decode(self._ids, skip_special_tokens=True)
+        whole: str = self._table.tokenizer.decode(self._ids, skip_special_tokens=False)
         return whole[self._sent :]

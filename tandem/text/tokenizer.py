@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
 from tandem.errors import ConfigError
-from tandem.text.byte_table import ByteTable, is_byte_level
+from tandem.text.byte_table import ByteTable, is_byte_level, special_tokens
 from tandem.text.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, StreamTable
 
 
@@ -42,6 +42,22 @@ class Tokenizer:
         that."""
         return max(map(len, self._tokenizer.get_vocab()))
 
+    @cached_property
+    def added_tokens(self) -> frozenset[str]:
+        """Texts of the tokens that are no part of the vocabulary that was learned: special ones,
+        and a family's markers."""
+        return frozenset(
+            token.content for token in self._tokenizer.get_added_tokens_decoder().values()
+        )
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        return special_tokens(self._tokenizer)
+
+    def special_ids_of(self, texts: Iterable[str]) -> list[int]:
+        """The ids of those texts that are special tokens, in their order."""
+        return [self._special[text] for text in texts if text in self._special]
+
     def encode(self, text: str, *, special_tokens: bool) -> list[int]:
         """`special_tokens`: with those that the tokenizer puts around a text, such as a beginning
         of sequence.
@@ -63,9 +79,9 @@ class Tokenizer:
             return self._bytes.bytes_of(token_id)
         return self.decode([token_id]).encode()
 
-    def detokenizer(self) -> Detokenizer:
-        """A detokeniser for one sequence."""
+    def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
+        """A detokeniser for one sequence, which shows these special tokens and no other."""
         if self._bytes is not None:
-            return ByteDetokenizer(self._bytes)
+            return ByteDetokenizer(self._bytes, shown)
         assert self._stream is not None
-        return StreamDetokenizer(self._stream)
+        return StreamDetokenizer(self._stream, shown)

@@ -84,6 +84,9 @@ class Output:
                 raise
             self._lost(stream, worker, UNREADABLE)
             return
+        for part in columns.prompt_logprobs[:]:  # before any row
+            if fault := rows.hand_out_prompt(part, self._routes):
+                self._complain(stream, worker, fault)
         routes = self._running.of(stream, worker) if worker else self._routes
         try:
             out = rows.hand_out(columns, routes, self._clock())

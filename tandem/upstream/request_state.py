@@ -30,8 +30,10 @@ from tandem.v1 import common_pb2, router_pb2
 
 log = logging.getLogger(__name__)
 
-Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs]]
-"""Choice, text, token ids (where asked for), log-probabilities (where asked for)."""
+Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs], int]
+"""Choice, text, token ids (where asked for), log-probabilities (where asked for): its own, or of a
+part of its prompt; and how many tokens it is of.
+"""
 
 MOST_RUNS = 100
 """A choice whose output classifiers block is not run again so often."""
@@ -72,6 +74,8 @@ class Finish(NamedTuple):
     """The stop word that was met, or the stop token that was asked for."""
     voucher: bytes = b""
     """What a context-only request leaves."""
+    withheld: bool = False
+    """A hook or a classifier ended it."""
 
 
 class RequestState:
@@ -135,6 +139,8 @@ class RequestState:
         submitted again.
         """
         self._row_counts = [0] * submission.choices
+        self._prompt_places = [0] * submission.choices
+        """Tokens of the prompt whose log-probabilities have come."""
         self._tokens = [0] * submission.choices
         self._last_at = [0.0] * submission.choices
         self._rows: list[Row] = []
@@ -143,7 +149,8 @@ class RequestState:
         self._counted = 0
         self._backlog_limit = backlog_limit
         self._kept = budget.allotment(self._end_for_room)
-        """What the rows take that were counted."""
+        """What the rows take that were counted, and what is held of those before."""
+        self._held = 0
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
         self._touched = False
@@ -171,7 +178,7 @@ class RequestState:
     @property
     def backlog(self) -> int:
         """Bytes of output that wait for a client which reads slowly."""
-        return 0 if self.pump is None else self._kept.size
+        return 0 if self.pump is None else self._kept.size - self._held
 
     @property
     def completion_tokens(self) -> int:
@@ -254,11 +261,38 @@ class RequestState:
             elif self._inter_token is not None:
                 self._inter_token((now - last) / count, count)
             self._last_at[choice] = now
-        self._rows.append((choice, text, token_ids, logprobs))
+        self._rows.append((choice, text, token_ids, logprobs, count))
         if not self._touched:
             self._touched = True
             self._touched_list.append(self)
         return True
+
+    def prompt_part(self, part: common_pb2.TokenLogprobs) -> bool:
+        """Log-probabilities of its prompt, as one more row of a choice. A prefill that is run again
+        says again what had come already. False: it cannot be the next part.
+        """
+        choice = part.sequence - self.base
+        place = self._prompt_places[choice]
+        end = part.place + len(part.token_id)
+        most = self.submission.prompts[choice // self.n].tokens
+        if not self.submission.sampling.HasField("prompt_logprobs") or end > most:
+            return False
+        if part.place == place:
+            self._prompt_places[choice] = end
+            self._rows.append((choice, "", (), (part,), 0))
+            self._touch()
+        return part.place == place or end <= place
+
+    def _touch(self) -> None:
+        if not self._touched:
+            self._touched = True
+            self._touched_list.append(self)
+
+    def _has_prompt(self, choice: int) -> bool:
+        """All log-probabilities of its prompt have come, where they are wanted."""
+        wanted = self.submission.sampling.HasField("prompt_logprobs")
+        prompt = self.submission.prompts[choice // self.n]
+        return not wanted or self._prompt_places[choice] == prompt.tokens
 
     def _begin(self, choice: int, now: float) -> None:
         """A choice has its first tokens: no router gets its prompt again."""
@@ -278,6 +312,7 @@ class RequestState:
         prompt = self.submission.prompts[choice // self.n]
         return (
             finish.rows == self._row_counts[choice]
+            and self._has_prompt(choice)
             and finish.cached_tokens <= prompt.tokens
             and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
             and len(finish.stop_tokens) <= MOST_STOP_WORD_TOKENS
@@ -301,8 +336,16 @@ class RequestState:
         reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
             reason = self.submission.withheld_reason
-        why, stop_tokens = finish.stop_reason or None, tuple(finish.stop_tokens)
-        self._end(Finish(choice, reason, why, finish.external_scores, stop_tokens))
+        self._end(
+            Finish(
+                choice,
+                reason,
+                finish.stop_reason or None,
+                finish.external_scores,
+                tuple(finish.stop_tokens),
+                withheld=finish.withheld,
+            )
+        )
 
     def withhold(self, sequence: int, stop_reason: str) -> None:
         """A hook ended the choice elsewhere: in prefill, or in another choice. How far it had come
@@ -310,7 +353,7 @@ class RequestState:
         """
         choice, reason = sequence - self.base, self.submission.withheld_reason
         self._tokens[choice] = 0
-        self._end(Finish(choice, reason, stop_reason or None))
+        self._end(Finish(choice, reason, stop_reason or None, withheld=True))
 
     def leave(self, sequence: int, voucher: bytes) -> None:
         """A context-only request has what it asked for; another fails."""
@@ -324,9 +367,7 @@ class RequestState:
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
         self.open_choices -= 1
-        if not self._touched:
-            self._touched = True
-            self._touched_list.append(self)
+        self._touch()
         if self.open_choices == 0:
             self._release(self)
 
@@ -378,7 +419,7 @@ class RequestState:
             self._ended = []
         if self._counted:
             self._counted = 0
-            self._kept.give_back(self._kept.size)
+            self._kept.give_back(self._kept.size - self._held)
         return rows, ended
 
     def put_back(self, rows: list[Row], ended: list[Finish]) -> None:
@@ -394,13 +435,18 @@ class RequestState:
         if not self.submission.streaming:
             rows[self._counted :] = _joined(rows[self._counted :])
         for place in range(self._counted, len(rows)):
-            choice, text, token_ids, logprobs = rows[place]
+            choice, text, token_ids, logprobs, tokens = rows[place]
             size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
             if logprobs:
                 copies = tuple(map(copy.copy, logprobs))
-                rows[place] = (choice, text, token_ids, copies)
+                rows[place] = (choice, text, token_ids, copies, tokens)
                 size += sum(_ROW_BYTES + each.ByteSize() for each in copies)
         self._counted = len(rows)
+        self._kept.grow(size)
+
+    def hold(self, size: int) -> None:
+        """So many bytes more of what was taken are kept until the end of the answer."""
+        self._held += size
         self._kept.grow(size)
 
     def keep(self, size: int) -> None:
@@ -439,5 +485,5 @@ def _joined(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         by_choice.setdefault(row[0], []).append(row)
     for choice, mine in by_choice.items():
-        _, texts, token_ids, logprobs = zip(*mine, strict=True)
-        yield choice, "".join(texts), [*chain(*token_ids)], (*chain(*logprobs),)
+        _, texts, token_ids, logprobs, tokens = zip(*mine, strict=True)
+        yield choice, "".join(texts), [*chain(*token_ids)], (*chain(*logprobs),), sum(tokens)

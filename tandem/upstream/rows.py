@@ -106,6 +106,21 @@ def _hand_out_rich(
     out.tokens = tokens
 
 
+def hand_out_prompt(part: common_pb2.TokenLogprobs, routes: Mapping[int, RequestState]) -> str:
+    """Give a part of a prompt's log-probabilities to its request. It is prefill's, so `routes` has
+    all sequences that are open, and one that cannot be is left out: it may be of somebody else. A
+    request that misses one fails with its end. Returns what was wrong.
+    """
+    state = routes.get(part.sequence)
+    if state is None:
+        return ""
+    if not part.HasField("place") or len(part.token_id) > MOST_ROW_TOKENS:
+        return HUGE
+    if not _is_whole(part):
+        return NOT_WHOLE
+    return "" if state.prompt_part(part) else GAP
+
+
 def _spoil(state: RequestState, sequence: int, fault: str, out: HandedOut) -> None:
     out.faults[sequence] = fault
     state.fail(unreadable())

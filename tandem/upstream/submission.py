@@ -51,16 +51,19 @@ class Submission(Struct, frozen=True, kw_only=True):
     """Without max_tokens, which each prompt has for itself."""
     logits: common_pb2.LogitsSpec | None
     embedding_bias: common_pb2.EmbeddingBias | None = None
-    form: str = ""
-    """The field that asked for a form of the answer, which is the first of `logits`; empty: none
-    did."""
+    processor_fields: Sequence[str] = ()
+    """What the client calls each of `logits`; empty: as they are called here."""
     streaming: bool
     want_usage: bool = False
     """A stream ends with its usage."""
     want_running_usage: bool = False
     """Each event of a stream has the usage so far."""
+    shown_special_tokens: Sequence[int] = ()
+    """Special tokens that hooks, stop strings and the client see as their text."""
     want_token_ids: bool
     """Token ids instead of text."""
+    want_prompt_logprobs: bool = False
+    """The answer has those of the prompt by themselves."""
     want_report: bool
     want_external_scores: bool
     metadata: Mapping[str, str]
@@ -90,6 +93,11 @@ class Submission(Struct, frozen=True, kw_only=True):
         return [p.echo for p in self.prompts if p.echo is not None for _ in range(self.n)]
 
     @property
+    def echoes_logprobs(self) -> bool:
+        """Each choice's log-probabilities begin with those of the prompt that it shows again."""
+        return bool(self.echoes) and self.sampling.HasField("logprobs")
+
+    @property
     def held_bytes(self) -> int:
         """What its prompts take as long as it is open."""
         return sum(len(prompt.task) for prompt in self.prompts) + sum(map(len, self.echoes))
@@ -111,10 +119,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     def client_param(self, param: str) -> str:
         """A request field as the client named it, from how a worker names it."""
         place = _PLACE.fullmatch(param)
-        if place is None or not self.form:
+        if place is None or not self.processor_fields:
             return param
-        index = int(place[1])
-        return f"{PARAM}[{index - 1}]" if index else self.form
+        return self.processor_fields[min(int(place[1]), len(self.processor_fields) - 1)]
 
     def check_size(self, common: bytes, *, most: int) -> None:
         """Raises TooLargeError where the tasks of all prompts together are more than `most` bytes,
@@ -146,6 +153,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             metadata=self.metadata,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            shown_special_tokens=self.shown_special_tokens,
         ).SerializeToString()
 
     def to_submit(
@@ -172,6 +180,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,
             want_report=self.want_report,
+            prompt_logprobs=self.sampling.HasField("prompt_logprobs"),
             task=common + chosen.task,
             parent_span=parent_span,
             tenant=self.tenant,

@@ -103,6 +103,7 @@ class SamplingParams(_message.Message):
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     STOP_WORDS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """tokens to generate, prefill's first one included; at least 1"""
     temperature: _builtins.float
@@ -125,6 +126,8 @@ class SamplingParams(_message.Message):
     """go on past the end-of-sequence token"""
     logprobs: _builtins.int
     """log-probabilities of the chosen tokens and of this many alternatives; absent: none"""
+    prompt_logprobs: _builtins.int
+    """the same of the prompt's tokens, from prefill; absent: none"""
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """cut before the first of these; applied by the worker, before the hook"""
@@ -159,17 +162,22 @@ class SamplingParams(_message.Message):
         logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         logprobs: _builtins.int | None = ...,
         stop_words: _abc.Iterable[Global___StopWord] | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_seed", b"_seed", "logprobs", b"logprobs", "seed", b"seed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_seed", b"_seed", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "stop_words", b"stop_words", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "stop_words", b"stop_words", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
@@ -292,6 +300,7 @@ class Task(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     EMBEDDING_BIAS_FIELD_NUMBER: _builtins.int
+    SHOWN_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -329,6 +338,10 @@ class Task(_message.Message):
     def embedding_bias(self) -> Global___EmbeddingBias:
         """beside SamplingParams.logit_bias, for many tokens"""
 
+    @_builtins.property
+    def shown_special_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """at most 64: hooks, stop strings and the client see their text"""
+
     def __init__(
         self,
         *,
@@ -348,10 +361,11 @@ class Task(_message.Message):
         tenant: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
         embedding_bias: Global___EmbeddingBias | None = ...,
+        shown_special_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -698,7 +712,9 @@ Global___Finish: _TypeAlias = Finish  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Log-probabilities of the tokens of one row, flattened. `top_*` hold `top_count` entries for each token."""
+    """Log-probabilities of the tokens of one row, or of a part of the prompt, flattened. `top_*` hold `top_count` entries for each
+    token. The prompt's first token has none: it comes alone, and its number means nothing.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -708,8 +724,11 @@ class TokenLogprobs(_message.Message):
     TOP_COUNT_FIELD_NUMBER: _builtins.int
     TOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     TOP_LOGPROB_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     top_count: _builtins.int
+    place: _builtins.int
+    """of the prompt's: tokens of the prompt before these; absent: they are of a row"""
     @_builtins.property
     def token_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -727,12 +746,15 @@ class TokenLogprobs(_message.Message):
         top_count: _builtins.int = ...,
         top_token_id: _abc.Iterable[_builtins.int] | None = ...,
         top_logprob: _abc.Iterable[_builtins.float] | None = ...,
+        place: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_place", b"_place", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "sequence", b"sequence", "token_id", b"token_id", "top_count", b"top_count", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_place", b"_place", "logprob", b"logprob", "place", b"place", "sequence", b"sequence", "token_id", b"token_id", "top_count", b"top_count", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__place: _TypeAlias = _typing.Literal["place"]  # noqa: Y015
+    _WhichOneofArgType__place: _TypeAlias = _typing.Literal["_place", b"_place"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__place) -> _WhichOneofReturnType__place | None: ...
 
 Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
@@ -802,7 +824,8 @@ class TokenColumns(_message.Message):
     payloads are merged by joining their bytes, and a relay never parses one.
     Row i is sequence[i], offset[i], token_count[i], text[i], and, for sequences that want token ids, the next token_count[i] of
     token_id. offset[i] is how many rows the sequence had before it: whoever reads rows ends a sequence that has a gap.
-    Logprobs belong to their sequence's rows in order. Finishes and reports apply after all rows.
+    Logprobs belong to their sequence's rows in order. Finishes and reports apply after all rows. What is of a prompt comes from
+    prefill, in order, before any row of its sequence; a second run of the prefill says all of it again.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -815,6 +838,7 @@ class TokenColumns(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -831,6 +855,10 @@ class TokenColumns(_message.Message):
     def report(self) -> _containers.RepeatedCompositeFieldContainer[Global___PhaseReport]: ...
     @_builtins.property
     def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """parts of prompts, each with its place"""
+
     def __init__(
         self,
         *,
@@ -842,10 +870,11 @@ class TokenColumns(_message.Message):
         finish: _abc.Iterable[Global___Finish] | None = ...,
         report: _abc.Iterable[Global___PhaseReport] | None = ...,
         offset: _abc.Iterable[_builtins.int] | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "offset", b"offset", "report", b"report", "sequence", b"sequence", "text", b"text", "token_count", b"token_count", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "offset", b"offset", "prompt_logprobs", b"prompt_logprobs", "report", b"report", "sequence", b"sequence", "text", b"text", "token_count", b"token_count", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,6 +24,7 @@ class Draft:
         "finishes",
         "logprobs",
         "offsets",
+        "prompt_logprobs",
         "reports",
         "sequences",
         "texts",
@@ -39,6 +40,7 @@ class Draft:
         self.token_ids = array("I")
         """Takes no number that cannot be one."""
         self.logprobs: list[common_pb2.TokenLogprobs] = []
+        self.prompt_logprobs: list[common_pb2.TokenLogprobs] = []
         self.finishes: list[common_pb2.Finish] = []
         self.reports: list[common_pb2.PhaseReport] = []
 
@@ -89,6 +91,7 @@ class Draft:
             text=self.texts,
             token_id=self.token_ids,
             logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
             finish=self.finishes,
             report=self.reports,
         ).SerializeToString()

@@ -20,6 +20,7 @@ def digest(task: common_pb2.Task, token_ids: array[int]) -> bytes:
         regeneration=task.regeneration,
         tenant=task.tenant,
         cache_salt=task.cache_salt,
+        shown_special_tokens=task.shown_special_tokens,
     )
     common.sampling.ClearField("max_tokens")
     bias = task.embedding_bias
@@ -40,6 +41,6 @@ def check(task: common_pb2.Task, token_ids: array[int], expected: bytes) -> None
     """Raises VoucherError where a task is not that of the first half."""
     if digest(task, token_ids) != expected:
         raise VoucherError(
-            "the request is not that of the first half: prompt, sampling, biases, processors, salt"
-            " and tenant have to be the same"
+            "the request is not that of the first half: prompt, sampling, biases, processors, salt,"
+            " tenant and special tokens shown have to be the same"
         )

@@ -119,6 +119,7 @@ class Intake:
             len(parsed.token_ids), task.sampling.max_tokens, self._limits.context_length
         ):
             raise error
+        task_checks.check_prompt_logprobs(task.sampling, len(parsed.token_ids))
         words = task.sampling.stop_words
         table = StopWordTable([word.token_id for word in words]) if words else None
         return ReadTask(task, parsed.token_ids, self._logits(task.logits), table)
@@ -129,6 +130,11 @@ class Intake:
         task = read.task
         if command.canary:
             canary.check(command, task)
+        if command.context_only and task.sampling.HasField("prompt_logprobs"):
+            raise UnsupportedError(
+                "a request whose phases run one by one has no log-probabilities of its prompt",
+                param="prompt_logprobs",
+            )
         params = _for_engine(task.sampling)
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
@@ -227,9 +233,10 @@ class Intake:
 
     def _output(self, read: ReadTask, *, judged: bool) -> Output:
         task, stop = read.task, read.task.sampling.stop
+        shown = task.shown_special_tokens
         reads_text = task.want_text or (self._reads_text and judged) or bool(stop)
         return Output(
-            detokenizer=self._tokenizer.detokenizer() if reads_text else None,
+            detokenizer=self._tokenizer.detokenizer(shown) if reads_text else None,
             stops=StopStrings(stop) if stop else None,
             words=None if read.stop_words is None else StopWords(read.stop_words),
             stop_token_ids=frozenset(task.sampling.stop_token_ids),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tandem.errors import InvalidRequestError
 from tandem.keys import MAX_NAME
+from tandem.message_limits import MAX_PROMPT_LOGPROBS
 from tandem.sampling import MOST_STOP_WORD_TOKENS
+from tandem.token_limits import check_token_ids
 from tandem.v1 import common_pb2, worker_pb2
 
 MOST_STOPS = 64
@@ -20,6 +22,7 @@ MOST_PROCESSORS = 64
 MOST_METADATA = 64
 MOST_METADATA_CHARACTERS = 64 * 1024
 MOST_SALT_CHARACTERS = 256
+MOST_SHOWN_SPECIAL_TOKENS = 64
 MOST_RUNS = 1000
 """Runs of one sequence that classifiers blocked."""
 MOST_TOKENS = 2**31 - 1
@@ -36,12 +39,23 @@ def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
         _at_most(MOST_METADATA, len(task.metadata), "metadata")
         characters = sum(len(key) + len(value) for key, value in task.metadata.items())
         _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
+    if shown := task.shown_special_tokens:
+        _at_most(MOST_SHOWN_SPECIAL_TOKENS, len(shown), "shown_special_tokens")
+        check_token_ids(shown, limits.vocabulary, param="shown_special_tokens")
     if task.HasField("regeneration"):
         _check_regeneration(task.regeneration, limits.context_length)
 
 
+def check_prompt_logprobs(sampling: common_pb2.SamplingParams, prompt_tokens: int) -> None:
+    """Raises InvalidRequestError where they are asked for and would be too many."""
+    if sampling.HasField("prompt_logprobs"):
+        count = prompt_tokens * (1 + sampling.prompt_logprobs)
+        _at_most(MAX_PROMPT_LOGPROBS, count, "prompt_logprobs")
+
+
 def _check_sampling(sampling: common_pb2.SamplingParams, limits: worker_pb2.Limits) -> None:
     _at_most(MOST_LOGPROBS, sampling.logprobs, "logprobs")
+    _at_most(MOST_LOGPROBS, sampling.prompt_logprobs, "prompt_logprobs")
     _at_most(MOST_STOP_TOKEN_IDS, len(sampling.stop_token_ids), "stop_token_ids")
     _at_most(limits.vocabulary, len(sampling.logit_bias), "logit_bias")
     if sampling.stop:

@@ -18,7 +18,7 @@ MOST_FIELDS: Final = 1024
 """A task has a few, and one for each of its metadata."""
 MOST_SAMPLING_BYTES: Final = 128 * 1024
 _MARGIN_BYTES: Final = 64 * 1024
-"""For the names of processors, and what messages add."""
+"""For the names of processors, what messages add, and lists of a few numbers."""
 _LONGEST_ID: Final = 5
 """Bytes."""
 _TOKEN_BIAS: Final = 8
@@ -52,6 +52,8 @@ def check(task: bytes, limits: worker_pb2.Limits, *, most_text: int, specs: Spec
     _at_most(MOST_SAMPLING_BYTES, sizes[_TASK.SAMPLING_FIELD_NUMBER], "sampling")
     most_bias = _TOKEN_BIAS * limits.vocabulary + _MARGIN_BYTES
     _at_most(most_bias, sizes[_TASK.EMBEDDING_BIAS_FIELD_NUMBER], "embedding_bias")
+    shown = sizes[_TASK.SHOWN_SPECIAL_TOKENS_FIELD_NUMBER]
+    _at_most(_MARGIN_BYTES, shown, "shown_special_tokens")
     processors = sizes[_TASK.LOGITS_FIELD_NUMBER]
     _at_most(_LONGEST_CHARACTER * specs.max_bytes + _MARGIN_BYTES, processors, "logits_processors")
 

@@ -83,6 +83,18 @@ class Grammar:
     fits: Callable[[str], object]
 
 
+ARGUMENTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+CALLS: dict[str, Any] = {
+    "calls": [{"begin": "<f>", "schema": ARGUMENTS, "end": "</f>"}],
+    "begin": "<|im_start|>",
+    "several": False,
+}
+"""One call, behind a special token."""
 GRAMMARS: tuple[Grammar, ...] = (
     Grammar(
         "regex",
@@ -99,6 +111,7 @@ GRAMMARS: tuple[Grammar, ...] = (
         ("json_schema", {"schema": {"enum": ["red", "green", 7]}}),
         {'"red"', '"green"', "7"}.__contains__,
     ),
+    Grammar("tagged", ("tagged", CALLS), re.compile(r'<f>\{"ok": (true|false)\}</f>').fullmatch),
 )
 
 

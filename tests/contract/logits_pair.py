@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from logits_cases import LENGTH, PROMPT
@@ -21,13 +22,18 @@ def spec_of(*given: Any) -> common_pb2.LogitsSpec:
 
 
 async def start(
-    pair: Pair, *given: Any, bias: common_pb2.EmbeddingBias | None = None, **fields: Any
+    pair: Pair,
+    *given: Any,
+    bias: common_pb2.EmbeddingBias | None = None,
+    shown: Sequence[int] = (),
+    **fields: Any,
 ) -> Sequence_:
     task: dict[str, Any] = {
         "prompt_text": "",
         "prompt_token_ids": PROMPT,
         "want_token_ids": True,
         "embedding_bias": bias,
+        "shown_special_tokens": shown,
     }
     return await pair.start(
         task={**task, "logits": spec_of(*given)},

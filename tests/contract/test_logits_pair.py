@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from pathlib import Path
 from typing import Any
 
+import contract_hook
+import jsonschema
 import logits_cases
 import pytest
-from logits_cases import CASES, GRAMMARS
+from logits_cases import ARGUMENTS, CALLS, CASES, GRAMMARS
 from logits_pair import start, tokens_of
 from worker_pair import Pair
 
@@ -60,6 +63,25 @@ async def test_an_answer_is_a_sentence_of_its_grammar(
     for closed in await pair.finished(sequence):
         assert closed.outcome == FINISHED, closed
     assert grammar.fits(sequence.text), sequence.text
+
+
+@pytest.mark.promise("S1-300", "S1-301")
+@pytest.mark.parametrize("triggers", [[], ["<|im_start|>"]], ids=["forced", "in free text"])
+async def test_the_arguments_of_a_call_validate_and_hooks_see_where_it_begins(
+    pair: Pair, triggers: list[str]
+) -> None:
+    """In free text a bias makes the model begin a call with the first token, which is prefill's."""
+    tagged = ("tagged", {**CALLS, "triggers": triggers})
+    bias = ("bias", {"bias": {"3": 90.0}})
+    sequence = await start(pair, tagged, bias, shown=[3], behaviour=contract_hook.UPPER)
+    for closed in await pair.finished(sequence):
+        assert closed.outcome == FINISHED, closed
+    begin, end = "<|IM_START|><F>", "</F>"
+    assert sequence.text.startswith(begin)
+    assert sequence.text.endswith(end)
+    arguments = sequence.text.removeprefix(begin).removesuffix(end).lower()
+    jsonschema.validate(json.loads(arguments), ARGUMENTS)
+    assert len(pair.prefill.told.of(sequence.number, "verdict")) == 1
 
 
 @pytest.mark.parametrize(("kind", "at"), [("raise", 0), ("nan", 0), ("slow", 1), ("all", 3)])

@@ -22,6 +22,8 @@ FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED
 CANCELLED = worker_pb2.LegClosed.OUTCOME_CANCELLED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
+IM_START = 3
+"""A special token of the model."""
 
 
 async def _run(pair: Pair, **fields: Any) -> Sequence_:
@@ -29,6 +31,12 @@ async def _run(pair: Pair, **fields: Any) -> Sequence_:
     prefill, decode = await pair.finished(sequence)
     assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
     return sequence
+
+
+def _forced(model_path: Path, *token_ids: int) -> common_pb2.LogitsSpec:
+    entry = forced_token_sequence(token_ids, min(eos_token_ids(model_path)))
+    processor = common_pb2.LogitsProcessor(name=entry.name, args_json=json.dumps(entry.args))
+    return common_pb2.LogitsSpec(processors=[processor])
 
 
 async def test_the_two_workers_fit_together(pair: Pair) -> None:
@@ -93,12 +101,32 @@ async def test_a_forced_sequence_is_exact_from_its_first_token(
 ) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
     ids = tokenizer.encode("Hello world!", add_special_tokens=False).ids
-    entry = forced_token_sequence(ids, min(eos_token_ids(model_path)))
-    processor = common_pb2.LogitsProcessor(name=entry.name, args_json=json.dumps(entry.args))
-    spec = common_pb2.LogitsSpec(processors=[processor])
+    spec = _forced(model_path, *ids)
     sequence = await _run(pair, task={"logits": spec}, ignore_eos=False, max_tokens=40)
     assert sequence.text == "Hello world!"
     assert sequence.finishes[0].completion_tokens == len(ids) + 1
+
+
+@pytest.mark.promise("S1-300")
+async def test_special_tokens_are_text_for_hooks_and_stop_strings_where_they_are_named(
+    pair: Pair, model_path: Path
+) -> None:
+    """Prefill sampled the first."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    (letter,) = tokenizer.encode("a", add_special_tokens=False).ids
+    asked: dict[str, Any] = {
+        "behaviour": contract_hook.UPPER,
+        "task": {"logits": _forced(model_path, IM_START, letter, IM_START, letter)},
+        "ignore_eos": False,
+    }
+    shown = {"shown_special_tokens": [IM_START]}
+    assert (await _run(pair, **asked)).text == "AA"
+    sequence = await _run(pair, **asked | {"task": asked["task"] | shown})
+    assert sequence.text == "<|IM_START|>A<|IM_START|>A"
+    stopped = await _run(pair, **asked | {"task": asked["task"] | shown}, stop=["a<|im"])
+    assert stopped.text == "<|IM_START|>"
+    assert stopped.finishes[0].stop_reason == "a<|im"
+    assert (await _run(pair, **asked, stop=["a<|im"])).text == "AA"
 
 
 @pytest.mark.promise("S0-006", "S0-008")

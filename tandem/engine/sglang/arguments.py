@@ -20,7 +20,9 @@ from tandem.errors import ConfigError, StartError
 CPU_PLUGIN = "tandem_sglang_cpu"
 TRANSPORT = "nixl/ucx"
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
-GRAMMAR_BACKENDS = ("llguidance", "xgrammar", "none")
+TAGGED_FIELDS = {"llguidance": "ebnf", "xgrammar": "structural_tag", "none": ""}
+"""The sampling parameter of SGLang that says where calls are, by grammar backend."""
+GRAMMAR_BACKENDS = tuple(TAGGED_FIELDS)
 """Those that forms of answers are checked with before the scheduler sees them. The first is ours,
 because it has limits for each step: one of xgrammar's may take seconds, in which nobody is served.
 """

@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy
 
-from tandem.logits.forms.compiler import NO_ANSWER, REHEARSED_TOKENS, Kind, compile_form
+from tandem.engine.sglang.arguments import TAGGED_FIELDS
+from tandem.logits.forms.compiler import (
+    NO_ANSWER,
+    REHEARSED_TOKENS,
+    Kind,
+    compile_form,
+    special_tokens,
+)
+from tandem.logits.forms.tagged import Tags, blamed, lark
 from tandem.logits.model import Model
 
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
@@ -43,28 +51,36 @@ class SglangCompiler:
         self._backend = _BACKENDS[backend](
             tokenizer_path, vocabulary, eos_token_ids, any_whitespace, max_whitespace
         )
+        self._write_tags = _TAG_WRITERS[backend](self._backend, self._model)
+        self._tagged_field = TAGGED_FIELDS[backend]
 
     def compile(self, kind: Kind, source: str) -> bytes:
-        """Nothing but what a choice becomes: a grammar goes to SGLang as it was written."""
+        """What a choice or tags become; any other form goes to SGLang as it was written."""
         if kind == "choice":
             return compile_form(kind, source, self._model)
         if self._backend is None:
             raise ValueError("this deployment's engine has no grammars")
+        field: str = kind
+        written = source
+        if kind == "tagged":
+            field, written = self._tagged_field, self._write_tags(Tags.of(source))
         compilers: dict[str, Callable[[str], Any]] = {
             "json_schema": self._backend.dispatch_json,
             "regex": self._backend.dispatch_regex,
             "ebnf": self._backend.dispatch_ebnf,
+            "structural_tag": self._backend.dispatch_structural_tag,
         }
         if "\0" in source or "\\u0000" in source:
             raise ValueError("a form must not have NUL characters")
-        grammar = compilers[kind](source)
+        grammar = compilers[field](written)
         message = getattr(grammar, "error_message", None)
         if message is not None:
             if "bad_alloc" in message:
                 raise MemoryError
-            raise ValueError(_PLACE.sub("", message).strip())
+            told = words(message)
+            raise ValueError(blamed(told) if kind == "tagged" else told)
         self._rehearse(grammar)
-        return b""
+        return written.encode() if kind == "tagged" else b""
 
     def _rehearse(self, grammar: Any) -> None:
         """Take some tokens of an answer. Raises ValueError where there are none."""
@@ -84,6 +100,11 @@ class SglangCompiler:
             grammar.accept_token(token)
             if token in self._model.eos_token_ids or grammar.is_terminated():
                 return
+
+
+def words(error: str) -> str:
+    """What xgrammar says of a form, for the client."""
+    return _PLACE.sub("", error).strip()
 
 
 def _none(*_: Any) -> None:
@@ -126,6 +147,24 @@ def _xgrammar(
     )
 
 
+def _lark(backend: Any, model: Model) -> Callable[[Tags], str]:
+    special = special_tokens(model, backend.llguidance_tokenizer.is_special_token)
+    return lambda tags: lark(tags, special)
+
+
+def _structural_tag(backend: Any, model: Model) -> Callable[[Tags], str]:
+    from tandem.engine.sglang.structural_tags import structural_tag
+
+    special = special_tokens(model, lambda _: True)
+    return lambda tags: structural_tag(tags, special, any_whitespace=backend.any_whitespace)
+
+
+_TAG_WRITERS: dict[str, Callable[[Any, Model], Any]] = {
+    "none": _none,
+    "llguidance": _lark,
+    "xgrammar": _structural_tag,
+}
+"""How the backends are told of calls between tags."""
 _BACKENDS: dict[str, Callable[..., Any]] = {
     "none": _none,
     "llguidance": _llguidance,

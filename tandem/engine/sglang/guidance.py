@@ -9,7 +9,8 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits
 from sglang.srt.constrained import llguidance_backend
 
-from tandem.logits.forms.compiler import ONE_LINE, STEP_LIMITS
+from tandem.logits.forms.compiler import STEP_LIMITS
+from tandem.logits.forms.tagged import ONE_LINE
 
 
 class BoundedMatcher:

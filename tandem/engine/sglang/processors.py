@@ -15,6 +15,7 @@ from tandem.logits.processor import EVERYTHING, Need, deterministic, needs_of
 from tandem.logits.ready import READY
 from tandem.logits.ready.choice import Choice
 from tandem.logits.ready.grammar import GrammarProcessor
+from tandem.logits.ready.tagged import Tagged
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
@@ -42,6 +43,8 @@ class Processors:
         """
         self._registry = registry
         self._model = model
+        backend = arguments.grammar_backend(options)
+        self._tagged_field = arguments.TAGGED_FIELDS[backend]
         self._speculative = arguments.speculative(options)
         always = {entry.name for entry in registry.always()}
         added = sorted(always | set(registry.names()) - set(READY))
@@ -53,6 +56,12 @@ class Processors:
         if options.tensor_parallel > 1:
             _check_deterministic(registry)
         registry.check_always(model)
+        tagged = [name for name in always if issubclass(registry.classes()[name], Tagged)]
+        if tagged and backend != "llguidance":
+            raise StartError(
+                f"logits processor {tagged[0]!r} is set to be applied always, which needs the "
+                f"grammar backend llguidance, not {backend}"
+            )
         self.portable: Mapping[str, Any] = registry.portable()
         """For the scheduler's process: what `Registry.from_portable` takes."""
 
@@ -79,7 +88,8 @@ class Processors:
         reads_history = False
         for entry, processor in zip(named, built, strict=True):
             if isinstance(processor, GrammarProcessor):
-                engines[processor.kind] = processor.source
+                field = self._tagged_field if processor.kind == "tagged" else processor.kind
+                engines[field] = processor.for_engine
                 continue
             if isinstance(processor, Choice):  # the scheduler would tokenise it on its loop
                 entry = LogitsProcessorEntry(entry.name, processor.in_tokens())

@@ -36,6 +36,10 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     _check_hand_over(request, bounds.role)
     if request.sampling.logprobs > MAX_TOP_LOGPROBS:
         raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
+    if request.sampling.HasField("prompt_logprobs"):
+        raise UnsupportedError(
+            "this engine offers no log-probabilities of the prompt", param="prompt_logprobs"
+        )
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
     if request.embedding_bias is not None:
         embedding_bias.check(request.embedding_bias, bounds.vocabulary)

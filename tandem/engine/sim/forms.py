@@ -25,5 +25,5 @@ def plan_for(model_path: Path) -> FormPlan:
             "eos_token_ids": sorted(facts["eos_token_ids"]),
             "tokenizer_path": str(facts["tokenizer_path"]),
         },
-        used_here=frozenset({"json_schema", "regex", "ebnf", "choice"}),
+        used_here=frozenset({"json_schema", "regex", "ebnf", "choice", "tagged"}),
     )

@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,13 +40,25 @@ class Language:
     noise: Any
     """float32, shape (vocabulary,), in [0, 4)."""
 
+    _likeliest: Any
+    """Tokens by their noise, the most first."""
+    _noise_sum: float
+    """The sum of the noise's exponentials."""
+
     @staticmethod
     def load(model_path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> Language:
         """Load the language of a folder's tokenizer.json. Raises ConfigError."""
         words = _words(model_path / "tokenizer.json", vocabulary)
         noise = np.random.default_rng(0).random(vocabulary, dtype=np.float32) * _NOISE
         eos = min(eos_token_ids, default=None)
-        return Language(words=words, eos=eos, vocabulary=vocabulary, noise=noise)
+        return Language(
+            words=words,
+            eos=eos,
+            vocabulary=vocabulary,
+            noise=noise,
+            _likeliest=np.argsort(-noise, kind="stable"),
+            _noise_sum=float(np.exp(noise, dtype=np.float64).sum()),
+        )
 
     def word(self, state: int) -> int:
         """The token said next, unless the sequence ends."""
@@ -56,6 +69,18 @@ class Language:
         row = np.roll(self.noise, state % self.vocabulary)
         row[token] = _TOP_LOGIT
         return row
+
+    def logprob(self, state: int, favoured: int, token: int) -> float:
+        """A token's, in the row of `state` that favours another or the same; without the row."""
+        covered = float(self.noise[(favoured - state) % self.vocabulary])
+        total = math.log(self._noise_sum - math.exp(covered) + math.exp(_TOP_LOGIT))
+        logit = _TOP_LOGIT if token == favoured else self.noise[(token - state) % self.vocabulary]
+        return float(logit) - total
+
+    def likeliest(self, state: int, favoured: int, count: int) -> list[int]:
+        """The `count` likeliest tokens of the row of `state`, best first."""
+        others = (self._likeliest[: count + 1] + state % self.vocabulary) % self.vocabulary
+        return [favoured, *(int(each) for each in others if each != favoured)][:count]
 
 
 def advance(state: int, token: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from tandem.engine.sim.sampling import Chosen, choose
 from tandem.engine.sim.sequence import NEVER, Sequence
 from tandem.errors import KvCorruptError, KvTransferError, ProcessorError
 from tandem.v1 import common_pb2, kv_pb2
+
+TokenLogprob: TypeAlias = tuple[int, float]
 
 
 class SimModel:
@@ -44,6 +47,27 @@ class SimModel:
             sequence.position = 1
         finally:
             self.cpu_seconds += time.thread_time() - started
+
+    def score(self, sequence: Sequence, places: range) -> list[tuple[float, list[TokenLogprob]]]:
+        """Log-probabilities of these tokens of a prompt that is filled: what the model says of each
+        after those before it, greedily.
+        """
+        started = time.thread_time()
+        tokens, language = sequence.request.token_ids, self._language
+        wanted = min(sequence.request.sampling.prompt_logprobs, language.vocabulary)
+        scores = []
+        for place in places:
+            state = begin(self.pool.slot(sequence.pages, place - 1), None)
+            favoured = language.word(state)
+            top = language.likeliest(state, favoured, wanted)
+            scores.append(
+                (
+                    language.logprob(state, favoured, tokens[place]),
+                    [(each, language.logprob(state, favoured, each)) for each in top],
+                )
+            )
+        self.cpu_seconds += time.thread_time() - started
+        return scores
 
     def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.

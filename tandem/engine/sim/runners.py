@@ -11,10 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from tandem.engine.base import Delta
+from tandem.engine.base import Delta, Logprobs, PromptLogprobs
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
-from tandem.engine.sim.model import SimModel
+from tandem.engine.sim.model import SimModel, TokenLogprob
 from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import ProcessorError
 
@@ -23,6 +23,8 @@ _MAX_BEHIND_SECONDS = 0.05
 _PROMPTS_A_TURN = 16
 _LONG_PROMPT = 4096
 """Tokens."""
+_SCORED_AT_ONCE = 256
+"""Tokens of a prompt whose log-probabilities are computed in one turn of the loop."""
 
 
 class Troubles:
@@ -134,7 +136,7 @@ class PrefillRunner:
         if sequence.stage is SequenceStage.PREFILL:
             clock = await self._take_time(sequence, clock)
         if sequence.stage is SequenceStage.PREFILL:  # it may have ended meanwhile
-            self._compute(sequence)
+            await self._compute(sequence)
         return clock
 
     async def _give_way(self, tokens: int) -> None:
@@ -158,13 +160,30 @@ class PrefillRunner:
         took += self._troubles.slowness(alone)
         return await _sleep_until(clock + took) if took else clock
 
-    def _compute(self, sequence: Sequence) -> None:
+    async def _compute(self, sequence: Sequence) -> None:
         try:
             self._model.prefill(sequence)
         except ProcessorError as error:
             self._failed(sequence, error.with_traceback(None))
-        else:
+            return
+        if sequence.request.sampling.HasField("prompt_logprobs"):
+            await self._score(sequence)
+        if sequence.stage is SequenceStage.PREFILL:  # it may have ended meanwhile
             self._computed(sequence)
+
+    async def _score(self, sequence: Sequence) -> None:
+        """A part of the prompt at once: the loop turns between them."""
+        token_ids = sequence.request.token_ids
+        scores: list[tuple[float, list[TokenLogprob]]] = []
+        for begin in range(1, len(token_ids), _SCORED_AT_ONCE):
+            if sequence.stage is not SequenceStage.PREFILL:
+                return
+            end = min(begin + _SCORED_AT_ONCE, len(token_ids))
+            scores += self._model.score(sequence, range(begin, end))
+            await asyncio.sleep(0)
+        sequence.prompt_logprobs = PromptLogprobs(
+            token_ids, Logprobs([chosen for chosen, _ in scores], [top for _, top in scores])
+        )
 
 
 class DecodeRunner:

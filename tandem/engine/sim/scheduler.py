@@ -148,7 +148,14 @@ class Scheduler:
             return
         token, logprobs = sequence.first_token, sequence.first_logprobs
         kv = self._measured(result)
-        self._end(sequence, Ending.LENGTH, token_ids=(token,), logprobs=logprobs, kv=kv)
+        self._end(
+            sequence,
+            Ending.LENGTH,
+            token_ids=(token,),
+            logprobs=logprobs,
+            kv=kv,
+            prompt_logprobs=sequence.prompt_logprobs,
+        )
 
     def _park(self, sequence: Sequence) -> None:
         """The request ends here, and its KV waits for another."""
@@ -197,7 +204,14 @@ class Scheduler:
         end = self._model.ending_of_first(sequence)
         if end is not None:
             self._forget(sequence)
-        delta = Delta(sequence.id, (sequence.first_token,), end, sequence.first_logprobs, kv=kv)
+        delta = Delta(
+            sequence.id,
+            (sequence.first_token,),
+            end,
+            sequence.first_logprobs,
+            kv=kv,
+            prompt_logprobs=sequence.prompt_logprobs,
+        )
         self._mailbox.put([delta])
         if end is None:
             self._decoding.add(sequence)

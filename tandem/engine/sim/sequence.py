@@ -7,7 +7,7 @@ import enum
 import sys
 from dataclasses import dataclass, field
 
-from tandem.engine.base import EngineRequest, Logprobs
+from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
 from tandem.engine.sim.faults import Fault
 from tandem.engine.sim.sampling import RowSampler
 from tandem.errors import TandemError
@@ -50,6 +50,7 @@ class Sequence:
     """From this position on the model wants to end it."""
     first_token: int = 0
     first_logprobs: Logprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     checksum: int = 0
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""

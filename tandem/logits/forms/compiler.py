@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from tandem.logits.forms.tagged import ONE_LINE, SpecialTokens, Tags, blamed, lark
 from tandem.logits.model import Model
 
-Kind: TypeAlias = Literal["json_schema", "regex", "ebnf", "choice"]
-ONE_LINE: Final[Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""As Python's json.dumps, and as xgrammar without free whitespace."""
+Kind: TypeAlias = Literal["json_schema", "regex", "ebnf", "choice", "tagged"]
 STEP_LIMITS: Final[dict[str, Any]] = {
     "step_lexer_fuel": 100_000,
     "step_max_items": 10_000,
@@ -63,7 +63,22 @@ class LlguidanceCompiler:
 
 def compile_form(kind: Kind, source: str, model: Model) -> bytes:
     """In this process. Raises ValueError for a form that has an error, saying which."""
-    return _choice(source, model) if kind == "choice" else _grammar(kind, source).encode()
+    if kind == "choice":
+        return _choice(source, model)
+    if kind == "tagged":
+        return lark(Tags.of(source), _special_tokens(model)).encode()
+    return _grammar(kind, source).encode()
+
+
+def special_tokens(model: Model, is_special: Callable[[int], bool]) -> SpecialTokens:
+    """Those of a model that has a tokenizer. `is_special`: of the tokens that were added to its
+    vocabulary, those that a grammar's library knows by their ids.
+    """
+    assert model.tokenizer_path is not None
+    added = json.loads(model.tokenizer_path.read_text(encoding="utf-8")).get("added_tokens", [])
+    ids = {token["content"]: token["id"] for token in added}
+    special = {text: i for text, i in ids.items() if is_special(i)}
+    return SpecialTokens(special, model.eos_token_ids)
 
 
 def matcher(compiled: bytes, model: Model) -> Any:
@@ -81,14 +96,14 @@ def warm_up(model: Model) -> None:
     vocabulary. Where it cannot be made, a form that needs it is refused.
     """
     try:
-        tokenizer_of(model)
+        _special_tokens(model)
     except ValueError:
         return
 
 
 def tokenizer_of(model: Model) -> Any:
     """llguidance's view of a model's tokenizer. Raises ValueError."""
-    return _tokenizer(model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids)))
+    return _tokenizer(*_key(model))
 
 
 def _choice(source: str, model: Model) -> bytes:
@@ -140,7 +155,7 @@ def _rehearse(made: Any) -> None:
 
 def _words(error: str) -> str:
     """What llguidance says, for the client."""
-    return NO_ANSWER if error.startswith("NoExtension") else error.strip()
+    return NO_ANSWER if error.startswith("NoExtension") else blamed(error.strip())
 
 
 def _library() -> Any:
@@ -148,6 +163,21 @@ def _library() -> Any:
         return importlib.import_module("llguidance")
     except ModuleNotFoundError as error:
         raise ValueError("grammars need llguidance, which is not installed here") from error
+
+
+def _special_tokens(model: Model) -> SpecialTokens:
+    return _special(*_key(model))
+
+
+def _key(model: Model) -> tuple[Path | None, int, tuple[int, ...]]:
+    return model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids))
+
+
+@functools.lru_cache(maxsize=4)
+def _special(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> SpecialTokens:
+    is_special = _tokenizer(path, vocabulary, eos_token_ids).is_special_token
+    model = Model(vocabulary=vocabulary, eos_token_ids=eos_token_ids, tokenizer_path=path)
+    return special_tokens(model, is_special)
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,6 +12,8 @@ from typing import Any
 
 MAX_TEXT = 65_536
 """Characters of a regular expression or a grammar."""
+MAX_SCHEMA = 4096
+"""Members of a JSON Schema."""
 _MARKS = re.compile(r'[\\"\[\]()#\n]')
 
 

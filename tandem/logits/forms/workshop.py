@@ -48,6 +48,7 @@ class Uncompiled(Protocol):
     @property
     def source(self) -> str: ...
     def use(self, compiled: bytes, model: Model) -> None: ...
+    def keep(self, compiled: bytes) -> None: ...
     def fresh(self) -> LogitsProcessor: ...
 
 
@@ -60,7 +61,7 @@ class FormPlan:
     arguments: Mapping[str, Any]
     """Its arguments: plain values."""
     used_here: frozenset[Kind]
-    """Kinds that this process itself runs; the others go to the engine as they were written."""
+    """Kinds that this process itself runs; the others go to the engine."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the compiler's libraries read."""
     eager: bool = False
@@ -252,6 +253,8 @@ class Workshop:
                 await self._in_thread(lambda: form.use(compiled, self._model))
             except ValueError as error:
                 return "wrong", self._refuse(job.key, str(error))
+        else:
+            form.keep(compiled)
         self.cache.put(job.key, form, size)
         return "compiled", form
 

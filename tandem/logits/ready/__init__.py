@@ -16,6 +16,7 @@ READY: dict[str, str] = {
     "regex": "tandem.logits.ready.grammar:Regex",
     "repetition_penalty": "tandem.logits.ready.scaling:RepetitionPenalty",
     "stop_at_sentence": "tandem.logits.ready.lengths:StopAtSentence",
+    "tagged": "tandem.logits.ready.tagged:Tagged",
     "temperature_schedule": "tandem.logits.ready.scaling:TemperatureSchedule",
     "thinking_budget": "tandem.logits.ready.thinking:ThinkingBudget",
     "watermark": "tandem.logits.ready.watermark:Watermark",

@@ -30,6 +30,9 @@ class Form(MaskingProcessor):
         Raises ValueError.
         """
 
+    def keep(self, compiled: bytes) -> None:
+        """Take what was compiled for an engine that runs forms of this kind itself."""
+
     def fresh(self) -> Self:
         """Another one for another sequence, which shares what does not change."""
         return copy.copy(self)

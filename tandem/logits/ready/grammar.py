@@ -13,15 +13,13 @@ import numpy
 from msgspec import Meta
 
 from tandem.logits.forms import compiler
-from tandem.logits.forms.limits import check_text
+from tandem.logits.forms.limits import MAX_SCHEMA, check_text
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
 from tandem.logits.ready.form import Form
 from tandem.logits.ready.masks import Mask
 from tandem.logits.ready.types import Text
-
-_MAX_SCHEMA = 4096
 
 
 class GrammarProcessor(Form):
@@ -47,6 +45,11 @@ class GrammarProcessor(Form):
         """The grammar as the client wrote it."""
         return self._source
 
+    @property
+    def for_engine(self) -> str:
+        """What an engine with grammars of its own is given."""
+        return self._source
+
     def use(self, compiled: bytes, model: Model) -> None:
         self._compiled = compiler.matcher(compiled, model)
 
@@ -69,7 +72,7 @@ class JsonSchema(GrammarProcessor):
 
     kind: ClassVar[compiler.Kind] = "json_schema"
 
-    def __init__(self, schema: Annotated[dict[str, Any], Meta(max_length=_MAX_SCHEMA)]) -> None:
+    def __init__(self, schema: Annotated[dict[str, Any], Meta(max_length=MAX_SCHEMA)]) -> None:
         try:
             source = json.dumps(schema)
         except RecursionError as error:

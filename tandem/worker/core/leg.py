@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from tandem.byte_budget import Allotment
 from tandem.endings import OUTCOME_TO_WIRE, Outcome
-from tandem.engine.base import KvTransfer
+from tandem.engine.base import KvTransfer, PromptLogprobs
 from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.text.stop_strings import TokenLogprob
@@ -47,7 +47,7 @@ from tandem.worker.core.outgoing import (
     encoded_logprobs,
     logprobs_bytes,
 )
-from tandem.worker.core.output import Output
+from tandem.worker.core.output import Output, token_logprobs
 
 
 class Stage(enum.StrEnum):
@@ -182,15 +182,26 @@ class Leg(Struct, eq=False, kw_only=True):
         """Tell the router of an event."""
         self.outgoing.events.append(event)
 
+    def say_behind(self, event: worker_pb2.LegEvent) -> None:
+        """Tell the router of an event after all of its output."""
+        parcel = self.waiting
+        if parcel is None:
+            self.say(event)
+        else:
+            parcel.events.append(event)
+
     def say_closed(self) -> None:
         """Tell the router that it has ended, after all of its output."""
         assert self.closing is not None
-        event = self.closing.event(self.number)
-        parcel = self.waiting
-        if parcel is None:
-            self.outgoing.events.append(event)
-        else:
-            parcel.event = event
+        self.say_behind(self.closing.event(self.number))
+
+    def show_prompt(self, prompt: PromptLogprobs) -> None:
+        """Those of all of the prompt, for the client. The first token's is none, and so alone."""
+        parcel = self.waiting or self._new_parcel()
+        first, *rest = prompt.token_ids
+        parcel.add(WaitingRow(1, "", (first,), [(0.0, ())], place=0))
+        if rest:
+            parcel.add(WaitingRow(len(rest), "", rest, token_logprobs(prompt.logprobs), place=1))
 
     def show(
         self, text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None

@@ -367,6 +367,10 @@ class Core:
             return None
         if leg.stage is _WAITING:
             self._arrived(leg, delta)
+        if delta.prompt_logprobs is not None:
+            leg.show_prompt(delta.prompt_logprobs)
+            assert leg.parcel is not None
+            self._check_parcel(leg, leg.parcel)
         piece = leg.output.cut(delta)
         if leg.hooked and leg.output.cut_end is not None:
             self._move(leg, _RULING)
@@ -413,7 +417,9 @@ class Core:
         leg.output.end = end
         verdict = self._rules.verdict(end)
         if verdict is not None:
-            leg.say(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
+            # Prefill's lets decode's output go, which comes after what prefill shows of the prompt.
+            say = leg.say if self._rules.shows else leg.say_behind
+            say(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
         leg.closing = self._rules.closing(end)
         self._move(leg, _ENDING)
         if end.terminated and self._rules.shows:

@@ -38,12 +38,14 @@ _FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 
 
 class WaitingRow(NamedTuple):
-    """One row that waits in a parcel."""
+    """One row that waits in a parcel, or log-probabilities of the prompt."""
 
     token_count: int
     text: str
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprob] | None
+    place: int | None = None
+    """How many tokens of the prompt stand before these; None: they are output."""
 
     @property
     def size(self) -> int:
@@ -55,7 +57,7 @@ class WaitingRow(NamedTuple):
 
     def cut(self, parts: int) -> list[WaitingRow]:
         """The same as so many rows, each with its share of all."""
-        count, text, token_ids, logprobs = self
+        count, text, token_ids, logprobs, place = self
         rows = []
         for part in range(parts):
             first, last = count * part // parts, count * (part + 1) // parts
@@ -65,6 +67,7 @@ class WaitingRow(NamedTuple):
                     text[len(text) * part // parts : len(text) * (part + 1) // parts],
                     token_ids[first:last],
                     None if logprobs is None else logprobs[first:last],
+                    None if place is None else place + first,
                 )
             )
         return rows
@@ -77,7 +80,7 @@ class Parcel:
         "_shows_ids",
         "allotment",
         "destination",
-        "event",
+        "events",
         "finish",
         "offset",
         "report",
@@ -98,8 +101,8 @@ class Parcel:
         """What its rows come to, in bytes, roughly."""
         self.report: common_pb2.PhaseReport | None = None
         self.finish: common_pb2.Finish | None = None
-        self.event: worker_pb2.LegEvent | None = None
-        """That the leg is closed."""
+        self.events: list[worker_pb2.LegEvent] = []
+        """What the router is told behind them: prefill's verdict, that the leg is closed."""
         self.sent = False
         """All of it has left. Nothing more can be added."""
         self.allotment: Allotment | None = None
@@ -120,8 +123,11 @@ class Parcel:
             size = row.size
             self.size -= size
             moved += size
-            write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
-            self.offset += 1
+            if row.place is None:
+                write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
+                self.offset += 1
+            else:
+                write_prompt(draft, self.sequence, row)
         if self.allotment is not None and self.allotment.size > self.size:
             self.allotment.give_back(self.allotment.size - self.size)
         return moved
@@ -131,9 +137,11 @@ class Parcel:
         self.rows.clear()
         self.drop()
         self.report = self.finish = None
-        if self.event is not None:
+        if self.events and self.events[-1].HasField("closed"):
             closed = worker_pb2.LegClosed(outcome=_FAILED, error=error.to_proto())
-            self.event = worker_pb2.LegEvent(leg=self.event.leg, closed=closed)
+            self.events = [worker_pb2.LegEvent(leg=self.events[-1].leg, closed=closed)]
+        else:
+            self.events.clear()
 
     def drop(self) -> None:
         """What still waits of it is sent to nobody."""
@@ -148,8 +156,7 @@ class Parcel:
             draft.reports.append(self.report)
         if self.finish is not None:
             draft.finishes.append(self.finish)
-        if self.event is not None:
-            events.append(self.event)
+        events += self.events
         return 0 if self.finish is None else self.finish.ByteSize()
 
 
@@ -221,10 +228,19 @@ def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:
 
 def write(draft: Draft, sequence: int, offset: int, row: WaitingRow, *, shows_ids: bool) -> None:
     """A row of a parcel, into a frame."""
-    count, text, token_ids, logprobs = row
+    count, text, token_ids, logprobs, _ = row
     draft.add(sequence, offset, count, text, token_ids if shows_ids else ())
     if logprobs is not None and count:
         draft.logprobs.append(encoded_logprobs(sequence, token_ids, logprobs))
+
+
+def write_prompt(draft: Draft, sequence: int, row: WaitingRow) -> None:
+    """Log-probabilities of the prompt, into a frame."""
+    assert row.logprobs is not None
+    assert row.place is not None
+    part = encoded_logprobs(sequence, row.token_ids, row.logprobs)
+    part.place = row.place
+    draft.prompt_logprobs.append(part)
 
 
 def encoded_logprobs(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
 
-from tandem.engine.base import Delta, Ending
+from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.hooks.deferred import Ruling
 from tandem.hooks.piece import Piece
 from tandem.text.detokenizer import Detokenizer
@@ -182,8 +182,10 @@ class Output:
         return "" if self._detokenizer is None else self._detokenizer.flush()
 
 
-def _extras(delta: Delta) -> list[TokenLogprob] | None:
-    logprobs = delta.logprobs
-    if logprobs is None:
-        return None
+def token_logprobs(logprobs: Logprobs) -> list[TokenLogprob]:
+    """Each token's, with its alternatives."""
     return list(zip(logprobs.chosen, logprobs.top or repeat(()), strict=False))
+
+
+def _extras(delta: Delta) -> list[TokenLogprob] | None:
+    return None if delta.logprobs is None else token_logprobs(delta.logprobs)

@@ -829,7 +829,9 @@ class RouterRules:
             self.fault(f"{pair} do not match")
         if action.kv_peer != mine.kv_endpoint:
             self.fault(f"leg {decode.number} is sent to {action.kv_peer} for its KV")
-        if action.hold_output != (mine.has_hook or sequence.request.submit.want_report):
+        submit = sequence.request.submit
+        held = mine.has_hook or submit.want_report or submit.prompt_logprobs
+        if action.hold_output != held:
             self.fault(f"leg {decode.number}: hold_output is {action.hold_output}")
         if pair == sequence.avoided:
             self.fault(f"sequence {sequence.key} is tried again on the pair that failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from simulated.script import text_of
 
@@ -29,5 +29,5 @@ class Words:
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
         return Detokenizer()

@@ -60,14 +60,16 @@ class HostileCompiler:
 class PlainForm:
     """As much of a form as a workshop sees."""
 
-    kind: Kind = "regex"
-
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, kind: Kind = "regex") -> None:
         self.source = source
-        self.compiled = b""
+        self.kind: Kind = kind
+        self.compiled = self.kept = b""
 
     def use(self, compiled: bytes, model: Model) -> None:
         self.compiled = compiled
+
+    def keep(self, compiled: bytes) -> None:
+        self.kept = compiled
 
     def fresh(self) -> PlainForm:
         return self

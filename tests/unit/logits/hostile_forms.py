@@ -191,3 +191,56 @@ FORMS: list[tuple[str, str, Args]] = [
     ("choice", "half a character", {"texts": ["\ud800"]}),
     ("choice", "the same", {"texts": ["same"] * 1024}),
 ]
+
+
+def call(n: int, schema: Args | None = None) -> Args:
+    return {"begin": f"<f{n}>", "schema": schema or {"type": "object"}, "end": "</f>"}
+
+
+def beside(n: int) -> Args:
+    """A call of one of the schemas above, with free text before it."""
+    return {"calls": [call(0), call(n, list(SCHEMAS.values())[n])], "triggers": ["<f"]}
+
+
+TAGGED: list[tuple[str, str, Args]] = [
+    *(("tagged", f"{name}, in a call", beside(n)) for n, name in enumerate(SCHEMAS)),
+    ("tagged", "10000 calls", {"calls": [call(n) for n in range(10_000)]}),
+    ("tagged", "1024 calls", {"calls": [call(n) for n in range(1024)], "triggers": ["<f"]}),
+    ("tagged", "1024 calls and an answer", {"calls": [call(n) for n in range(1024)], "answer": {}}),
+    ("tagged", "the same call 1024 times", {"calls": [call(0)] * 1024, "triggers": ["<f"]}),
+    (
+        "tagged",
+        "64 triggers, each the beginning of the next",
+        {
+            "calls": [{"begin": "a" * n, "schema": {}} for n in range(1, 65)],
+            "triggers": ["a" * n for n in range(64, 0, -1)],
+        },
+    ),
+    (
+        "tagged",
+        "64 marks",
+        {
+            "calls": [{"begin": f"{n} <|im_start|>", "schema": {}} for n in range(64)],
+            "triggers": [f"{n} <|im" for n in range(64)],
+        },
+    ),
+    ("tagged", "a long trigger", {"calls": [{"begin": "a" * 60_000, "schema": {}}]}),
+    (
+        "tagged",
+        "long texts",
+        {
+            "calls": [{"begin": "ab" * 20_000, "end": "é" * 5_000, "schema": {}}],
+            "triggers": ["ab" * 10_000],
+            "before": "aab" * 10_000,
+        },
+    ),
+    ("tagged", "60000 special tokens", {"calls": [{"begin": "<|pad|>" * 20_000, "schema": {}}]}),
+    ("tagged", "nothing but schemas", {"calls": [{"schema": {}}] * 100}),
+    ("tagged", "numbers in a row", {"calls": [{"schema": {"type": "integer"}}] * 100}),
+    ("tagged", "NUL", {"calls": [{"begin": "a\0b", "schema": {}}], "triggers": ["a\0"]}),
+    ("tagged", "half a character", {"calls": [{"begin": "\ud800", "schema": {}}]}),
+    ("tagged", "ends an answer", {"calls": [{"begin": "<|im_end|>", "schema": {}}]}),
+    ("tagged", "a rule of its own", {"calls": [{"begin": '"\nstart: "a', "schema": {}}]}),
+    ("tagged", "nested 60 deep", {"calls": [call(0, nested(60))]}),
+]
+"""By ways that frontends do not have for what clients write."""

@@ -128,6 +128,15 @@ async def test_a_refused_form_costs_nothing_again() -> None:
         assert shop.outcomes["too_dear"] == 1
 
 
+async def test_what_is_compiled_is_used_here_or_kept_for_the_engine() -> None:
+    async with open_workshop() as shop:
+        ours = await compiled(shop, "good")
+        theirs = await shop.compiled("theirs", lambda: PlainForm("good", "tagged"))
+    assert isinstance(theirs, PlainForm)
+    assert [bool(ours.compiled), bool(ours.kept)] == [True, False]
+    assert [bool(theirs.compiled), bool(theirs.kept)] == [False, True]
+
+
 async def test_a_form_that_many_ask_for_is_compiled_once() -> None:
     async with open_workshop() as shop:
         asked = [compiled(shop, "good") for _ in range(128)]

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hostile_forms import FORMS, chain_of_rules, nested
+from hostile_forms import FORMS, TAGGED, chain_of_rules, nested
 from logits_bench import MODEL, REGISTRY, generate
 
 from tandem.engine.sim import forms as sim_forms
@@ -58,7 +58,7 @@ async def test_hostile_forms_are_refused_as_the_clients_or_become_answers() -> N
     outcomes: dict[str, str] = {}
     try:
         async with asyncio.timeout(WAIT_SECONDS):
-            for name, what, args in FORMS:
+            for name, what, args in FORMS + TAGGED:
                 key = f"{name}: {what}"
                 try:
                     spec = await asked.compiled(name, args, key)
@@ -75,8 +75,20 @@ async def test_hostile_forms_are_refused_as_the_clients_or_become_answers() -> N
         assert "too dear" in outcomes[key]
     assert outcomes["json_schema: itself"] == "no answer has this form"
     assert outcomes["ebnf: no word"] == "no answer has this form"
-    for key in ("json_schema: 5000 values", "choice: one long text", "choice: 1024 texts"):
-        assert outcomes[key] == ""
+    assert outcomes["tagged: an unknown type, in a call"] == "calls[1].schema: Invalid type: text"
+    assert outcomes["tagged: ends an answer"] == "a text holds a token that ends the answer"
+    for key in ("all of 59 patterns, in a call", "chain of 4000 refs, in a call"):
+        assert "too dear" in outcomes[f"tagged: {key}"]
+    for key in (
+        "json_schema: 5000 values",
+        "choice: one long text",
+        "choice: 1024 texts",
+        "tagged: 1024 calls",
+        "tagged: 64 triggers, each the beginning of the next",
+        "tagged: long texts",
+        "tagged: nested 60 deep, in a call",
+    ):
+        assert outcomes[key] == "", key
 
 
 @pytest.mark.parametrize(
@@ -87,6 +99,9 @@ async def test_hostile_forms_are_refused_as_the_clients_or_become_answers() -> N
         ("regex", {"pattern": "a" * 65_537}, "<= 65536"),
         ("ebnf", {"grammar": chain_of_rules(4000)}, "<= 65536"),
         ("json_schema", {"schema": nested(3000)}, "nested too deep"),
+        ("tagged", {"calls": [{"schema": nested(3000)}]}, "nested too deep"),
+        ("tagged", {"calls": [{"schema": {}}] * 1025}, "<= 1024"),
+        ("tagged", {"calls": [{"schema": {}, "end": "a" * 65_537}]}, "<= 65536"),
     ],
 )
 def test_what_is_plainly_too_large_is_never_given_to_a_compiler(

@@ -31,6 +31,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "regex": {"pattern": "(yes|no) [0-9]{3}"},
     "repetition_penalty": {"penalty": 1.5},
     "stop_at_sentence": {"after": 3, "marks": "aeiou"},
+    "tagged": {
+        "calls": [{"begin": "<f>", "schema": {"enum": [1, 22]}, "end": "</f>"}],
+        "begin": "<|im_start|>",
+    },
     "temperature_schedule": {"points": [[0, 1.0], [10, 0.5]]},
     "thinking_budget": {"budget": 4, "end_text": "</think>"},
     "watermark": {"key": "k"},
@@ -149,6 +153,28 @@ def test_kinds_mixed_in_one_batch_keep_to_their_own_rows(library: Library) -> No
         (("ebnf", {"grammar": "root = a"}), "'ebnf'"),
         (("json_schema", {"schema": {"type": "objec"}}), "Invalid type"),
         (("json_schema", {"schema": "object"}), "argument 'schema'"),
+        (("tagged", {"calls": []}), "argument 'calls'"),
+        (("tagged", {"calls": [{"begin": "f"}]}), "`schema`"),
+        (("tagged", {"calls": [{"schema": {"type": "objec"}}]}), "Invalid type"),
+        (("tagged", {"calls": [{"schema": {}, "last": ""}]}), "`last`"),
+        (("tagged", {"calls": [{"schema": {}}], "triggers": [""]}), "argument 'triggers'"),
+        (("tagged", {"calls": [{"schema": {}}], "triggers": ["f"]}), "calls[0] begins with no"),
+        (
+            ("tagged", {"calls": [{"schema": {}, "begin": "fa"}], "triggers": ["f", "fb"]}),
+            "triggers[1]: no call begins with it",
+        ),
+        (
+            (
+                "tagged",
+                {"calls": [{"schema": {}, "begin": "f"}], "triggers": ["f"], "answer": {}},
+            ),
+            "the answer may be any text",
+        ),
+        (("tagged", {"calls": [{"schema": {}, "begin": '{"n": '}], "answer": {}}), "look alike"),
+        (
+            ("tagged", {"calls": [{"schema": {}, "begin": "["}, {"schema": {}}]}),
+            "look alike",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_the_clients_error(given: Given, says: str) -> None:

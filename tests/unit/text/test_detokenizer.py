@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from tandem.errors import StartError
-from tandem.text.byte_table import ByteTable, is_byte_level
+from tandem.text.byte_table import ByteTable, is_byte_level, special_tokens
 from tandem.text.detokenizer import ByteDetokenizer, StreamDetokenizer
 from tandem.text.tokenizer import Tokenizer
 
@@ -56,6 +56,7 @@ BYTES = {
     if len(piece) == 1
 }
 LOADED = {kind: Tokenizer(tokenizer) for kind, tokenizer in KINDS.items()}
+SPECIAL = {kind: set(special_tokens(tokenizer).values()) for kind, tokenizer in KINDS.items()}
 
 
 def _token_ids(tokenizer: tokenizers.Tokenizer) -> st.SearchStrategy[list[int]]:
@@ -65,7 +66,8 @@ def _token_ids(tokenizer: tokenizers.Tokenizer) -> st.SearchStrategy[list[int]]:
     fallback = [vocabulary.get(f"<0x{byte:02X}>") for byte in BROKEN]
     encoded = [tokenizer.encode(char, add_special_tokens=False).ids for char in "☃😀é a\ufffd"]
     breaking = [i for i in fallback if i is not None] + [i for ids in encoded for i in ids]
-    one = st.one_of(st.integers(0, size + 3), st.sampled_from(breaking))
+    special = sorted(special_tokens(tokenizer).values())
+    one = st.one_of(st.integers(0, size + 3), st.sampled_from(breaking), st.sampled_from(special))
     return st.lists(one, max_size=24)
 
 
@@ -74,15 +76,43 @@ def _token_ids(tokenizer: tokenizers.Tokenizer) -> st.SearchStrategy[list[int]]:
 @given(data=st.data())
 def test_pieces_join_to_what_decoding_all_at_once_gives(kind: str, data: st.DataObject) -> None:
     token_ids = data.draw(_token_ids(KINDS[kind]))
-    detokenizer = LOADED[kind].detokenizer()
+    special = SPECIAL[kind]
+    shown = data.draw(st.one_of(st.just([]), st.lists(st.sampled_from([*special, 300]))))
+    detokenizer = LOADED[kind].detokenizer(shown)
     pieces, rest = [], token_ids
     while rest:
         size = data.draw(st.integers(1, len(rest)))
         pieces.append(detokenizer.push(rest[:size]))
         rest = rest[size:]
-    whole = KINDS[kind].decode(token_ids, skip_special_tokens=True)
+    left = [token_id for token_id in token_ids if token_id not in special.difference(shown)]
+    whole = KINDS[kind].decode(left, skip_special_tokens=False)
     assert "".join(pieces) + detokenizer.flush() == whole
     assert detokenizer.flush() == ""
+
+
+@pytest.mark.promise("S1-300")
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_are_shown_to_whom_they_are_named_alone(kind: str) -> None:
+    first, second = sorted(SPECIAL[kind])[:2]
+    name = KINDS[kind].id_to_token(first)
+    named, other = LOADED[kind].detokenizer([first]), LOADED[kind].detokenizer()
+    shown, hidden = ["".join([each.push([second]), each.push([first])]) for each in (named, other)]
+    assert (shown + named.flush(), hidden + other.flush()) == (name, "")
+
+
+def test_a_special_token_ends_the_character_before_it() -> None:
+    detokenizer = LOADED["byte level"].detokenizer([3])
+    assert detokenizer.push([BYTES[0xE2]]) == ""
+    assert detokenizer.push([3]) == "\ufffd<|im_start|>"
+    assert not detokenizer.incomplete
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_texts_are_special_tokens(kind: str) -> None:
+    tokenizer = LOADED[kind]
+    names = {KINDS[kind].id_to_token(token_id): token_id for token_id in SPECIAL[kind]}
+    texts = ["a", *reversed(names), "", "<tool>", next(iter(names)) + "x"]
+    assert tokenizer.special_ids_of(texts) == list(reversed(names.values()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

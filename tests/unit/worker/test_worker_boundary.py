@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scripted_engine import LIMITS
 from worker_harness import Bench, delta
 
 from tandem.engine.base import Ending
@@ -76,6 +77,9 @@ TOO_MUCH: list[tuple[str, dict[str, Any]]] = [
     ("embedding_bias", {"embedding_bias": {"token_ids": b"\xff" * 4, "values": b"\0" * 4}}),
     ("embedding_bias", {"embedding_bias": {"token_ids": b"\1\0\0\0", "values": b"\xff" * 4}}),
     ("embedding_bias", {"embedding_bias": {"token_ids": b"\0" * 90_000}}),
+    ("shown_special_tokens", {"shown_special_tokens": [3] * 65}),
+    ("shown_special_tokens", {"shown_special_tokens": [LIMITS.vocabulary]}),
+    ("shown_special_tokens", {"shown_special_tokens": [3] * 100_000}),
     ("prompt", {"prompt_token_ids": [2**32 - 1]}),
     ("prompt", {"prompt_token_ids": [], "prompt_text": ""}),
 ]

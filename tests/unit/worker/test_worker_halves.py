@@ -200,6 +200,7 @@ PROCESSOR = common_pb2.LogitsProcessor(name="min_new_tokens", args_json='{"count
         ({"cache_salt": "t"}, {}),
         ({"logits": common_pb2.LogitsSpec(processors=[PROCESSOR])}, {}),
         ({"embedding_bias": BIAS}, {}),
+        ({"shown_special_tokens": [3]}, {}),
         ({}, {"seed": 5}),
         ({}, {"temperature": 0.5}),
         ({}, {"logprobs": 1}),
@@ -244,8 +245,10 @@ def test_every_field_of_a_task_is_in_the_digest_or_known_not_to_be() -> None:
             else:
                 value = b"abcd" if first.cpp_type == first.CPPTYPE_STRING else 9
                 setattr(getattr(changed, name), first.name, value)
+        elif name == "prompt_token_ids":
+            continue  # hashed by themselves
         elif field.is_repeated:
-            continue  # the prompt, which is hashed by itself
+            getattr(changed, name).append(9)
         elif field.cpp_type == field.CPPTYPE_BOOL:
             setattr(changed, name, True)
         else:

@@ -12,7 +12,7 @@ from worker_harness import KV, Bench, LaterHooks, delta, ids_of, terminate_at, w
 
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
-from tandem.hooks.contract import Chunk, Verdict, emit, suppress
+from tandem.hooks.contract import Chunk, Phase, Verdict, emit, suppress
 from tandem.logits.spec import forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
@@ -55,6 +55,20 @@ def test_rows_then_finish_then_closed(tokenizer: Tokenizer) -> None:
     assert bench.engine.cancelled == []
     assert len(bench.shell) == 0
     assert bench.shell.idle.is_set()
+
+
+@pytest.mark.promise("S1-300")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_hook_sees_special_tokens_as_text_where_the_task_names_them(
+    tokenizer: Tokenizer, phase: Phase
+) -> None:
+    bench = Bench(tokenizer, phase=phase)
+    named = bench.start(1, task={"shown_special_tokens": [3]})
+    other = bench.start(2, task={"shown_special_tokens": [2]})
+    plain = bench.start(3)
+    bench.step(*[delta(request, [3], Ending.LENGTH) for request in (named, other, plain)])
+    seen = [bench.hook.of(request)[0].text_diff for request in (named, other, plain)]
+    assert seen == ["<|im_start|>", "", ""]
 
 
 def test_the_engine_is_told_whose_prefixes_are_whose(tokenizer: Tokenizer) -> None:

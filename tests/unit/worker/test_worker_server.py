@@ -217,11 +217,13 @@ async def test_a_peer_that_skips_the_frontend_gets_no_form_past_the_workers_own_
     serving: Callable[..., Any], phase: str
 ) -> None:
     """Each is refused or compiled elsewhere; the engine, and a sequence beside, never notice."""
+    patterns = [f"^.*a.{{{n}}}b.*$" for n in range(59)]
     too_dear: dict[str, dict[str, Any]] = {
         "regex": {"pattern": "a?" * 15_000},
         "choice": {"texts": ["x" * 300_000]},
         "ebnf": {"grammar": "root ::= " + "(" * 400 + '"a"' + ")" * 400},
         "json_schema": {"schema": {"a": [[]] * 65_537}},
+        "tagged": {"calls": [{"schema": {"allOf": [{"pattern": p} for p in patterns]}}]},
     }
     async with serving(phase, engine="sim", form_cpu_seconds=1) as served:
         router = served.connect()

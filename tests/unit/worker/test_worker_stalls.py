@@ -194,6 +194,11 @@ def _many(count: int) -> common_pb2.SamplingParams:
             "logits_processors",
         ),
         (
+            _task(shown_special_tokens=[3] * 70_000),
+            InvalidRequestError,
+            "shown_special_tokens",
+        ),
+        (
             _task(embedding_bias={"values": b"\0" * (8 * LIMITS.vocabulary + 70_000)}),
             InvalidRequestError,
             "embedding_bias",
@@ -201,7 +206,17 @@ def _many(count: int) -> common_pb2.SamplingParams:
         (b"\x0a" * 40_000, InvalidRequestError, ""),
         (b"\xff" * 40_000, InvalidRequestError, ""),
     ],
-    ids=["metadata", "sampling", "ids", "text", "processors", "bias", "no message", "no number"],
+    ids=[
+        "metadata",
+        "sampling",
+        "ids",
+        "text",
+        "processors",
+        "shown",
+        "bias",
+        "no message",
+        "no number",
+    ],
 )
 def test_a_task_that_would_take_long_to_parse_is_refused_unparsed(
     tokenizer: Tokenizer,

@@ -77,7 +77,7 @@ class Said:
         for envelope in frame.envelopes:
             columns = parse(envelope.payload)
             self.columns.append(columns)
-            for kind in ("sequence", "finish", "report"):
+            for kind in ("prompt_logprobs", "sequence", "finish", "report"):
                 self.order += [kind] * bool(getattr(columns, kind))
         self.events += frame.events
         self.order += [event.WhichOneof("event") or "" for event in frame.events]
@@ -108,6 +108,10 @@ class Said:
 
     def logprobs(self, sequence: int) -> list[common_pb2.TokenLogprobs]:
         return [entry for c in self.columns for entry in c.logprobs if entry.sequence == sequence]
+
+    def prompt_logprobs(self, sequence: int) -> list[common_pb2.TokenLogprobs]:
+        parts = [part for columns in self.columns for part in columns.prompt_logprobs]
+        return [part for part in parts if part.sequence == sequence]
 
     def finishes(self, sequence: int) -> list[common_pb2.Finish]:
         return [entry for c in self.columns for entry in c.finish if entry.sequence == sequence]
