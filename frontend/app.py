@@ -19,6 +19,9 @@ from frontend.metrics import Endpoint, Metrics
 from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.endpoints import MODELS, Endpoints
 from frontend.openai.generation import Generation
+from frontend.openai.messages import errors as message_errors
+from frontend.openai.messages.dialect import MESSAGES
+from frontend.openai.responses.dialect import RESPONSES
 from frontend.tenants import Tenant, Tenants
 from tandem.complaints import Complaints
 from tandem.errors import (
@@ -37,6 +40,8 @@ from tandem.errors import (
 
 log = logging.getLogger(__name__)
 
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
 Handler = Callable[[Call], Awaitable[TandemError | None]]
 
 
@@ -88,6 +93,15 @@ class App:
             "/v1/completions": Route(
                 post, functools.partial(generation.serve, COMPLETION), True, "completions"
             ),
+            RESPONSES_PATH: Route(
+                post, functools.partial(generation.serve, RESPONSES), True, "responses"
+            ),
+            MESSAGES_PATH: Route(
+                post, functools.partial(generation.serve, MESSAGES), True, "messages"
+            ),
+            f"{MESSAGES_PATH}/count_tokens": Route(
+                post, endpoints.count_tokens, True, "count_tokens"
+            ),
             "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
             "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
             "/v1/models": Route(get, endpoints.models, secured=True),
@@ -102,6 +116,8 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
         call.headers = self._browsers.headers(call)
+        if _speaks_messages(call.path):
+            call.headers = (*call.headers, (b"request-id", call.trace_id.encode()))
         error: TandemError | None
         try:
             error = await self._serve(call)
@@ -138,9 +154,13 @@ class App:
         route = self._routes.get(path)
         if route is None:
             if not path.startswith(MODELS):
+                if path.startswith(f"{RESPONSES_PATH}/"):
+                    raise NotFoundError(
+                        "Responses are not stored here; send the whole conversation as `input`"
+                    )
                 raise NotFoundError(
-                    f"There is no {path[:200]} here; what generates is at /v1/chat/completions and"
-                    " /v1/completions"
+                    f"There is no {path[:200]} here; what generates is at /v1/chat/completions,"
+                    " /v1/responses, /v1/messages and /v1/completions"
                 )
             route = self._model
         return route
@@ -149,10 +169,11 @@ class App:
         """Whose key it is; None: none is asked."""
         if not (self._tenants.asked and route.secured):
             return None
-        scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
-        given = given.strip()
-        if scheme.lower() != b"bearer" or not given:
-            raise AuthenticationError("An API key is needed: `Authorization: Bearer KEY`")
+        given = _given_key(call)
+        if not given:
+            raise AuthenticationError(
+                "An API key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            )
         tenant = self._tenants.find(given)
         if tenant is None:
             raise AuthenticationError("The API key is wrong")
@@ -210,6 +231,17 @@ class App:
             )
 
 
+def _given_key(call: Call) -> bytes:
+    """The key that a request came with; empty: none."""
+    scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
+    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    return bearer or (call.header(b"x-api-key") or b"").strip()
+
+
+def _speaks_messages(path: str) -> bool:
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
 async def _answer_error(call: Call, error: TandemError) -> None:
     """Tell the client, unless it has gone. What it may still be sending is not read."""
     if isinstance(error, CancelledError | SlowClientError):
@@ -228,7 +260,11 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
-    await call.respond(error.http_status, http_errors.body(error), headers=headers)
+    if _speaks_messages(call.path):
+        body = message_errors.body(error, call.trace_id)
+    else:
+        body = http_errors.body(error)
+    await call.respond(error.http_status, body, headers=headers)
 
 
 def _log(call: Call, error: TandemError | None) -> None:

@@ -14,7 +14,7 @@ from tandem.config import REQUIRED, setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.logits.forms.limits import SpecLimits
-from tandem.message_limits import MAX_OUTPUTS
+from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
 from tandem.upstream import names
 from tandem.wire import tls
 from tandem.wire.silence import SILENCE_SECONDS
@@ -35,6 +35,7 @@ _POSITIVE = (
     "max_routers",
     "max_n",
     "max_choices",
+    "max_prompt_logprobs",
     "key_limit_shares",
     "max_request_bytes",
     "max_backlog_bytes",
@@ -179,6 +180,11 @@ class FrontendConfig:
     )
     max_n: int = setting(128, "Largest `n` of a request, at most 1024.")
     max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
+    max_prompt_logprobs: int = setting(
+        256 * 1024,
+        "Most numbers that the log-probabilities of a request's prompts may be: their tokens, times"
+        " one more than the alternatives, for each choice. At most 1048576. More are refused.",
+    )
     max_request_bytes: int = setting(
         64 * 1024 * 1024,
         "Largest sum of what a request sends to the router: each of its prompts, with all the rest"
@@ -209,6 +215,11 @@ class FrontendConfig:
         " name them in its answer's `x-tandem-ignored-fields`. Fields that would change the answer,"
         " and slips of the pen, are refused either way.",
     )
+    model_family: str = setting(
+        "auto",
+        "Whose formats the model writes reasoning and calls of tools in, as docs/tools.md lists"
+        " them; `auto`: what the model's files show; `none`: answers are text alone.",
+    )
     withheld_finish_reason: WithheldReason = setting(
         "stop",
         "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
@@ -237,6 +248,11 @@ class FrontendConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.max_prompt_logprobs > MAX_PROMPT_LOGPROBS:
+            raise ConfigError(
+                f"max_prompt_logprobs must be at most {MAX_PROMPT_LOGPROBS},"
+                f" not {self.max_prompt_logprobs}"
+            )
         if self.max_n > MAX_OUTPUTS:
             raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         for name in _NOT_NEGATIVE:

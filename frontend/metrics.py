@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -14,8 +14,16 @@ from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry
 from tandem.upstream.metrics import UpstreamMetrics
 
-Endpoint = Literal["chat_completions", "completions", "tokenize", "detokenize"]
-ENDPOINTS: tuple[Endpoint, ...] = ("chat_completions", "completions", "tokenize", "detokenize")
+Endpoint = Literal[
+    "chat_completions",
+    "completions",
+    "responses",
+    "messages",
+    "count_tokens",
+    "tokenize",
+    "detokenize",
+]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
 _BELOW_REQUESTS = (
@@ -80,6 +88,14 @@ class Metrics:
             "Fields of requests that nobody knows and that were ignored.",
             registry,
         )
+        self._calls = _counter(
+            "tool_calls", "Calls of tools that answers were found to hold.", registry
+        )
+        self._broken_calls = _counter(
+            "broken_tool_calls",
+            "What began like a call of a tool and was none: it was shown as text.",
+            registry,
+        )
         self.slow_clients = _counter(
             "slow_clients", "Requests cancelled because their client did not read.", registry
         )
@@ -93,6 +109,11 @@ class Metrics:
             self.slow_clients.inc()
         elif isinstance(error, errors.CancelledError):
             self.disconnects.inc()
+
+    def count_calls(self, calls: int, *, broken: int) -> None:
+        """Those of one request's answer."""
+        self._calls.inc(calls)
+        self._broken_calls.inc(broken)
 
     def count_refused(self, error: errors.TandemError) -> None:
         """What was answered before it was a request, or too many connections."""

@@ -33,11 +33,7 @@ class Promise:
 
 
 # Why a promise is not held, or not wholly. Tests of the part that is held keep their marks.
-GAPS: dict[str, str] = {
-    "S0-016": "Tool calls are refused: there is no parser yet.",
-    "S0-026": "No token-rebuilt output model (harmony) can be served yet, so none can be refused.",
-    "S0-033": "There is no reasoning or tool parser yet.",
-}
+GAPS: dict[str, str] = {}
 
 PROMISES: tuple[Promise, ...] = (
     # --- S0: TensorRT-LLM hook (seed 000) ---
@@ -169,7 +165,9 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S0-026",
-        "Given a token-rebuilt output model (harmony), when starting with a hook, then refused.",
+        "Given a model whose output others rebuild from tokens (harmony), when a hook is set, then "
+        "it sees the text that is taken apart, and what it withholds stays withheld.",
+        ours=True,
     ),
     Promise(
         "S0-027",
@@ -319,6 +317,19 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S1-055",
         "Given a backend whose interface version differs, when loading, then a clear refusal.",
+        ours=True,
+    ),
+    Promise(
+        "S1-300",
+        "Given special tokens that a task names, then their text is in its output for hooks, stop "
+        "strings and client in both phases; all others, and those of other tasks, stay hidden.",
+        ours=True,
+    ),
+    Promise(
+        "S1-301",
+        "Given calls between tags, when they must come, may come in free text, or may come instead "
+        "of JSON, then the answer is one of those, with arguments of their schemas, from prefill's "
+        "token on; tags that are special tokens come as those.",
         ours=True,
     ),
     # --- S2: Executor API (seed 002) ---
@@ -1015,6 +1026,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-331",
+        "Given a request that asks for log-probabilities of its prompt, then each token has what "
+        "the model says of it after those before, the first has null, and all come before output.",
+        ours=True,
+    ),
+    Promise(
+        "S6-332",
+        "Given log-probabilities of a prompt that are too many, or not offered, then the request "
+        "is refused by name before it runs; a worker asks by itself.",
+        ours=True,
+    ),
+    Promise(
+        "S6-333",
+        "Given a prefill that is run again, or one that says too little or too much of a prompt, "
+        "then nothing is doubled, and what is missing is an error.",
+        ours=True,
+    ),
+    Promise(
         "S6-139",
         "Given requests sent ahead on a connection, then they are read one at a time, within "
         "bounds, and answered in order.",
@@ -1048,6 +1077,100 @@ PROMISES: tuple[Promise, ...] = (
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",
+        ours=True,
+    ),
+    Promise(
+        "S6-310",
+        "Given tools, calls and their results, then the chat template is given them as the model "
+        "was trained on them, and a model that takes none says so.",
+        ours=True,
+    ),
+    Promise(
+        "S6-311",
+        "Given an answer that calls declared tools, then calls, their arguments and ids are told "
+        "from text, in bodies and streams alike.",
+        ours=True,
+    ),
+    Promise(
+        "S6-313",
+        "Given a model that thinks, then its reasoning is told from the answer and counted, and is "
+        "left in or out as the request says.",
+        ours=True,
+    ),
+    Promise(
+        "S6-314",
+        "Given a call that must be made, or a strict tool, then the arguments follow its schema.",
+        ours=True,
+    ),
+    Promise(
+        "S6-340",
+        "Given a request to /v1/responses, then its answer and its events are of OpenAI's types, "
+        "and their items, sent back, are what the model said.",
+        ours=True,
+    ),
+    Promise(
+        "S6-341",
+        "Given an answer to /v1/responses that was cut off, withheld or failed, then its status "
+        "and the stream's last event say so.",
+        ours=True,
+    ),
+    Promise(
+        "S6-342",
+        "Given a text.format of /v1/responses, then the answer has that form.",
+        ours=True,
+    ),
+    Promise(
+        "S6-343",
+        "Given what is not offered at /v1/responses, then it is refused by the name that the "
+        "client gave it, with what to do; nothing is stored, and nothing is found again.",
+        ours=True,
+    ),
+    Promise(
+        "S6-350",
+        "Given a request to /v1/messages, then its answer and its events have Anthropic's shape, "
+        "and their blocks, sent back, are what the model said.",
+        ours=True,
+    ),
+    Promise(
+        "S6-351",
+        "Given an answer to /v1/messages, then its stop_reason says how it ended, and arguments "
+        "that are no JSON object are given as they were written.",
+        ours=True,
+    ),
+    Promise(
+        "S6-352",
+        "Given forms, budgets of thinking and choices of tools at /v1/messages, then they are "
+        "those of chats, and count_tokens counts what such a request has.",
+        ours=True,
+    ),
+    Promise(
+        "S6-353",
+        "Given a failure at /v1/messages, before its body is read or in its stream, then it has "
+        "Anthropic's shape and names the field.",
+        ours=True,
+    ),
+    Promise(
+        "S6-360",
+        "Given `tandem bench`, then its figures are those of the tool's records, and goodput "
+        "counts exactly the whole answers that met both objectives.",
+        ours=True,
+    ),
+    Promise(
+        "S6-361",
+        "Given a frontend that is not there, a wrong key, or options that cannot be, then `tandem "
+        "bench` says so in one sentence and sends nothing; the key is in no argument and no file.",
+        ours=True,
+    ),
+    Promise(
+        "S6-362",
+        "Given a trace, then its requests are sent at its times with its lengths, and a line "
+        "that is none is refused by its number.",
+        ours=True,
+    ),
+    Promise(
+        "S6-363",
+        "Given an interrupt of `tandem bench`, then what came until then is shown, and nothing "
+        "that it started runs on.",
         ours=True,
     ),
     Promise(
@@ -1322,6 +1445,36 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-180",
         "Given a model that is fetched, then its folder is whole or not taken for one.",
+        ours=True,
+    ),
+    Promise(
+        "S6-240",
+        "Given an answer as a known family writes it, then reasoning, content and calls come out "
+        "as the model wrote them; a call of a tool that was not declared is text.",
+        ours=True,
+    ),
+    Promise(
+        "S6-241",
+        "Given calls that a grammar forced into a family's envelope, or into plain JSON, then the "
+        "parser of that family reads them.",
+        ours=True,
+    ),
+    Promise(
+        "S6-242",
+        "Given any answer in any pieces, then its parser raises nothing, makes the same parts, and "
+        "loses, doubles and moves no character.",
+        ours=True,
+    ),
+    Promise(
+        "S6-243",
+        "Given a call that is faulty or cut off, then what came of its arguments stays, and what "
+        "is no call is text.",
+        ours=True,
+    ),
+    Promise(
+        "S6-244",
+        "Given an answer that keeps a call open for ever, then what is held of it is bounded, and "
+        "its parser's time grows with its length alone.",
         ours=True,
     ),
 )

@@ -17,7 +17,10 @@ from frontend.http.errors import HostNotAllowedError, MediaTypeError
 from frontend.http.messages import JSON, Call, Headers
 
 _TOKENS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,2048}")
-_EXPOSED = b"x-request-id, x-tandem-trace-id, x-tandem-ignored-fields, retry-after, x-should-retry"
+_EXPOSED = (
+    b"x-request-id, request-id, x-tandem-trace-id, x-tandem-ignored-fields, retry-after,"
+    b" x-should-retry"
+)
 _REMEMBERED_SECONDS = b"600"
 
 

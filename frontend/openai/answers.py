@@ -4,15 +4,21 @@ description.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from tandem.endings import FinishReason
 
+ChatFinishReason: TypeAlias = FinishReason | Literal["tool_calls", "function_call"]
+
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -22,6 +28,8 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Given where the model's reasoning is told from its answer."""
 
 
 class PhaseReport(msgspec.Struct, kw_only=True):
@@ -66,21 +74,51 @@ class CompletionLogprobs(msgspec.Struct, kw_only=True):
     """Parallel lists. `text_offset` counts characters of the tokens' own text."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    """`null` for a prompt's first token: nothing stands before it."""
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class FunctionCall(msgspec.Struct, kw_only=True):
+    name: str
+    arguments: str
+    """JSON, as the model wrote it; cut off where the answer was."""
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class PromptLogprob(msgspec.Struct, kw_only=True, gc=False):
+    logprob: float
+    rank: int | None
+    """1 is the likeliest; `null`: behind the alternatives that were asked for."""
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""For each token of a prompt, by token id, itself and its alternatives; `null` for the first."""
 
 
 class AssistantMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    """None: the model only called tools."""
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """The same by the name that others give it."""
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
     stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -91,6 +129,8 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+    """Only where asked for."""
     finish_reason: FinishReason
     stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -104,6 +144,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+    """Only where asked for."""
     tandem: Report | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -11,43 +11,96 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from frontend.openai.conversation import ChatMessage
+from frontend.openai.tools import CalledFunction, MadeCall
 from tandem.errors import ConfigError, InvalidRequestError
 
+_RESERVED = ("messages", "tools", "raise_exception", "strftime_now")
+"""What templates ask for that is not an option."""
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
 class ChatTemplate:
     """A compiled template with the model's special tokens."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises ConfigError where the template does not compile."""
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None
+    ) -> None:
+        """`tool_source`: the template of chats with tools, where that is another one. Raises
+        ConfigError where one does not compile.
+        """
+        self.source = source if tool_source is None else source + tool_source
+        """All that is written of templates: a model's family shows in it."""
         try:
-            template = _environment().from_string(source)
+            self.variables = frozenset(
+                meta.find_undeclared_variables(_environment().parse(self.source))
+            )
+            """What a template asks for by name."""
+            self._plain = _compiled(source, special_tokens)
+            self._for_tools = self._plain
+            if tool_source is not None:
+                self._for_tools = _compiled(tool_source, special_tokens)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the model's chat template is malformed: {error}") from error
-        # A plain dict: each rendering copies it, and copies jinja's ChainMap ten times as slowly.
-        template.globals = {
-            **template.globals,
-            **special_tokens,
-            "add_generation_prompt": True,
-            "tools": None,
-            "documents": None,
-        }
-        self._template = template
+        self._reserved = frozenset({*special_tokens, *_RESERVED})
+        self._short_ids = "length 9" in self.source  # Mistral's complain of others in these words
+        self._parsed_arguments = self.takes_tools and self._takes_objects()
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt, ending where the assistant's answer begins.
+    @property
+    def takes_tools(self) -> bool:
+        """Whether tools are shown to the model at all."""
+        return "tools" in self.variables
 
-        Raises InvalidRequestError where the template refuses the messages.
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt, ending where the assistant's answer begins. `options`: what else the template
+        may ask for by name.
+
+        Raises InvalidRequestError where the template refuses the messages, and for options that are
+        not a client's to choose.
         """
+        for name in options or ():
+            if name in self._reserved:
+                raise InvalidRequestError(
+                    f"`chat_template_kwargs` cannot set `{name}`",
+                    param=f"chat_template_kwargs.{name}",
+                )
+        shown = [
+            message.for_template(parsed_arguments=self._parsed_arguments, short_ids=self._short_ids)
+            for message in messages
+        ]
+        template = self._for_tools if tools else self._plain
+        given = {"messages": shown, "tools": tools or None}
         try:
-            return self._template.render(messages=messages)
+            return template.render({**(options or {}), **given})
         except Exception as error:  # the template is the model's code, not ours
             raise InvalidRequestError(
                 f"The model's chat template refuses the messages: {error}", param="messages"
             ) from error
+
+    def _takes_objects(self) -> bool:
+        """Whether a call's arguments are given to the template as an object, as most want them, or
+        as JSON: who joins texts fails with an object.
+        """
+        function = CalledFunction(name="f", arguments={"a": 1})
+        calls = [MadeCall(id="000000000", function=function)]
+        chat = [{"role": "user", "content": "x"}]
+        called = ChatMessage(role="assistant", tool_calls=calls)
+        chat.append(called.for_template(parsed_arguments=True, short_ids=False))
+        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        try:
+            self._for_tools.render(messages=chat, tools=[tool])
+        except Exception:  # noqa: BLE001 - the template is the model's code, not ours
+            return False
+        return True
 
 
 def load(model_path: Path) -> ChatTemplate | None:
@@ -56,11 +109,13 @@ def load(model_path: Path) -> ChatTemplate | None:
     Raises ConfigError for files that cannot be read.
     """
     config = _tokenizer_config(model_path / "tokenizer_config.json")
-    source = _source(model_path / "chat_template.jinja", config.get("chat_template"))
+    configured = config.get("chat_template")
+    source = _source(model_path / "chat_template.jinja", configured)
     if source is None:
         return None
     tokens = {name: _text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-    return ChatTemplate(source, tokens)
+    for_tools = _named(configured, "tool_use") if source == _named(configured, "default") else None
+    return ChatTemplate(source, tokens, tool_source=for_tools)
 
 
 def _tokenizer_config(path: Path) -> Mapping[str, Any]:
@@ -83,11 +138,28 @@ def _source(file: Path, configured: object) -> str | None:
             raise ConfigError(f"cannot read {file}: {error}") from error
     if isinstance(configured, str):
         return configured
-    if isinstance(configured, list):  # several named templates
-        named = {item.get("name"): item.get("template") for item in configured}
-        source = named.get("default")
-        return source if isinstance(source, str) else None
-    return None
+    return _named(configured, "default")
+
+
+def _named(configured: object, name: str) -> str | None:
+    """One of several named templates."""
+    if not isinstance(configured, list):
+        return None
+    named = {item.get("name"): item.get("template") for item in configured}
+    source = named.get(name)
+    return source if isinstance(source, str) else None
+
+
+def _compiled(source: str, special_tokens: Mapping[str, str]) -> jinja2.Template:
+    template = _environment().from_string(source)
+    # A plain dict: each rendering copies it, and copies jinja's ChainMap ten times as slowly.
+    template.globals = {
+        **template.globals,
+        **special_tokens,
+        "add_generation_prompt": True,
+        "documents": None,
+    }
+    return template
 
 
 def _text(token: object) -> str:

@@ -18,7 +18,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _UNKNOWN = "Object contains unknown field"
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"^Object (?:contains unknown|missing required) field `(?P<name>[^`]*)`$")
-_VALUE = re.compile(r"^Invalid enum value '(?P<value>\w*)'$")
+_VALUE = re.compile(r"^Invalid (?:enum )?value '(?P<value>\w*)'$")
+_VERSION = re.compile(r"[_\d]+$")
 _LONGEST_PARAM = 100
 
 
@@ -39,10 +40,14 @@ class Body(Generic[T]):
     kind: Kind
 
     @staticmethod
-    def of(strict: type[T], lenient: type[T], foreign: Mapping[str, Foreign]) -> Body[T]:
-        """`lenient`: the same type without `forbid_unknown_fields`."""
+    def of(
+        strict: type[T], lenient: type[T], foreign: Mapping[str, Foreign], **inner: Kind
+    ) -> Body[T]:
+        """`lenient`: the same type without `forbid_unknown_fields`, in itself and in what `inner`
+        says of what its fields hold.
+        """
         decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(lenient)
-        return Body(*decoders, Kind.of(strict, foreign))
+        return Body(*decoders, Kind.of(strict, foreign, **inner))
 
     def decode(self, body: bytes, unknown_fields: UnknownFields) -> Decoded[T]:
         """Raises InvalidRequestError or UnsupportedError with `param`."""
@@ -63,12 +68,9 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             if not str(error).startswith(_UNKNOWN):
                 raise
-        strangers = Strangers(body, unknown_fields)
-        strangers.check_request(self.kind)
-        request = self.lenient.decode(body)
-        if "messages" in self.kind.fields:
-            strangers.check_messages()
-        return Decoded(request, strangers.ignored)
+        strangers = Strangers(unknown_fields)
+        strangers.check(body, self.kind)
+        return Decoded(self.lenient.decode(body), strangers.ignored)
 
 
 def _explain(message: str) -> RequestError:
@@ -76,7 +78,7 @@ def _explain(message: str) -> RequestError:
     what, path = (match["what"], match["path"] or "") if match else (message, "")
     field, value = _FIELD.match(what), _VALUE.match(what)
     param = path[:_LONGEST_PARAM]
-    if value is not None and (reason := VALUES.get(value["value"])):
+    if value is not None and (reason := VALUES.get(_VERSION.sub("", value["value"]))):
         return UnsupportedError(f"`{param}` is not supported: {reason}", param=param)
     if field is None:
         return InvalidRequestError(f"{what}: `{param}`" if param else what, param=param)

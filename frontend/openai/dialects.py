@@ -1,85 +1,172 @@
-"""The two dialects of generation, chat and plain completions, as far as they differ on the wire."""
+"""The ways in which clients ask for answers, and are given them: each says how its own shapes stand
+for those of chats, which all else knows alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from frontend.openai import answers, logprobs
-from frontend.openai.answers import ChatLogprobs, CompletionLogprobs
+import msgspec
+
+from frontend.openai import shapes
+from frontend.openai.answers import Report, Usage
+from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
 from frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS
+from frontend.openai.parsed import ParsedBody, ParsedEvents
 from frontend.openai.requests import (
+    MESSAGE_KIND,
+    TOOL_KIND,
     AnyChatRequest,
     AnyCompletionRequest,
     ChatRequest,
     CompletionRequest,
 )
+from frontend.openai.shapes import Shape
 from frontend.openai.tokenizer import Tokenizer
-from tandem.v1 import common_pb2
+from frontend.openai.writers import BodyWriter, CountingWriter, EventWriter, Parsed
+from tandem.errors import RequestError, TandemError
+from tandem.upstream.request_state import Finish, Row
 
-Logprobs = ChatLogprobs | CompletionLogprobs
+DialectKind: TypeAlias = Literal["chat", "completion", "response", "message"]
+Generating: TypeAlias = ChatRequest | CompletionRequest
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Running(Protocol):
+    """The request whose answer is written, as far as who writes it must know it."""
+
+    def tokens_of(self, choice: int) -> int:
+        """How many tokens a choice has so far."""
+        ...
+
+    def hold(self, size: int) -> object:
+        """So many bytes more of what came are kept until the end of the answer."""
+        ...
+
+
+class Events(Protocol):
+    """Rows to the events of a stream."""
+
+    @property
+    def parsed(self) -> Parsed: ...
+
+    def opening(self) -> Iterator[bytes]: ...
+
+    def row(self, row: Row) -> bytes: ...
+
+    def ending(self, ending: Finish) -> bytes: ...
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes: ...
+
+    def failing(self, error: TandemError) -> bytes:
+        """The last event of a stream that has begun and cannot go on."""
+        ...
+
+
+class Collector(Protocol):
+    """Rows to the one body of an answer."""
+
+    @property
+    def parsed(self) -> Parsed: ...
+
+    def row(self, row: Row) -> None: ...
+
+    def ending(self, ending: Finish) -> None: ...
+
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]: ...
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Dialect:
-    """How a request is read, the pieces of a chunk's JSON around its text, and how a collected
-    choice is written.
-    """
+    """How requests are read, and how answers are written."""
 
-    kind: Literal["chat", "completion"]
-    requests: Body[ChatRequest] | Body[CompletionRequest]
+    kind: DialectKind
     operation: str
     """OpenTelemetry's name for it."""
-    id_prefix: str
-    chunk_object: str
-    opening: bytes
-    """What every choice begins with, before its first text; empty: nothing."""
-    before_text: bytes
-    after_text: bytes
-    no_text: bytes
-    logprobs: Callable[[Tokenizer, Iterable[common_pb2.TokenLogprobs], int], Logprobs]
-    """From a row's entries and the number of characters of tokens before them."""
-    choice: Callable[..., answers.ChatChoice | answers.CompletionChoice]
-    body: Callable[..., answers.ChatCompletion | answers.Completion]
+    requests: Body[Any]
+    generating: Callable[[Any], Generating]
+    """What a request of its own stands for. Raises RequestError, with `param` as its client named
+    the field.
+    """
+    repeated: Callable[[Any], bytes]
+    """What an answer says again of its request: members of an object as JSON, or nothing."""
+    names: Mapping[str, str]
+    """What its clients call a field of chats, where that is something else."""
+    events: Callable[[Tokenizer, Asked, Running], Events]
+    body: Callable[[Tokenizer, Asked], Collector]
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors of this block name fields as clients of this dialect do."""
+        try:
+            yield
+        except RequestError as error:
+            self.name(error)
+            raise
+
+    def name(self, error: RequestError) -> None:
+        """Have an error name its field as clients of this dialect do."""
+        error.param = self.names.get(_root(error.param), error.param)
+        for field, name in self.names.items():
+            error.message = error.message.replace(f"`{field}`", f"`{name}`")
 
 
-def _chat_choice(text: str, **fields: object) -> answers.ChatChoice:
-    return answers.ChatChoice(message=answers.AssistantMessage(content=text), **fields)  # type: ignore[arg-type]
+def _root(param: str) -> str:
+    """The field of a request itself, of the path to one inside of it."""
+    return param.partition(".")[0].partition("[")[0]
 
 
-def _chat_logprobs(
-    tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs], offset: int
-) -> ChatLogprobs:
-    return logprobs.for_chat(tokenizer, entries)
+def _itself(request: R) -> R:
+    return request
+
+
+def nothing(request: object) -> bytes:
+    """Where an answer says nothing again of its request."""
+    return b""
+
+
+def _events(shape: Shape) -> Callable[[Tokenizer, Asked, Running], Events]:
+    def events(tokenizer: Tokenizer, asked: Asked, running: Running) -> Events:
+        made = EventWriter if asked.parsing is None else ParsedEvents
+        written = made(shape, tokenizer, asked)
+        return (
+            CountingWriter(written, asked, running.tokens_of)
+            if asked.want_running_usage
+            else written
+        )
+
+    return events
+
+
+def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
+    def body(tokenizer: Tokenizer, asked: Asked) -> Collector:
+        made = BodyWriter if asked.parsing is None else ParsedBody
+        return made(shape, tokenizer, asked)
+
+    return body
 
 
 CHAT = Dialect(
     kind="chat",
-    requests=Body.of(ChatRequest, AnyChatRequest, OF_CHATS),
     operation="chat",
-    id_prefix="chatcmpl-",
-    chunk_object="chat.completion.chunk",
-    opening=b'"delta":{"role":"assistant","content":""}',
-    before_text=b'"delta":{"content":',
-    after_text=b"}",
-    no_text=b'"delta":{}',
-    logprobs=_chat_logprobs,
-    choice=_chat_choice,
-    body=answers.ChatCompletion,
+    requests=Body.of(ChatRequest, AnyChatRequest, OF_CHATS, messages=MESSAGE_KIND, tools=TOOL_KIND),
+    generating=_itself,
+    repeated=nothing,
+    names={},
+    events=_events(shapes.CHAT),
+    body=_body(shapes.CHAT),
 )
 COMPLETION = Dialect(
     kind="completion",
-    requests=Body.of(CompletionRequest, AnyCompletionRequest, OF_COMPLETIONS),
     operation="text_completion",
-    id_prefix="cmpl-",
-    chunk_object="text_completion",
-    opening=b"",
-    before_text=b'"text":',
-    after_text=b"",
-    no_text=b'"text":""',
-    logprobs=logprobs.for_completion,
-    choice=answers.CompletionChoice,
-    body=answers.Completion,
+    requests=Body.of(CompletionRequest, AnyCompletionRequest, OF_COMPLETIONS),
+    generating=_itself,
+    repeated=nothing,
+    names={},
+    events=_events(shapes.COMPLETION),
+    body=_body(shapes.COMPLETION),
 )

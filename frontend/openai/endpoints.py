@@ -54,6 +54,9 @@ class Endpoints:
     async def detokenize(self, call: Call) -> None:
         await call.respond(200, await self._reading.answer("detokenize", call))
 
+    async def count_tokens(self, call: Call) -> None:
+        await call.respond(200, await self._reading.answer("count_tokens", call))
+
     async def models(self, call: Call) -> None:
         await _json(call, answers.ModelList(data=[self._card]))
 

@@ -33,35 +33,30 @@ class Foreign(NamedTuple):
         return msgspec.json.encode(msgspec.json.decode(text)).decode() in ("null", *self.harmless)
 
 
-_NO_TOOLS = "tools and function calls are not offered"
+_NO_BUILT_IN = "no tool is built in"
+_OF_CHATS = "chats alone have it"
 _ONLY_TEXT = "only text is offered"
-_NO_REASONING = "there is no reasoning parser"
+_THINKING = "see `reasoning_effort`, `thinking_token_budget` and `chat_template_kwargs`"
 _NO_CACHE_KEYS = "prefix caches are kept apart by API key; see `share_prefix_cache`"
 _NO_ADAPTERS = "one model is served, without adapters"
 _NO_INSIDES = "it tells of the engine's insides, which answers do not"
 _NO_TEMPLATE_CHOICE = "the model's own chat template writes the prompt"
 _ROUTED_HERE = "the router chooses workers"
+_NO_CUSTOM = "tools are functions with a JSON Schema"
 _TRUE, _FALSE, _EITHER = ("true",), ("false",), ("true", "false")
 _EMPTY_OBJECT, _EMPTY_LIST = ("{}",), ("[]",)
 
 _BOTH: dict[str, Foreign] = {
     # OpenAI's
-    "tools": Foreign(_NO_TOOLS, _EMPTY_LIST),
-    "tool_choice": Foreign(_NO_TOOLS, ('"none"', '"auto"')),
-    "parallel_tool_calls": Foreign(_NO_TOOLS, _EITHER),
-    "functions": Foreign(_NO_TOOLS, _EMPTY_LIST),
-    "function_call": Foreign(_NO_TOOLS, ('"none"', '"auto"')),
-    "web_search_options": Foreign(_NO_TOOLS),
+    "web_search_options": Foreign(_NO_BUILT_IN),
     "modalities": Foreign(_ONLY_TEXT, ('["text"]',)),
     "audio": Foreign(_ONLY_TEXT),
     "store": Foreign("nothing is stored here", _FALSE),
     "prediction": Foreign("predicted outputs are not offered"),
-    "reasoning_effort": Foreign(_NO_REASONING, ('"none"',)),
     "verbosity": Foreign("there is no such setting"),
     "service_tier": Foreign("there are no tiers; see `priority`", ('"auto"', '"default"')),
     "suffix": Foreign("insertion is not offered", ('""',)),
     # vLLM's and SGLang's
-    "min_tokens": Foreign("it is not offered; see `ignore_eos`", ("0",)),
     "use_beam_search": Foreign("beam search is not offered", _FALSE),
     "length_penalty": Foreign("beam search is not offered", ("1", "1.0")),
     "skip_special_tokens": Foreign("texts are without special tokens; see `detokenize`", _TRUE),
@@ -71,15 +66,11 @@ _BOTH: dict[str, Foreign] = {
     "stop_regex": Foreign("it is not offered; see `stop`"),
     "truncate_prompt_tokens": Foreign("prompts are never cut"),
     "truncation_side": Foreign("prompts are never cut"),
-    "prompt_logprobs": Foreign("log-probabilities are those of the output"),
     "logprob_token_ids": Foreign("log-probabilities are those of the likeliest tokens"),
     "allowed_token_ids": Foreign("it is not offered; see `logit_bias`"),
     "bad_words": Foreign("it is not offered; see `logits_processors`", _EMPTY_LIST),
     "documents": Foreign(_NO_TEMPLATE_CHOICE, _EMPTY_LIST),
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
-    "chat_template_kwargs": Foreign(_NO_TEMPLATE_CHOICE, _EMPTY_OBJECT),
-    "add_generation_prompt": Foreign(_NO_TEMPLATE_CHOICE, _TRUE),
-    "continue_final_message": Foreign(_NO_TEMPLATE_CHOICE, _FALSE),
     "task": Foreign(_NO_TEMPLATE_CHOICE),
     "media_io_kwargs": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
     "mm_processor_kwargs": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
@@ -88,22 +79,15 @@ _BOTH: dict[str, Foreign] = {
     "use_audio_in_video": Foreign(_ONLY_TEXT, _FALSE),
     "images_config": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
     "video_config": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
-    "structured_outputs": Foreign("see `guided_json` and the other fields of forms"),
     "structural_tag": Foreign("see `guided_json` and the other fields of forms"),
     "guided_decoding_backend": Foreign("forms are compiled by one backend"),
     "guided_whitespace_pattern": Foreign("JSON comes on one line"),
-    "json_schema": Foreign("see `guided_json`"),
-    "regex": Foreign("see `guided_regex`"),
-    "ebnf": Foreign("see `guided_grammar`"),
     "custom_logit_processor": Foreign("no field is code; see `logits_processors`"),
     "custom_params": Foreign("see `logits_processors`", _EMPTY_OBJECT),
     "custom_labels": Foreign("metrics have no labels of clients", _EMPTY_OBJECT),
     "input_ids": Foreign("a chat is messages; see `/v1/completions`"),
     "prompt_embeds": Foreign("prompts are texts or token ids"),
-    "thinking_token_budget": Foreign(_NO_REASONING, ("-1",)),
-    "include_reasoning": Foreign(_NO_REASONING, _TRUE),
-    "separate_reasoning": Foreign(_NO_REASONING, _EITHER),
-    "stream_reasoning": Foreign(_NO_REASONING, _EITHER),
+    "stream_reasoning": Foreign("reasoning streams as the answer does", _EITHER),
     "return_token_ids": Foreign("see `detokenize`", _FALSE),
     "return_prompt_token_ids": Foreign("see `/tokenize`", _FALSE),
     "return_prompt_text": Foreign("the prompt as it was written is not shown", _FALSE),
@@ -149,9 +133,9 @@ _BOTH: dict[str, Foreign] = {
     "stop_sequences": Foreign("see `stop`", _EMPTY_LIST),
     "grammar": Foreign("see `guided_grammar`"),
     "typical_p": Foreign("it is not offered; see `top_p`", ("1", "1.0")),
-    "thinking": Foreign(_NO_REASONING),
-    "enable_thinking": Foreign(_NO_REASONING),
-    "reasoning": Foreign(_NO_REASONING),
+    "thinking": Foreign(_THINKING),
+    "enable_thinking": Foreign(_THINKING),
+    "reasoning": Foreign(_THINKING),
 }
 OF_CHATS: Mapping[str, Foreign] = _BOTH | {
     "prompt": Foreign("a chat is `messages`"),
@@ -160,40 +144,196 @@ OF_CHATS: Mapping[str, Foreign] = _BOTH | {
 }
 OF_COMPLETIONS: Mapping[str, Foreign] = _BOTH | {
     "messages": Foreign("a completion has a `prompt`"),
+    "tools": Foreign(_OF_CHATS, _EMPTY_LIST),
+    "tool_choice": Foreign(_OF_CHATS, ('"none"', '"auto"')),
+    "parallel_tool_calls": Foreign(_OF_CHATS, _EITHER),
+    "functions": Foreign(_OF_CHATS, _EMPTY_LIST),
+    "function_call": Foreign(_OF_CHATS, ('"none"', '"auto"')),
+    "reasoning_effort": Foreign(_OF_CHATS, ('"none"',)),
+    "thinking_token_budget": Foreign(_OF_CHATS, ("-1",)),
+    "include_reasoning": Foreign(_OF_CHATS, _TRUE),
+    "separate_reasoning": Foreign(_OF_CHATS, _EITHER),
+    "chat_template_kwargs": Foreign(_OF_CHATS, _EMPTY_OBJECT),
+    "add_generation_prompt": Foreign(_OF_CHATS, _TRUE),
+    "continue_final_message": Foreign(_OF_CHATS, _FALSE),
     "max_completion_tokens": Foreign("see `max_tokens`"),
     "top_logprobs": Foreign("see `logprobs`", ("0",)),
     "add_special_tokens": Foreign("prompts are tokenised as the tokenizer does it", _TRUE),
 }
 OF_TOKENS: Mapping[str, Foreign] = {
-    "tools": Foreign(_NO_TOOLS, _EMPTY_LIST),
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
-    "chat_template_kwargs": Foreign(_NO_TEMPLATE_CHOICE, _EMPTY_OBJECT),
-    "add_generation_prompt": Foreign(_NO_TEMPLATE_CHOICE, _TRUE),
-    "continue_final_message": Foreign(_NO_TEMPLATE_CHOICE, _FALSE),
     "return_token_strs": Foreign("see `/detokenize`", _FALSE),
 }
 _DROPPED = Foreign("the model is not shown it", dropped=True)
+_NOT_STORED = "nothing is stored here; send the whole conversation as `input`"
+_ELSEWHERE = "see `/v1/chat/completions`"
+_CHATS_ALONE = (
+    *(
+        "best_of",
+        "detokenize",
+        "ebnf",
+        "frequency_penalty",
+        "guided_choice",
+    ),
+    *(
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "ignore_eos",
+        "include_reasoning",
+    ),
+    *(
+        "json_schema",
+        "logit_bias",
+        "logits_processors",
+        "min_p",
+        "min_tokens",
+    ),
+    *(
+        "n",
+        "presence_penalty",
+        "priority",
+        "regex",
+        "repetition_penalty",
+    ),
+    *(
+        "seed",
+        "separate_reasoning",
+        "stop",
+        "stop_token_ids",
+        "structured_outputs",
+    ),
+    *(
+        "tandem",
+        "thinking_token_budget",
+        "timeout",
+    ),
+)
+OF_RESPONSES: Mapping[str, Foreign] = (
+    _BOTH
+    | dict.fromkeys((*_CHATS_ALONE, "top_k"), Foreign(_ELSEWHERE))
+    | {
+        "store": Foreign(_NOT_STORED, _FALSE),
+        "previous_response_id": Foreign(_NOT_STORED),
+        "conversation": Foreign(_NOT_STORED),
+        "background": Foreign("answers are given at once; see `stream`", _FALSE),
+        "prompt": Foreign("no prompts are stored here; see `instructions` and `input`"),
+        "truncation": Foreign("prompts are never cut", ('"disabled"',)),
+        "context_management": Foreign("prompts are never cut", _EMPTY_LIST),
+        "include": Foreign(
+            "an answer has all that there is of it, and no log-probabilities",
+            ("[]", '["reasoning.encrypted_content"]'),
+        ),
+        "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
+        "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
+        "max_tool_calls": Foreign(_NO_BUILT_IN),
+        "stream_options": Foreign(
+            "nothing is padded, and streams end with their usage",
+            ("{}", '{"include_obfuscation":false}'),
+        ),
+        "max_tokens": Foreign("see `max_output_tokens`"),
+        "max_completion_tokens": Foreign("see `max_output_tokens`"),
+        "messages": Foreign("see `input`"),
+        "functions": Foreign("see `tools`", _EMPTY_LIST),
+        "function_call": Foreign("see `tool_choice`"),
+        "response_format": Foreign("see `text`"),
+        "reasoning_effort": Foreign("see `reasoning`"),
+        "verbosity": Foreign("there is no such setting", ('"medium"',)),
+        "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
+        **dict.fromkeys(
+            ("prompt_cache_key", "prompt_cache_retention", "safety_identifier"), _DROPPED
+        ),
+    }
+)
+OF_ITEMS: Mapping[str, Foreign] = dict.fromkeys(
+    ("phase", "created_by", "namespace", "provider_specific_fields"), _DROPPED
+)
 OF_MESSAGES: Mapping[str, Foreign] = {
     "refusal": Foreign("messages are text alone; give it as `content`", ('""',)),
     "audio": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
-    "annotations": Foreign(_NO_TOOLS, _EMPTY_LIST),
-    "function_call": Foreign(_NO_TOOLS, _EMPTY_OBJECT),
-    "tool_calls": Foreign(_NO_TOOLS, _EMPTY_LIST),
-    "tool_call_id": Foreign(_NO_TOOLS, ('""',)),
-    "tools": Foreign(_NO_TOOLS, _EMPTY_LIST),
+    "annotations": Foreign(_NO_BUILT_IN, _EMPTY_LIST),
+    "tools": Foreign("tools are the request's, not a message's", _EMPTY_LIST),
     "parsed": _DROPPED,
     "provider_specific_fields": _DROPPED,
-    "reasoning_content": _DROPPED,
-    "reasoning": _DROPPED,
 }
 OF_PARTS: Mapping[str, Foreign] = {
     "cache_control": _DROPPED,
     **dict.fromkeys(("image_url", "input_audio", "file"), Foreign(_ONLY_TEXT)),
 }
+OF_TOOLS: Mapping[str, Foreign] = {
+    "cache_control": _DROPPED,
+    "custom": Foreign(_NO_CUSTOM),
+}
+OF_FUNCTIONS: Mapping[str, Foreign] = {"cache_control": _DROPPED}
+OF_CALLS: Mapping[str, Foreign] = {
+    "custom": Foreign(_NO_CUSTOM),
+    "provider_specific_fields": _DROPPED,
+    "extra_content": _DROPPED,
+}
+OF_CALLED: Mapping[str, Foreign] = {"parsed_arguments": _DROPPED}
+_OF_EVERY_MESSAGE: dict[str, Foreign] = {
+    "cache_control": _DROPPED,
+    "user_profile_id": _DROPPED,
+    "workspace_id": _DROPPED,
+    "inference_geo": Foreign(_ROUTED_HERE),
+    "container": Foreign(_NO_BUILT_IN),
+    "mcp_servers": Foreign(_NO_BUILT_IN, _EMPTY_LIST),
+    "context_management": Foreign("prompts are never cut", _EMPTY_OBJECT),
+    "speed": Foreign("there is one speed", ('"standard"',)),
+    "diagnostics": Foreign(_NO_INSIDES),
+    "output_format": Foreign("see `output_config.format`"),
+    "functions": Foreign("see `tools`", _EMPTY_LIST),
+    "prompt": Foreign("see `messages`"),
+    "input": Foreign("see `messages`"),
+    "instructions": Foreign("see `system`"),
+    "reasoning_effort": Foreign("see `output_config.effort`"),
+    "response_format": Foreign("see `output_config.format`"),
+}
+OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE
+OF_TURNS: Mapping[str, Foreign] = (
+    _BOTH
+    | dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE))
+    | _OF_EVERY_MESSAGE
+    | {
+        "service_tier": Foreign("there are no tiers", ('"auto"', '"standard_only"')),
+        "stop": Foreign("see `stop_sequences`"),
+        "max_completion_tokens": Foreign("see `max_tokens`"),
+        "parallel_tool_calls": Foreign("see `tool_choice.disable_parallel_tool_use`"),
+        "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
+        "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
+        "stream_options": Foreign("streams end with their usage"),
+    }
+)
+OF_BLOCKS: Mapping[str, Foreign] = {
+    **dict.fromkeys(("cache_control", "caller", "citations"), _DROPPED),
+    "source": Foreign(_ONLY_TEXT),
+}
+OF_CLIENT_TOOLS: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("cache_control", "allowed_callers", "defer_loading", "eager_input_streaming"), _DROPPED
+    ),
+    "input_examples": Foreign("templates show tools by their schema", _EMPTY_LIST),
+}
 VALUES: Mapping[str, str] = {
-    **dict.fromkeys(("tool", "function"), _NO_TOOLS),
     **dict.fromkeys(
         ("image_url", "input_audio", "file", "video_url", "audio_url", "image"), _ONLY_TEXT
     ),
+    **dict.fromkeys(("input_image", "input_file", "refusal", "document"), _ONLY_TEXT),
+    **dict.fromkeys(("custom", "allowed_tools"), _NO_CUSTOM),
+    **dict.fromkeys(("custom_tool_call", "custom_tool_call_output"), _NO_CUSTOM),
+    "item_reference": "nothing is stored here; send the item itself",
+    **dict.fromkeys(
+        (
+            *("web_search", "web_search_preview", "web_fetch", "file_search", "code_interpreter"),
+            *("code_execution", "computer_use_preview", "computer", "image_generation", "mcp"),
+            *("local_shell", "shell", "apply_patch", "bash", "text_editor", "memory"),
+            *("web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
+            *("image_generation_call", "mcp_call", "local_shell_call", "shell_call"),
+            *("apply_patch_call", "server_tool_use", "web_search_tool_result", "mcp_toolset"),
+        ),
+        _NO_BUILT_IN,
+    ),
 }
-"""Roles of messages and types of their parts that are refused, with the reason."""
+"""Types of messages' parts, of items, and of tools, that are refused, with the reason. Versions, as
+the date behind `web_search_20250305`, are left out.
+"""

@@ -54,6 +54,19 @@ class JsonSchemaFormat(
 ResponseFormat: TypeAlias = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One of these, or nothing."""
+
+    json: dict[str, Any] | str | None = None
+    """A schema, or the text of its JSON."""
+    regex: Grammar | None = None
+    choice: Choices | None = None
+    grammar: Grammar | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    """JSON comes on one line anyway."""
+
+
 class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The ways to ask for a form, of which a request may use one."""
 
@@ -62,6 +75,12 @@ class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     guided_regex: Grammar | None = None
     guided_choice: Choices | None = None
     guided_grammar: Grammar | None = None
+    structured_outputs: StructuredOutputs | None = None
+    """What vLLM calls the `guided_...` fields."""
+    regex: Grammar | None = None
+    ebnf: Grammar | None = None
+    json_schema: Grammar | None = None
+    """What SGLang calls them; the schema is the text of its JSON."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,10 +123,22 @@ def _forms(request: FormFields) -> Iterator[Form]:
             yield _json("response_format", schema)
     if request.guided_json is not None:
         yield _json("guided_json", request.guided_json)
+    if request.json_schema is not None:
+        yield _json("json_schema", _schema("json_schema", request.json_schema))
+    given = request.structured_outputs or StructuredOutputs()
+    if given.json is not None:
+        yield _json("structured_outputs.json", _schema("structured_outputs.json", given.json))
+    if given.json_object:
+        yield _json("structured_outputs.json_object", {"type": "object"})
     for field, processor, argument, value in (
         ("guided_regex", "regex", "pattern", request.guided_regex),
         ("guided_choice", "choice", "texts", request.guided_choice),
         ("guided_grammar", "ebnf", "grammar", request.guided_grammar),
+        ("structured_outputs.regex", "regex", "pattern", given.regex),
+        ("structured_outputs.choice", "choice", "texts", given.choice),
+        ("structured_outputs.grammar", "ebnf", "grammar", given.grammar),
+        ("regex", "regex", "pattern", request.regex),
+        ("ebnf", "ebnf", "grammar", request.ebnf),
     ):
         if value is not None:
             yield Form(field, LogitsProcessorEntry(processor, {argument: value}))
@@ -115,3 +146,16 @@ def _forms(request: FormFields) -> Iterator[Form]:
 
 def _json(field: str, schema: dict[str, Any]) -> Form:
     return Form(field, LogitsProcessorEntry("json_schema", {"schema": schema}))
+
+
+def _schema(field: str, given: dict[str, Any] | str) -> dict[str, Any]:
+    """An object, or the text of one. Raises InvalidRequestError."""
+    if isinstance(given, dict):
+        return given
+    try:
+        found = msgspec.json.decode(given)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequestError(f"`{field}` is no JSON Schema", param=field)
+    return found

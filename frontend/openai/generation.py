@@ -6,17 +6,22 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from frontend.http import errors as http_errors
 from frontend.http.messages import Call
 from frontend.http.spans import CallSpan
 from frontend.metrics import Metrics
 from frontend.openai import slices
-from frontend.openai.answers import PhaseReport, PromptTokensDetails, Report, Usage
-from frontend.openai.dialects import Dialect
+from frontend.openai.answers import (
+    CompletionTokensDetails,
+    PhaseReport,
+    PromptTokensDetails,
+    Report,
+    Usage,
+)
+from frontend.openai.dialects import Collector, Dialect, Events
 from frontend.openai.keep_alive import COMMENT, KeepAlive
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.tokenizer import Tokenizer
-from frontend.openai.writers import BodyWriter, CountingWriter, EventWriter
+from frontend.openai.writers import Parsed
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
 from tandem.tracing.spans import Event
@@ -66,23 +71,44 @@ class Generation:
             if call.tenant is not None:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
+                writer: Events | Collector
                 if submission.streaming:
-                    events = self._events(dialect, submission, state)
-                    await _stream(call, state, events, arrived, self._keep_alive_seconds)
+                    writer = dialect.events(self._tokenizer, submission, state)
+                    await self._stream(call, state, writer, arrived, dialect)
                 else:
-                    body = BodyWriter(dialect, self._tokenizer, submission)
-                    await _collect(call, state, body, arrived)
+                    writer = dialect.body(self._tokenizer, submission)
+                    await _collect(call, state, writer, arrived, dialect)
+                parsed = writer.parsed
+                self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
                 self._measure(call, state, arrived)
             return state.error
 
-    def _events(
-        self, dialect: Dialect, submission: Submission, state: RequestState
-    ) -> EventWriter | CountingWriter:
-        events = EventWriter(dialect, self._tokenizer, submission)
-        if not submission.want_running_usage:
-            return events
-        return CountingWriter(events, submission, state.tokens_of)
+    async def _stream(
+        self, call: Call, state: RequestState, events: Events, arrived: float, dialect: Dialect
+    ) -> None:
+        """Rows go from the router to the socket at once; this task sleeps until the end."""
+        live = _Live(call, state, events)
+        state.pump = call.connection.on_writable = live.pump
+        seconds = self._keep_alive_seconds
+        with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
+            await _over(state, dialect)
+        state.pump = None  # they hold each other: else both are left to the garbage collector
+        if state.error is not None and not call.started:
+            raise state.error
+        last = live.take()
+        while live.unfinished:
+            if not call.connection.writable:
+                state.count()
+            await call.send_events(last)
+            last = live.take()
+        if state.error is not None:
+            last += events.failing(state.error)
+        else:
+            last += events.closing(_usage(state, events.parsed), _report(state, arrived))
+        if not call.connection.writable:
+            state.keep(len(last))
+        await call.end_stream(last)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         """Count a request that is over."""
@@ -111,41 +137,12 @@ def _keep_prompts(call: Call, submission: Submission) -> None:
         call.allotment.give_back(-kept)
 
 
-async def _over(state: RequestState) -> None:
+async def _over(state: RequestState, dialect: Dialect) -> None:
     """Until the router has nothing more for the request; its error names what the client knows."""
     await state.over()
     if isinstance(state.error, RequestError):
         state.error.param = state.submission.client_param(state.error.param)
-
-
-async def _stream(
-    call: Call,
-    state: RequestState,
-    events: EventWriter | CountingWriter,
-    arrived: float,
-    keep_alive_seconds: float,
-) -> None:
-    """Rows go from the router's message straight to the socket; this task sleeps until the end."""
-    live = _Live(call, state, events)
-    state.pump = call.connection.on_writable = live.pump
-    with KeepAlive(keep_alive_seconds, silent_since=live.silent_since, send=live.keep_alive):
-        await _over(state)
-    state.pump = None  # they hold each other: else both are left to the garbage collector
-    if state.error is not None and not call.started:
-        raise state.error
-    last = live.take()
-    while live.unfinished:
-        if not call.connection.writable:
-            state.count()
-        await call.send_events(last)
-        last = live.take()
-    if state.error is not None:
-        last += b"data: " + http_errors.body(state.error) + b"\n\n"
-    else:
-        last += events.closing(_usage(state), _report(state, arrived))
-    if not call.connection.writable:
-        state.keep(len(last))
-    await call.end_stream(last)
+        dialect.name(state.error)
 
 
 class _Live:
@@ -153,9 +150,7 @@ class _Live:
 
     __slots__ = ("_call", "_events", "_now", "_opening", "_sent_at", "_state", "unfinished")
 
-    def __init__(
-        self, call: Call, state: RequestState, events: EventWriter | CountingWriter
-    ) -> None:
+    def __init__(self, call: Call, state: RequestState, events: Events) -> None:
         self._call, self._state, self._events = call, state, events
         self._opening: Iterator[bytes] | None = events.opening()
         self._now = asyncio.get_running_loop().time
@@ -226,8 +221,10 @@ class _Live:
             self._state.settle()
 
 
-async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: float) -> None:
-    await _over(state)
+async def _collect(
+    call: Call, state: RequestState, body: Collector, arrived: float, dialect: Dialect
+) -> None:
+    await _over(state, dialect)
     if state.error is not None:
         raise state.error
     rows, ended = state.take()
@@ -238,7 +235,7 @@ async def _collect(call: Call, state: RequestState, body: BodyWriter, arrived: f
             await asyncio.sleep(0)
     for end in ended:
         body.ending(end)
-    pieces = body.pieces(_usage(state), _report(state, arrived))
+    pieces = body.pieces(_usage(state, body.parsed), _report(state, arrived))
     await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
 
 
@@ -277,18 +274,22 @@ def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
         span.add(first_chunk, Event("first_token", state.first_at))
 
 
-def _usage(state: RequestState) -> Usage:
+def _usage(state: RequestState, parsed: Parsed) -> Usage:
     """Cached tokens would tell of the prompts of others, where others share the cache."""
     submission = state.submission
     prompt, completion = submission.prompt_tokens, state.completion_tokens
     shared = bool(submission.tenant) and not submission.cache_salt
     cached = 0 if shared else sum(state.cached_tokens)
-    return Usage(
+    usage = Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
     )
+    if parsed.reasoning_tokens is not None:
+        details = CompletionTokensDetails(reasoning_tokens=parsed.reasoning_tokens)
+        usage.completion_tokens_details = details
+    return usage
 
 
 def _report(state: RequestState, arrived: float) -> Report | None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from frontend.openai.answers import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from frontend.openai.answers import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from frontend.openai.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
@@ -30,10 +37,10 @@ def for_chat(tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs]) 
 
 
 def for_completion(
-    tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs], offset: int
+    tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
 ) -> CompletionLogprobs:
     """`offset` is where the first token's text begins; the chosen token is always among the top
-    ones.
+    ones. A prompt's first token has none.
     """
     answer = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for chosen, top in _tokens(entries):
@@ -48,7 +55,35 @@ def for_completion(
         )
         answer.text_offset.append(offset)
         offset += len(token)
+    if entries and _begins_prompt(entries[0]):
+        answer.token_logprobs[0] = answer.top_logprobs[0] = None
     return answer
+
+
+def for_prompt(tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs]) -> PromptLogprobs:
+    """As vLLM has them, by token id."""
+    answer: PromptLogprobs = [_ranked(tokenizer, chosen, top) for chosen, top in _tokens(entries)]
+    if entries and _begins_prompt(entries[0]):
+        answer[0] = None
+    return answer
+
+
+def _ranked(
+    tokenizer: Tokenizer, chosen: _Candidate, top: Sequence[_Candidate]
+) -> dict[str, PromptLogprob]:
+    ranks = {token_id: rank for rank, (token_id, _) in enumerate(top, 1)}
+    return {
+        str(token_id): PromptLogprob(
+            logprob=logprob,
+            rank=ranks.get(token_id),
+            decoded_token=_text(tokenizer.token_bytes(token_id)),
+        )
+        for token_id, logprob in (chosen, *top)
+    }
+
+
+def _begins_prompt(entry: common_pb2.TokenLogprobs) -> bool:
+    return entry.HasField("place") and entry.place == 0
 
 
 def _tokens(

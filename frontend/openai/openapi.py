@@ -7,7 +7,22 @@ from typing import Any
 
 import msgspec
 
-from frontend.openai import answers, requests
+from frontend.openai import answers, conversation, requests, tools
+from frontend.openai.messages.answers import MessageError, TokenCount, WholeMessage
+from frontend.openai.messages.requests import (
+    ClientTool,
+    ContentBlock,
+    CountRequest,
+    MessageRequest,
+    Turn,
+)
+from frontend.openai.responses.answers import Response
+from frontend.openai.responses.requests import (
+    FunctionTool,
+    InputItem,
+    ItemText,
+    ResponseRequest,
+)
 from frontend.openai.strangers import UnknownFields
 from tandem.metrics import tandem_version
 
@@ -34,6 +49,24 @@ _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
         requests.CompletionRequest,
         answers.Completion,
     ),
+    (
+        "/v1/responses",
+        "Answer items of a conversation, as one body or as server-sent events",
+        ResponseRequest,
+        Response,
+    ),
+    (
+        "/v1/messages",
+        "Answer the turns of a conversation, as one body or as server-sent events",
+        MessageRequest,
+        WholeMessage,
+    ),
+    (
+        "/v1/messages/count_tokens",
+        "How many tokens the prompt of such a request has",
+        CountRequest,
+        TokenCount,
+    ),
     ("/tokenize", "Text or a chat to token ids", requests.TokenizeRequest, answers.Tokens),
     ("/detokenize", "Token ids to text", requests.DetokenizeRequest, answers.Text),
 )
@@ -51,11 +84,24 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
 
 _OPEN = (
     requests.ChatRequest,
-    requests.ChatMessage,
-    requests.TextPart,
+    conversation.ChatMessage,
+    conversation.TextPart,
+    tools.Tool,
+    tools.FunctionDefinition,
+    tools.MadeCall,
+    tools.CalledFunction,
     requests.CompletionRequest,
     requests.TokenizeRequest,
     requests.DetokenizeRequest,
+    ResponseRequest,
+    InputItem,
+    ItemText,
+    FunctionTool,
+    MessageRequest,
+    CountRequest,
+    Turn,
+    ContentBlock,
+    ClientTool,
 )
 """Where fields that nobody knows may be ignored."""
 
@@ -70,20 +116,21 @@ def document(unknown_fields: UnknownFields) -> bytes:
 def describe(unknown_fields: UnknownFields = "warn") -> dict[str, Any]:
     """The same as an object."""
     types = [kind for _, _, *pair in _POSTS for kind in pair]
-    types += [kind for _, _, kind in _GETS] + [answers.ErrorBody]
+    types += [kind for _, _, kind in _GETS] + [answers.ErrorBody, MessageError]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     for kind in _OPEN if unknown_fields == "warn" else ():
         del components[kind.__name__]["additionalProperties"]
     schema = dict(zip(map(repr, types), schemas, strict=True))
-    error = schema[repr(answers.ErrorBody)]
+    error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
     paths: dict[str, Any] = {}
     for path, summary, body, answer in _POSTS:
-        operation = _operation(summary, schema[repr(answer)], error, secured=True)
+        failure = message_error if path.startswith("/v1/messages") else error
+        operation = _operation(summary, schema[repr(answer)], failure, secured=True)
         operation["requestBody"] = {
             "required": True,
             "content": {_JSON: {"schema": schema[repr(body)]}},
         }
-        if "completions" in path:
+        if "stream" in body.__struct_fields__:
             operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
         paths[path] = {"post": operation}
     for path, summary, answer in _GETS:
@@ -102,7 +149,10 @@ def describe(unknown_fields: UnknownFields = "warn") -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -116,5 +166,5 @@ def _operation(summary: str, answer: Any, error: Any, *, secured: bool) -> dict[
         },
     }
     if secured:
-        operation["security"] = [{"key": []}, {}]
+        operation["security"] = [{"key": []}, {"header": []}, {}]
     return operation

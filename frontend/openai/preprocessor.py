@@ -1,5 +1,5 @@
-"""From a decoded request to a Submission: defaults, ranges that depend on the model, and this
-deployment's limits.
+"""From a decoded request to what the router gets of it: defaults, ranges that depend on the model,
+and this deployment's limits.
 """
 
 from __future__ import annotations
@@ -9,29 +9,34 @@ from collections.abc import Sequence
 import msgspec
 
 from frontend.config import FrontendConfig
+from frontend.openai import model_family
+from frontend.openai.asked import Asked, Parsing
 from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.formats import Form, check_arguments, form_of
+from frontend.openai.chats import Chats
+from frontend.openai.conversation import ChatMessage
+from frontend.openai.forced import form_with_calls
+from frontend.openai.formats import Form, form_of
 from frontend.openai.limits import Limits
+from frontend.openai.processors import processors_of
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     MAX_METADATA_CHARACTERS,
     NO_SEED,
-    ChatMessage,
     ChatRequest,
     CompletionRequest,
     GenerationFields,
-    LogitsProcessorChoice,
+    TemplateFields,
 )
 from frontend.openai.tokenizer import Tokenizer
+from frontend.openai.tools import AskedTools, asked_tools
 from tandem.errors import (
     InvalidRequestError,
     UnknownModelError,
     UnsupportedError,
 )
 from tandem.keys.grant import Grant
-from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
-from tandem.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -46,26 +51,28 @@ class Preprocessor:
     def __init__(
         self, config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
     ) -> None:
+        """Raises ConfigError for a `model_family` that nobody knows."""
         self._config = config
         self._tokenizer = tokenizer
-        self._template = template
+        self.family = model_family.of(config, tokenizer, template)
+        """Whose formats answers have; None: not known."""
+        self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
+        self._markers = tokenizer.special_ids_of(self.family.markers if self.family else ())
+        self._chats = Chats(template, self.family)
 
     def check_model(self, model: str | None) -> None:
         """None means the served one. Raises UnknownModelError."""
         if model is not None and model != self._config.model_name:
             raise UnknownModelError(f"The model `{model[:100]}` does not exist", param="model")
 
-    def chat_text(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt of a chat. The template writes all special tokens: the tokenizer must not."""
-        if self._template is None:
-            raise UnsupportedError("The model has no chat template", param="messages")
-        for position, message in enumerate(messages):
-            if message.content is None and message.role != "assistant":
-                raise InvalidRequestError(
-                    "`content` is null for the assistant alone",
-                    param=f"messages[{position}].content",
-                )
-        return self._template.render([message.as_template_input() for message in messages])
+    def chat_text(
+        self,
+        messages: Sequence[ChatMessage],
+        fields: TemplateFields,
+        tools: AskedTools | None = None,
+    ) -> str:
+        """The prompt of a chat."""
+        return self._chats.text(messages, fields, tools)
 
     def submission(
         self,
@@ -76,7 +83,7 @@ class Preprocessor:
         trace_id: str,
         grant: Grant | None = None,
         salt: str = "",
-    ) -> Submission:
+    ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked.
         """
@@ -84,29 +91,73 @@ class Preprocessor:
         self._check_common(request)
         if grant is not None:
             _check_allowed(request, grant)
+        parsing, tools = None, None
         if isinstance(request, ChatRequest):
-            prompts = [self._chat_prompt(request, limits)]
+            tools = asked_tools(request)
+            text = self.chat_text(request.messages, request, tools)
+            parsing = self._chats.parsing(request, tools, text)
+            prompts = [self._chat_prompt(request, text, limits)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
+            of_prompt = request.prompt_logprobs
         else:
             prompts = self._completion_prompts(request, limits)
             logprobs = request.logprobs
+            of_prompt = _of_prompt(request)
         return self._submission(
-            request, limits, prompts, logprobs, id=id, trace_id=trace_id, grant=grant, salt=salt
+            request,
+            form_with_calls(tools, parsing, form_of(request), ends=self._ends),
+            limits,
+            prompts,
+            self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
+            parsing,
+            id=id,
+            trace_id=trace_id,
+            grant=grant,
+            salt=salt,
         )
 
-    def _chat_prompt(self, request: ChatRequest, limits: Limits) -> Prompt:
+    def _sampling(
+        self,
+        request: GenerationFields,
+        limits: Limits,
+        prompts: Sequence[Prompt],
+        *,
+        logprobs: int | None,
+        of_prompt: int | None,
+    ) -> common_pb2.SamplingParams:
+        """`of_prompt`: alternatives of the prompt's tokens; None: nothing is said of them."""
+        sampling = _sampling(request, limits, logprobs)
+        if of_prompt is not None:
+            self._check_prompt_logprobs(request, prompts, of_prompt)
+            sampling.prompt_logprobs = of_prompt
+        return sampling
+
+    def _check_prompt_logprobs(
+        self, request: GenerationFields, prompts: Sequence[Prompt], alternatives: int
+    ) -> None:
+        if request.stream and request.prompt_logprobs is not None:
+            raise UnsupportedError(
+                "`prompt_logprobs` is not offered in streams; see `echo`", param="prompt_logprobs"
+            )
+        count = sum(prompt.tokens for prompt in prompts) * (request.n or 1) * (1 + alternatives)
+        if count > self._config.max_prompt_logprobs:
+            raise InvalidRequestError(
+                f"The log-probabilities of the prompt would be {count} numbers (its tokens, times"
+                " one more than the alternatives, for each choice); at most"
+                f" {self._config.max_prompt_logprobs} are offered",
+                param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
+            )
+
+    def _chat_prompt(self, request: ChatRequest, text: str, limits: Limits) -> Prompt:
         if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
-        text = self.chat_text(request.messages)
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
         return Prompt.of(token_ids, max_tokens=max_tokens)
 
     def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
-        if request.echo and request.logprobs is not None:
-            raise UnsupportedError("`echo` is not offered with `logprobs`", param="echo")
         if request.echo and request.detokenize is False:
             raise UnsupportedError("`echo` is not offered without text", param="echo")
         prompts = _prompts(request.prompt)
@@ -159,35 +210,45 @@ class Preprocessor:
     def _submission(
         self,
         request: GenerationFields,
+        form: Form | None,
         limits: Limits,
         prompts: Sequence[Prompt],
-        logprobs: int | None,
+        sampling: common_pb2.SamplingParams,
+        parsing: Parsing | None,
         *,
         id: str,
         trace_id: str,
         grant: Grant | None,
         salt: str,
-    ) -> Submission:
+    ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
-        form = form_of(request)
-        spec = self._logits(form, request, limits)
+        processors = processors_of(
+            request,
+            form,
+            limits,
+            self._config,
+            reasoning_end=self._chats.reasoning_end,
+        )
         options = request.stream_options
-        return Submission(
+        return Asked(
+            parsing=parsing,
+            shown_special_tokens=self._markers if parsing else (),
             id=id,
             trace_id=trace_id,
             model=self._config.model_name,
             tokenizer_sha256=self._tokenizer.sha256,
             prompts=prompts,
             n=request.n or 1,
-            sampling=_sampling(request, limits, logprobs),
-            logits=spec.to_proto() if spec else None,
-            form=form.field if form else "",
+            sampling=sampling,
+            logits=processors.spec.to_proto() if processors.spec else None,
+            processor_fields=processors.fields,
             streaming=bool(request.stream),
             want_usage=bool(options and options.include_usage),
             want_running_usage=bool(
                 options and options.include_usage and options.continuous_usage_stats
             ),
             want_token_ids=request.detokenize is False,
+            want_prompt_logprobs=request.prompt_logprobs is not None,
             want_report=bool(request.tandem and request.tandem.report),
             want_external_scores=bool(request.tandem and request.tandem.external_scores),
             metadata=_metadata(request),
@@ -199,35 +260,18 @@ class Preprocessor:
             cache_salt="" if self._config.share_prefix_cache else salt,
         )
 
-    def _logits(
-        self, form: Form | None, request: GenerationFields, limits: Limits
-    ) -> LogitsProcessorSpec | None:
-        """The form first, as grammars must be."""
-        choices = request.logits_processors or ()
-        self._check_offered(choices, limits)
-        entries = [LogitsProcessorEntry(choice.name, choice.args) for choice in choices]
-        if form is not None:
-            _check_form(form, request, limits)
-            entries.insert(0, form.processor)
-            self._check_size(form.field, [form.processor])
-        if choices:
-            self._check_size(PARAM, entries)
-        return LogitsProcessorSpec(tuple(entries)) if entries else None
 
-    def _check_size(self, field: str, entries: Sequence[LogitsProcessorEntry]) -> None:
-        try:
-            check_arguments(entries, self._config.spec_limits)
-        except ValueError as error:
-            raise InvalidRequestError(f"`{field}` is too large: {error}", param=field) from error
-
-    def _check_offered(self, choices: Sequence[LogitsProcessorChoice], limits: Limits) -> None:
-        allowed = set(self._config.client_logits_processors).intersection(limits.logits_processors)
-        for position, choice in enumerate(choices):
-            if choice.name not in allowed:
-                raise UnsupportedError(
-                    f"The logits processor `{choice.name}` is not offered",
-                    param=f"logits_processors[{position}].name",
-                )
+def _of_prompt(request: CompletionRequest) -> int | None:
+    """How many alternatives of the prompt's tokens are to be told; None: nothing is."""
+    echoed = request.logprobs if request.echo else None
+    if echoed is None or request.prompt_logprobs is None:
+        return request.prompt_logprobs if echoed is None else echoed
+    if echoed != request.prompt_logprobs:
+        raise InvalidRequestError(
+            "`logprobs` and `prompt_logprobs` differ, and `echo` shows the prompt's in both",
+            param="prompt_logprobs",
+        )
+    return echoed
 
 
 def _check_allowed(request: GenerationFields, grant: Grant) -> None:
@@ -236,19 +280,6 @@ def _check_allowed(request: GenerationFields, grant: Grant) -> None:
         priority=request.priority or 0,
         processors=[choice.name for choice in request.logits_processors or ()],
     )
-
-
-def _check_form(form: Form, request: GenerationFields, limits: Limits) -> None:
-    """Forms are OpenAI's: `client_logits_processors` need not name them."""
-    if form.processor.name not in limits.logits_processors:
-        raise UnsupportedError(
-            "This deployment's workers offer no such form of answers", param=form.field
-        )
-    if request.ignore_eos:
-        raise InvalidRequestError(
-            f"`ignore_eos` is not offered with `{form.field}`, which says where answers end",
-            param="ignore_eos",
-        )
 
 
 def _sampling(

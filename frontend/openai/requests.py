@@ -8,12 +8,35 @@ no others.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
 
+from frontend.openai.conversation import ChatMessage, TextPart
+from frontend.openai.foreign import (
+    OF_CALLED,
+    OF_CALLS,
+    OF_FUNCTIONS,
+    OF_MESSAGES,
+    OF_PARTS,
+    OF_TOOLS,
+)
 from frontend.openai.formats import FormFields
+from frontend.openai.strangers import Kind
+from frontend.openai.tools import (
+    MAX_CALLS,
+    MAX_TOOLS,
+    CalledFunction,
+    Choice,
+    FunctionDefinition,
+    Functions,
+    MadeCall,
+    OlderChoice,
+    Tool,
+    ToolChoice,
+    Tools,
+)
 from tandem.sampling import (
     MAX_INT32,
     LogitBias,
@@ -30,7 +53,9 @@ MAX_STOP_CHARACTERS = 256
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 MAX_METADATA_CHARACTERS = 512
+MAX_TEMPLATE_OPTIONS = 64
 NO_SEED = -1
+NO_BUDGET = -1
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -43,6 +68,8 @@ MetadataValue = (
     | dict[str, Any]
     | None
 )
+TemplateOptions = Annotated[dict[str, Any], Meta(max_length=MAX_TEMPLATE_OPTIONS)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
@@ -75,6 +102,8 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
     """As many as `n`, or nothing."""
     max_tokens: MaxTokens | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
+    """The answer does not end before."""
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None
@@ -91,6 +120,8 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     ) = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    """Log-probabilities of the prompt's tokens, with so many alternatives; not in streams."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     detokenize: bool | None = None
@@ -104,30 +135,39 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Accepted for compatibility; nothing is done with it."""
 
 
-class TextPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    type: Literal["text"]
-    text: str
+class TemplateFields(Protocol):
+    """What a request says of how its messages become a prompt."""
 
-
-class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None
-    """None, of the assistant alone: it said nothing."""
-    name: str | None = None
-
-    def as_template_input(self) -> dict[str, str]:
-        """What chat templates expect: the text parts joined by line feeds."""
-        parts = self.content or ""
-        text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
-        message = {"role": self.role, "content": text}
-        if self.name is not None:
-            message["name"] = self.name
-        return message
+    chat_template_kwargs: TemplateOptions | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
 
 
 class ChatRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: MaxTokens | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=NO_BUDGET, le=MAX_INT32)] | None = None
+    """Tokens after which the reasoning is ended; -1: none."""
+    include_reasoning: bool | None = None
+    """False: the answer comes without its reasoning."""
+    separate_reasoning: bool | None = None
+    """False: the reasoning stays in the `content`, as the model wrote it."""
+    tools: Tools | None = None
+    tool_choice: Choice | ToolChoice | None = None
+    """`auto` where there are tools: the model decides."""
+    parallel_tool_calls: bool | None = None
+    """False: one call at most."""
+    functions: Functions | None = None
+    """The older form of `tools`."""
+    function_call: OlderChoice | None = None
+    """The older form of `tool_choice`."""
+    chat_template_kwargs: TemplateOptions | None = None
+    """What the model's chat template may ask for by name, such as `enable_thinking`."""
+    add_generation_prompt: bool | None = None
+    """False: the prompt ends with the last message."""
+    continue_final_message: bool | None = None
+    """The answer goes on with the last message, which is the assistant's."""
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
@@ -144,6 +184,10 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     add_special_tokens: bool = True
 
 
@@ -156,12 +200,34 @@ class _AnyTextPart(TextPart, forbid_unknown_fields=False, kw_only=True):
     pass
 
 
+class _AnyCalledFunction(CalledFunction, forbid_unknown_fields=False, kw_only=True):
+    pass
+
+
+class _AnyMadeCall(MadeCall, forbid_unknown_fields=False, kw_only=True):
+    function: _AnyCalledFunction
+
+
 class _AnyMessage(ChatMessage, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyTextPart] | None  # type: ignore[assignment]
+    content: str | list[_AnyTextPart] | None = None  # type: ignore[assignment]
+    tool_calls: Annotated[list[_AnyMadeCall], Meta(max_length=MAX_CALLS)] | None = None  # type: ignore[assignment]
+    function_call: _AnyCalledFunction | None = None
+
+
+class _AnyFunction(FunctionDefinition, forbid_unknown_fields=False, kw_only=True):
+    pass
+
+
+class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
+    function: _AnyFunction
+
+
+_AnyTools = Annotated[list[_AnyTool], Meta(max_length=MAX_TOOLS)]
 
 
 class AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
+    tools: _AnyTools | None = None  # type: ignore[assignment]
 
 
 class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
@@ -170,7 +236,20 @@ class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_on
 
 class AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
+    tools: _AnyTools | None = None  # type: ignore[assignment]
 
 
 class AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
     pass
+
+
+_CALLED = Kind.of(CalledFunction, OF_CALLED)
+MESSAGE_KIND = Kind.of(
+    ChatMessage,
+    OF_MESSAGES,
+    content=Kind.of(TextPart, OF_PARTS),
+    tool_calls=Kind.of(MadeCall, OF_CALLS, function=_CALLED),
+    function_call=_CALLED,
+)
+TOOL_KIND = Kind.of(Tool, OF_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS))
+"""Objects inside of a body in which there may be fields that nobody knows."""

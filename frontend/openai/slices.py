@@ -20,7 +20,7 @@ def first(rows: Sequence[Row]) -> int:
     if len(rows) == 1:
         return 1
     left = SLICE_COST
-    for count, (_, _, _, logprobs) in enumerate(rows):
+    for count, (_, _, _, logprobs, _) in enumerate(rows):
         left -= 1
         for entry in logprobs:
             left -= len(entry.token_id) + len(entry.top_token_id)

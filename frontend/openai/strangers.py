@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from frontend.openai.foreign import OF_MESSAGES, OF_PARTS, Foreign
-from frontend.openai.requests import ChatMessage, TextPart
+from frontend.openai.foreign import Foreign
 from tandem.errors import InvalidRequestError, UnsupportedError
 
 UnknownFields: TypeAlias = Literal["refuse", "warn"]
@@ -25,10 +24,11 @@ LONGEST_NAME = 64
 """Characters of a name that are told."""
 MOST_SLIPS = 2
 """By which a long name may differ from the known one that was meant."""
+_NULL = msgspec.Raw(b"null")
 _UNCLEAN = re.compile(r"[^A-Za-z0-9_.$-]")
 
 _members = msgspec.json.Decoder(Members)
-_lists = msgspec.json.Decoder(list[Members])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Kind(NamedTuple):
@@ -38,15 +38,13 @@ class Kind(NamedTuple):
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
     """All names of both."""
+    inner: Mapping[str, Kind]
+    """What its fields hold in which there may be such fields too: an object, or a list of them."""
 
     @staticmethod
-    def of(struct: type[msgspec.Struct], foreign: Mapping[str, Foreign]) -> Kind:
+    def of(struct: type[msgspec.Struct], foreign: Mapping[str, Foreign], **inner: Kind) -> Kind:
         fields = frozenset(struct.__struct_fields__)
-        return Kind(fields, foreign, fields.union(foreign))
-
-
-_MESSAGE = Kind.of(ChatMessage, OF_MESSAGES)
-_PART = Kind.of(TextPart, OF_PARTS)
+        return Kind(fields, foreign, fields.union(foreign), inner)
 
 
 class Strangers:
@@ -54,9 +52,7 @@ class Strangers:
     `param`, or what msgspec raises of what is no JSON.
     """
 
-    def __init__(self, body: bytes, unknown_fields: UnknownFields) -> None:
-        str(body, "utf-8")  # names and values that nobody reads are text too
-        self._members = _members.decode(body)
+    def __init__(self, unknown_fields: UnknownFields) -> None:
         self._refuses = unknown_fields == "refuse"
         self._ignored: dict[str, None] = {}
 
@@ -65,20 +61,24 @@ class Strangers:
         """Names of what was passed over without being known, safe to be shown, each once."""
         return tuple(self._ignored)
 
-    def check_request(self, kind: Kind) -> None:
-        self._check(self._members, kind, "", "")
+    def check(self, body: bytes, kind: Kind) -> None:
+        """Go through a body; what is wrong with it otherwise is for others to find."""
+        str(body, "utf-8")  # names and values that nobody reads are text too
+        self._check_object(body, kind, "", "")
 
-    def check_messages(self) -> None:
-        """Go through the messages of a body that was found to be a request."""
-        messages = self._members.get("messages", msgspec.Raw(b"null"))
-        if not _is_list(messages):
-            return
-        for index, message in enumerate(_lists.decode(messages)):
-            path = f"messages[{index}]."
-            self._check(message, _MESSAGE, path, "messages[].")
-            if _is_list(content := message["content"]):
-                for place, part in enumerate(_lists.decode(content)):
-                    self._check(part, _PART, f"{path}content[{place}].", "messages[].content[].")
+    def _check_object(self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str) -> None:
+        members = _members.decode(value)
+        self._check(members, kind, path, label)
+        for name, inner in kind.inner.items():
+            self._check_inner(members.get(name, _NULL), inner, path + name, label + name)
+
+    def _check_inner(self, value: msgspec.Raw, kind: Kind, path: str, label: str) -> None:
+        if _begins(value, b"{"):
+            self._check_object(value, kind, f"{path}.", f"{label}.")
+        elif _begins(value, b"["):
+            for place, item in enumerate(_items.decode(value)):
+                if _begins(item, b"{"):
+                    self._check_object(item, kind, f"{path}[{place}].", f"{label}[].")
 
     def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
         """`label`: the path without positions."""
@@ -163,5 +163,5 @@ def _may_be_close(one: str, other: str) -> bool:
     return abs(len(one) - len(other)) <= most and len({*one} ^ {*other}) <= 2 * most
 
 
-def _is_list(value: msgspec.Raw) -> bool:
-    return bytes(memoryview(value)[:1]) == b"["
+def _begins(value: msgspec.Raw, byte: bytes) -> bool:
+    return bytes(memoryview(value)[:1]) == byte

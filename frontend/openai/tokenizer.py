@@ -17,10 +17,12 @@ class Tokenizer:
         """Raises ConfigError where the folder's files are missing or malformed."""
         self.sha256 = model_files.tokenizer_sha256(model_path)
         self.vocabulary = model_files.vocabulary(model_path)
+        self.eos_token_ids = sorted(model_files.eos_token_ids(model_path))
         self.context_length = model_files.context_length(model_path)
         self._tokenizer = tokenizer.Tokenizer.load(model_path)
         self.decode = self._tokenizer.decode
         self.token_bytes = self._tokenizer.token_bytes
+        self.special_ids_of = self._tokenizer.special_ids_of
 
     @property
     def longest_token(self) -> int:
@@ -28,6 +30,11 @@ class Tokenizer:
         that.
         """
         return self._tokenizer.longest_token
+
+    @property
+    def added_tokens(self) -> frozenset[str]:
+        """Texts of special tokens and of a family's markers."""
+        return self._tokenizer.added_tokens
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids. With `add_special_tokens`, what the tokenizer adds by itself (often a BOS)."""

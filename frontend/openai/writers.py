@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from frontend.openai.answers import Report, Usage
-from frontend.openai.dialects import Dialect, Logprobs
+from frontend.http import errors as http_errors
+from frontend.openai.answers import ChatFinishReason, Report, Usage
+from frontend.openai.logprobs import for_prompt
+from frontend.openai.shapes import Logprobs, Shape
 from frontend.openai.tokenizer import Tokenizer
-from tandem.errors import InternalError
+from tandem.errors import InternalError, TandemError
 from tandem.upstream.request_state import Finish, Row
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
@@ -24,13 +27,24 @@ _ROW_END = b',"logprobs":null,"finish_reason":null}]}\n\n'
 _EVENT_END = b"}\n\n"
 _NO_CHOICES = b'"choices":[]'
 _NO_LOGPROBS = b'"logprobs":null'
+_NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
+
+
+class Parsed(NamedTuple):
+    """What was found in the texts of all choices, where they are taken apart."""
+
+    reasoning_tokens: int | None = None
+    """None: reasoning is not told from the answer."""
+    calls: int = 0
+    broken_calls: int = 0
+    """What began like a call and was none: it was shown as text."""
 
 
 class _Offsets:
     """Characters of tokens so far, for each choice: where the next log-probabilities begin."""
 
-    def __init__(self, dialect: Dialect, tokenizer: Tokenizer, choices: int) -> None:
-        self._dialect, self._tokenizer = dialect, tokenizer
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, choices: int) -> None:
+        self._shape, self._tokenizer = shape, tokenizer
         self._characters = [0] * choices
 
     def convert(self, choice: int, entries: Sequence[common_pb2.TokenLogprobs]) -> Logprobs:
@@ -39,7 +53,7 @@ class _Offsets:
             for token_id in entry.token_id:
                 piece = self._tokenizer.token_bytes(token_id).decode(errors="replace")
                 self._characters[choice] += len(piece)
-        return self._dialect.logprobs(self._tokenizer, entries, start)
+        return self._shape.logprobs(self._tokenizer, entries, start)
 
 
 class EventWriter:
@@ -47,14 +61,14 @@ class EventWriter:
 
     def __init__(
         self,
-        dialect: Dialect,
+        shape: Shape,
         tokenizer: Tokenizer,
         submission: Submission,
     ) -> None:
         head = _encode(
             {
-                "id": dialect.id_prefix + submission.id,
-                "object": dialect.chunk_object,
+                "id": shape.id_prefix + submission.id,
+                "object": shape.chunk_object,
                 "created": int(time.time()),
                 "model": submission.model,
             }
@@ -63,21 +77,26 @@ class EventWriter:
         running = submission.want_running_usage
         self._nulls = b',"usage":null' if submission.want_usage and not running else b""
         self._include_usage = submission.want_usage
-        self._dialect = dialect
-        self._offsets = _Offsets(dialect, tokenizer, submission.choices)
+        self._shape = shape
+        self._offsets = _Offsets(shape, tokenizer, submission.choices)
         self._starts = [
             self._head + self._nulls + b',"choices":[{"index":%d,' % choice
             for choice in range(submission.choices)
         ]
-        self._before = [start + dialect.before_text for start in self._starts]
-        self._after = dialect.after_text + _ROW_END
+        self._before = [start + shape.before_text for start in self._starts]
+        self._after = shape.after_text + _ROW_END
         self._token_ids = submission.want_token_ids
         self._echoes = submission.echoes
 
+    @property
+    def parsed(self) -> Parsed:
+        """What was found in the text so far."""
+        return Parsed()
+
     def opening(self) -> Iterator[bytes]:
         """The events before any output: each choice's role, or the prompt it echoes."""
-        if self._dialect.opening:
-            return (start + self._dialect.opening + _ROW_END for start in self._starts)
+        if self._shape.opening:
+            return (start + self._shape.opening + _ROW_END for start in self._starts)
         return (
             before + _encode(text) + self._after
             for before, text in zip(self._before, self._echoes, strict=False)
@@ -85,7 +104,7 @@ class EventWriter:
 
     def row(self, row: Row) -> bytes:
         """One row's event; nothing where the row shows nothing, such as half a character."""
-        choice, text, token_ids, logprobs = row
+        choice, text, token_ids, logprobs, _ = row
         if not logprobs and not token_ids:
             return self._before[choice] + _encode(text) + self._after if text else b""
         more = b""
@@ -96,7 +115,7 @@ class EventWriter:
             (
                 self._before[choice],
                 _encode(text),
-                self._dialect.after_text,
+                self._shape.after_text,
                 more,
                 b',"logprobs":',
                 shown,
@@ -106,13 +125,17 @@ class EventWriter:
 
     def ending(self, ending: Finish) -> bytes:
         """The event with a choice's finish_reason."""
+        return self._end(ending, self._shape.no_text, ending.reason)
+
+    def _end(self, ending: Finish, last: bytes, reason: ChatFinishReason) -> bytes:
+        """`last`: what is still to be shown."""
         return b"".join(
             (
                 self._starts[ending.choice],
-                self._dialect.no_text,
+                last,
                 b',"token_ids":[]' if self._token_ids else b"",
                 b',"logprobs":null,"finish_reason":',
-                _encode(ending.reason),
+                _encode(reason),
                 b',"stop_reason":',
                 _encode(_stop_reason(ending)),
                 _scores(ending),
@@ -131,6 +154,10 @@ class EventWriter:
             last += [b',"tandem":', _encode(report)]
         return b"".join((*last, b"}\n\n", _DONE))
 
+    def failing(self, error: TandemError) -> bytes:
+        """The last event of a stream that has begun and cannot go on."""
+        return b"data: " + http_errors.body(error) + b"\n\n"
+
 
 class CountingWriter:
     """An EventWriter whose events each have the usage of their choice so far, as vLLM's
@@ -144,6 +171,10 @@ class CountingWriter:
         self._events = events
         self._submission = submission
         self._tokens = tokens
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._events.parsed
 
     def opening(self) -> Iterator[bytes]:
         for choice, event in enumerate(self._events.opening()):
@@ -160,6 +191,9 @@ class CountingWriter:
     def closing(self, usage: Usage, report: Report | None) -> bytes:
         return self._events.closing(usage, report)
 
+    def failing(self, error: TandemError) -> bytes:
+        return self._events.failing(error)
+
     def _counted(self, event: bytes, choice: int, completion: int) -> bytes:
         prompt = self._submission.prompts[choice // self._submission.n].tokens
         usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
@@ -173,27 +207,49 @@ class CountingWriter:
 class BodyWriter:
     """Collects rows and writes them as one JSON body."""
 
-    def __init__(self, dialect: Dialect, tokenizer: Tokenizer, submission: Submission) -> None:
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, submission: Submission) -> None:
         choices = submission.choices
-        self._dialect = dialect
-        self._offsets = _Offsets(dialect, tokenizer, choices)
+        self._shape = shape
+        self._offsets = _Offsets(shape, tokenizer, choices)
         self._submission = submission
         self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
         self._ids: list[list[int]] = [[] for _ in range(choices)]
         self._logprobs: list[list[Mapping[str, bytes]]] = [[] for _ in range(choices)]
         """Each row's, as JSON: the items of every list that they have."""
+        self._tokenizer = tokenizer
+        self._prompt_logprobs: list[list[bytes]] = [[] for _ in range(choices)]
+        """Parts of them, as JSON: items of a list. Those of a chat are the first choice's."""
         self._endings: list[Finish | None] = [None] * choices
 
+    @property
+    def parsed(self) -> Parsed:
+        """What was found in the text so far."""
+        return Parsed()
+
     def row(self, row: Row) -> None:
-        choice, text, token_ids, logprobs = row
+        choice, text, token_ids, logprobs, _ = row
         self._texts[choice].append(text)
         self._ids[choice].extend(token_ids)
+        if self._submission.sampling.HasField("prompt_logprobs"):
+            logprobs = self._past_prompt(choice, logprobs)
         if logprobs:
             found = self._offsets.convert(choice, logprobs)
             lists = msgspec.structs.asdict(found)
             self._logprobs[choice].append(
                 {name: _encode(items)[1:-1] for name, items in lists.items()}
             )
+
+    def _past_prompt(
+        self, choice: int, logprobs: Sequence[common_pb2.TokenLogprobs]
+    ) -> Sequence[common_pb2.TokenLogprobs]:
+        """Keep the prompt's. Returns what is shown among those of the choice."""
+        prompt = [entry for entry in logprobs if entry.HasField("place")]
+        if prompt and self._submission.want_prompt_logprobs:
+            items = _encode(for_prompt(self._tokenizer, prompt))[1:-1]
+            self._prompt_logprobs[choice].append(items)
+        if self._submission.echoes_logprobs:
+            return logprobs
+        return [entry for entry in logprobs if not entry.HasField("place")]
 
     def ending(self, ending: Finish) -> None:
         self._endings[ending.choice] = ending
@@ -203,12 +259,13 @@ class BodyWriter:
         or those of one row.
         """
         frame = _encode(
-            self._dialect.body(
-                id=self._dialect.id_prefix + self._submission.id,
+            self._shape.body(
+                id=self._shape.id_prefix + self._submission.id,
                 created=int(time.time()),
                 model=self._submission.model,
                 choices=[],
                 usage=usage,
+                **self._blank(self._shape.in_messages),
                 tandem=report or msgspec.UNSET,
             )
         )
@@ -216,7 +273,8 @@ class BodyWriter:
         yield head + _NO_CHOICES[:-1]
         for choice in range(len(self._texts)):
             yield from self._choice_pieces(choice)
-        yield _NO_CHOICES[-1:] + tail
+        yield _NO_CHOICES[-1:]
+        yield from self._prompt_pieces(0, tail)
 
     def _choice_pieces(self, choice: int) -> Iterator[bytes]:
         if choice:
@@ -224,7 +282,7 @@ class BodyWriter:
         whole = _encode(self._choice(choice))
         parts = self._logprobs[choice]
         if not parts:
-            yield whole
+            yield from self._prompt_pieces(choice, whole)
             return
         head, tail = _around(whole, _NO_LOGPROBS)
         yield head + b'"logprobs":'
@@ -236,23 +294,49 @@ class BodyWriter:
                 if part[name]:
                     yield separator + part[name]
                     separator = b","
-        yield b"]}" + tail
+        yield b"]}"
+        yield from self._prompt_pieces(choice, tail)
+
+    def _prompt_pieces(self, choice: int, whole: bytes) -> Iterator[bytes]:
+        """`whole`, with the prompt's log-probabilities where it has room for them."""
+        head, found, tail = whole.partition(_NO_PROMPT_LOGPROBS)
+        if not found:
+            yield whole
+            return
+        yield head + _NO_PROMPT_LOGPROBS.removesuffix(b"null") + b"["
+        separator = b""
+        for items in self._prompt_logprobs[choice]:
+            yield separator + items
+            separator = b","
+        yield b"]" + tail
+
+    def _blank(self, here: bool) -> dict[str, None]:
+        """Room for the prompt's log-probabilities, where they were asked for and stand here."""
+        return {"prompt_logprobs": None} if here and self._submission.want_prompt_logprobs else {}
 
     def _choice(self, choice: int) -> object:
         ending = self._endings[choice]
         if ending is None:
             raise InternalError(f"choice {choice} has no end")
-        return self._dialect.choice(
-            text="".join(self._texts[choice]),
+        return self._shape.choice(
+            **self._shown(choice),
             index=choice,
             logprobs=None,
-            finish_reason=ending.reason,
+            **self._blank(not self._shape.in_messages),
+            finish_reason=self._reason(ending),
             stop_reason=_stop_reason(ending),
             token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
             external_scores=msgspec.Raw(ending.external_scores.encode())
             if ending.external_scores
             else msgspec.UNSET,
         )
+
+    def _shown(self, choice: int) -> Mapping[str, object]:
+        """The fields that hold what a choice says."""
+        return self._shape.shown("".join(self._texts[choice]))
+
+    def _reason(self, ending: Finish) -> ChatFinishReason:
+        return ending.reason
 
 
 def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:

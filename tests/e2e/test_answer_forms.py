@@ -25,12 +25,12 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-class Step(BaseModel):
+class Step(BaseModel, extra="forbid"):
     colour: Literal["red", "green"]
     last: bool
 
 
-class Plan(BaseModel):
+class Plan(BaseModel, extra="forbid"):
     first: Step
     second: Step | None
 
@@ -115,3 +115,84 @@ async def test_a_form_that_is_none_is_refused_by_its_field(
             model=MODEL, messages=MESSAGES, max_tokens=8, extra_body=fields
         )
     assert (refusal.value.code, refusal.value.param) == ("invalid_request", param)
+
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {"name": name, "parameters": schema, "strict": True},
+    }
+    for name, schema in (("plan", Plan.model_json_schema()), ("step", Step.model_json_schema()))
+]
+KINDS = {"plan": Plan, "step": Step}
+
+
+@pytest.mark.promise("S6-314")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_call_that_must_come_has_arguments_that_validate(
+    client: AsyncOpenAI, stream: bool
+) -> None:
+    """Through both phases, with a hook in each."""
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "messages": MESSAGES,
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_tokens": TOKENS,
+    }
+    if stream:
+        async with client.chat.completions.stream(**fields) as events:
+            async for _ in events:
+                pass
+            choice: Any = (await events.get_final_completion()).choices[0]
+    else:
+        choice = (await client.chat.completions.create(**fields)).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    KINDS[call.function.name].model_validate_json(call.function.arguments, strict=True)
+    assert not choice.message.content
+
+
+@pytest.mark.promise("S6-314")
+async def test_a_named_tool_is_called(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "step"}},
+        max_tokens=TOKENS,
+        n=2,
+    )
+    for choice in answer.choices:
+        (call,) = choice.message.tool_calls or ()
+        assert call.type == "function"
+        Step.model_validate_json(call.function.arguments, strict=True)
+
+
+async def test_tools_beside_a_form_leave_both_ways_open(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.parse(
+        model=MODEL,
+        messages=MESSAGES,
+        tools=TOOLS,
+        parallel_tool_calls=False,
+        response_format=Plan,
+        max_tokens=TOKENS,
+        n=4,
+    )
+    for choice in answer.choices:
+        calls = choice.message.tool_calls or []
+        assert bool(calls) != isinstance(choice.message.parsed, Plan)
+        for call in calls:
+            KINDS[call.function.name].model_validate_json(call.function.arguments, strict=True)
+
+
+async def test_a_schema_of_a_tool_that_is_none_is_refused_by_its_field(client: AsyncOpenAI) -> None:
+    function = {"name": "f", "parameters": {"type": "no such type"}, "strict": True}
+    tools: list[Any] = [{"type": "function", "function": function}]
+    for choice, param in (("required", "tool_choice"), ("auto", "tools")):
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await client.chat.completions.create(
+                model=MODEL, messages=MESSAGES, tools=tools, tool_choice=choice, max_tokens=8
+            )
+        assert (refusal.value.code, refusal.value.param) == ("invalid_request", param)

@@ -162,6 +162,29 @@ async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
             assert (failed, retries) == ([], 2)
 
 
+@pytest.mark.promise("S6-333")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_of_a_prompt_that_two_prefills_say_are_shown_once(
+    serve: Callable[..., Any], stream: bool
+) -> None:
+    sick = {"prefill_worker-0": ("--engine-options=fault_corrupt=always",)}
+    with serve(prefill=2, flags=WITHOUT_CANARIES | sick) as served:
+        fields = {"echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
+        told = []
+        async with httpx.AsyncClient() as client:
+            while served.metric("router", "tandem_router_retries_total") == 0:
+                if stream:
+                    shown = [each async for each in events(client, served, **fields)]
+                else:
+                    shown = [(await ask(served, **fields)).json()]
+                parts = [each["choices"][0]["logprobs"] for each in shown]
+                told.append([one for part in parts if part for one in part["token_logprobs"]])
+                assert len(told) < 50
+        assert told[0][0] is None
+        assert told[0].count(None) == 1
+        assert all(each == told[0] for each in told)
+
+
 @pytest.mark.parametrize("victim", WORKERS)
 async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
     serve: Callable[..., Any], victim: str

@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 import httpx
 import pytest
-from hostile_forms import FORMS
+from hostile_forms import FORMS, TAGGED
 from stacks import MODEL, Served
 
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
@@ -143,6 +143,9 @@ def _frames() -> Iterator[tuple[str, str, str]]:
     """A processor's name, what is sent, and its arguments as they travel."""
     for name, what, args in FORMS:
         if what in WORST:
+            yield name, what, json.dumps(args)
+    for name, what, args in TAGGED:
+        if "in a call" not in what or what.removesuffix(", in a call") in WORST:
             yield name, what, json.dumps(args)
     for what, text in RAW.items():
         yield "json_schema", what, text

@@ -709,15 +709,16 @@ def test_a_prefill_that_fails_ends_its_sequence(
     assert bench.cancelled() == [decode.leg]
 
 
-def test_decode_is_held_for_a_hook_or_a_report_and_released_once() -> None:
-    for has_hook, want_report, held in (
-        (False, False, False),
-        (True, False, True),
-        (False, True, True),
+def test_decode_is_held_for_what_prefill_has_to_say_and_released_once() -> None:
+    for has_hook, wanted, held in (
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"want_report": True}, True),
+        (False, {"prompt_logprobs": True}, True),
     ):
         bench = Bench(prefill=0)
         bench.worker(Phase.PREFILL, has_hook=has_hook)
-        bench.submit(want_report=want_report)
+        bench.submit(**wanted)
         prefill, decode = bench.legs()
         assert (prefill.hold_output, decode.hold_output) == (False, held)
         verdict = events.LegVerdict(prefill.worker, prefill.leg, False)

@@ -18,6 +18,7 @@ from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
+from tandem.logits.settings import ProcessorSettings
 from tandem.logits.spec import (
     LogitsProcessorEntry,
     LogitsProcessorSpec,
@@ -256,12 +257,45 @@ def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler(
 
 
 @pytest.mark.parametrize(
+    ("backend", "field"), [("llguidance", "ebnf"), ("xgrammar", "structural_tag")]
+)
+def test_tags_are_given_to_sglang_as_what_its_backend_reads(
+    model_path: Path, backend: str, field: str
+) -> None:
+    model = Model(**model_files.processor_facts(model_path))
+    args = {"calls": [{"begin": "<|im_start|>f", "schema": {"enum": [1]}}]}
+    asked = LogitsProcessorEntry("tagged", args, from_client=True)
+    form = Registry.builtin().form(LogitsProcessorSpec((asked,)), 0)
+    form.keep(b"start: the compiled one")
+    given = options.parse({"server_args": json.dumps({"grammar_backend": backend})})
+    processors = Processors(Registry.builtin(), given, model)
+    steering = processors.steering(LogitsProcessorSpec((replace(asked, ready=form),)))
+    assert steering is not None
+    assert steering.grammar == {field: "start: the compiled one"}
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "none"])
+def test_tags_for_every_request_need_the_library_that_workers_have(
+    model_path: Path, backend: str
+) -> None:
+    model = Model(**model_files.processor_facts(model_path))
+    args = {"calls": [{"begin": "<|im_start|>f", "schema": {"enum": [1]}}]}
+    settings = ProcessorSettings(use="tagged", args=args, always=True)
+    registry = Registry.from_settings({"tagged": settings})
+    given = options.parse({"server_args": json.dumps({"grammar_backend": backend})})
+    with pytest.raises(StartError, match="'tagged' is set to be applied always"):
+        Processors(registry, given, model)
+    Processors(registry, options.parse({}), model)
+
+
+@pytest.mark.parametrize(
     ("name", "args"),
     [
         ("json_schema", {"schema": {"type": "object"}}),
         ("regex", {"pattern": "a+"}),
         ("ebnf", {"grammar": 'root ::= "a"'}),
         ("choice", {"texts": ["a"]}),
+        ("tagged", {"calls": [{"schema": {}}]}),
     ],
 )
 def test_sglang_never_sees_a_clients_form_that_did_not_pass_the_check(

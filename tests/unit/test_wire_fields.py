@@ -64,6 +64,7 @@ SAMPLING = common_pb2.SamplingParams(
     ignore_eos=True,
     logit_bias={1: 1.0},
     logprobs=1,
+    prompt_logprobs=1,
     stop_words=[common_pb2.StopWord(token_id=[1])],
 )
 TASK = common_pb2.Task(
@@ -76,6 +77,7 @@ TASK = common_pb2.Task(
     ),
     metadata={"a": "b"},
     embedding_bias=common_pb2.EmbeddingBias(token_ids=b"\1\0\0\0", values=b"\0" * 4),
+    shown_special_tokens=[1],
     regeneration=common_pb2.Regeneration(
         count=1,
         temperature=1,
@@ -341,6 +343,17 @@ COLUMNS = common_pb2.TokenColumns(
     logprobs=[
         common_pb2.TokenLogprobs(
             sequence=1, token_id=[1], logprob=[1], top_count=1, top_token_id=[1], top_logprob=[1]
+        )
+    ],
+    prompt_logprobs=[
+        common_pb2.TokenLogprobs(
+            sequence=1,
+            token_id=[1],
+            logprob=[1],
+            top_count=1,
+            top_token_id=[1],
+            top_logprob=[1],
+            place=0,
         )
     ],
     finish=[common_pb2.Finish(sequence=1, stop_tokens=[1])],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from frontend.http.messages import Call
 from frontend.metrics import Metrics
+from frontend.openai.asked import Asked
 from frontend.openai.dialects import Dialect
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.readers import Readers
-from frontend.openai.reading.wire import Answered, Order, Read
+from frontend.openai.reading.wire import Answerable, Answered, Order, Read
 from tandem.upstream.demultiplexer import Demultiplexer
-from tandem.upstream.submission import Submission
 
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
@@ -35,16 +35,17 @@ class Reading:
         """Raises UnknownModelError."""
         self._reader.preprocessor.check_model(model)
 
-    async def submission(self, dialect: Dialect, call: Call) -> Submission:
+    async def submission(self, dialect: Dialect, call: Call) -> Asked:
         """The request of a call, ready for the router. Raises RequestError and RefusedError."""
         body = await call.body()
         grant = None if call.tenant is None else call.tenant.grant
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
-            request, ignored = self._reader.request(dialect, body)
-            self._tell(call, ignored)
-            served = await self._demultiplexer.served_model(call.connection, request.timeout)
-            return self._reader.preprocessor.submission(
+            request = self._reader.request(dialect, body)
+            self._tell(call, request.ignored)
+            timeout = request.generating.timeout
+            served = await self._demultiplexer.served_model(call.connection, timeout)
+            return self._reader.submission(
                 request, served, id=call.id, trace_id=call.trace_id, grant=grant, salt=salt
             )
         served = await self._demultiplexer.served_model(call.connection, None)
@@ -62,7 +63,7 @@ class Reading:
         self._tell(call, read.ignored)
         return read.submission
 
-    async def answer(self, kind: Literal["tokenize", "detokenize"], call: Call) -> bytes:
+    async def answer(self, kind: Answerable, call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
         RefusedError.
         """

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from frontend.config import FrontendConfig
 from frontend.openai import answers, chat_template
-from frontend.openai.decoding import Body, Decoded
-from frontend.openai.dialects import CHAT, COMPLETION, Dialect
+from frontend.openai.asked import Asked
+from frontend.openai.decoding import Body
+from frontend.openai.dialects import CHAT, COMPLETION, Dialect, DialectKind, Generating
 from frontend.openai.foreign import OF_TOKENS
+from frontend.openai.messages.answers import TokenCount
+from frontend.openai.messages.dialect import MESSAGES
+from frontend.openai.messages.requests import COUNT_BODY, prompt
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.reading.wire import Answered, Order, Read
 from frontend.openai.requests import (
+    MESSAGE_KIND,
+    TOOL_KIND,
     AnyDetokenizeRequest,
     AnyTokenizeRequest,
-    ChatRequest,
-    CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from frontend.openai.responses.dialect import RESPONSES
 from frontend.openai.strangers import UnknownFields
 from frontend.openai.tokenizer import Tokenizer
+from frontend.openai.tools import asked_tools, shown_tools
 from tandem.errors import InvalidRequestError
+from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 
-_TOKENIZE = Body.of(TokenizeRequest, AnyTokenizeRequest, OF_TOKENS)
+_TOKENIZE = Body.of(
+    TokenizeRequest, AnyTokenizeRequest, OF_TOKENS, messages=MESSAGE_KIND, tools=TOOL_KIND
+)
 _DETOKENIZE = Body.of(DetokenizeRequest, AnyDetokenizeRequest, {})
+
+
+_SPOKEN = (CHAT, COMPLETION, RESPONSES, MESSAGES)
+_DIALECTS: Mapping[DialectKind, Dialect] = {each.kind: each for each in _SPOKEN}
+
+
+class Request(NamedTuple):
+    """What a client asks for."""
+
+    dialect: Dialect
+    generating: Generating
+    repeated: bytes
+    """What its answer says again of it."""
+    ignored: tuple[str, ...]
+    """Names of fields that nobody knows."""
 
 
 class Reader:
@@ -48,11 +74,27 @@ class Reader:
         preprocessor = Preprocessor(config, tokenizer, chat_template.load(path))
         return Reader(preprocessor, tokenizer, config.unknown_fields)
 
-    def request(
-        self, dialect: Dialect, body: bytes
-    ) -> Decoded[ChatRequest] | Decoded[CompletionRequest]:
+    def request(self, dialect: Dialect, body: bytes) -> Request:
         """What a client asks for."""
-        return dialect.requests.decode(body, self._unknown_fields)
+        own, ignored = dialect.requests.decode(body, self._unknown_fields)
+        return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored)
+
+    def submission(
+        self,
+        request: Request,
+        served: router_pb2.ServedModel,
+        *,
+        id: str,
+        trace_id: str,
+        grant: Grant | None,
+        salt: str,
+    ) -> Asked:
+        """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
+        with request.dialect.naming():
+            asked = self.preprocessor.submission(
+                request.generating, served, id=id, trace_id=trace_id, grant=grant, salt=salt
+            )
+        return msgspec.structs.replace(asked, repeated=request.repeated)
 
     def read(self, order: Order) -> Read | Answered:
         match order.kind:
@@ -60,8 +102,10 @@ class Reader:
                 return self._tokenize(order.body)
             case "detokenize":
                 return self._detokenize(order.body)
-        request, ignored = self.request(CHAT if order.kind == "chat" else COMPLETION, order.body)
-        submission = self.preprocessor.submission(
+            case "count_tokens":
+                return self._count_tokens(order.body)
+        request = self.request(_DIALECTS[order.kind], order.body)
+        submission = self.submission(
             request,
             router_pb2.ServedModel.FromString(order.served),
             id=order.id,
@@ -69,7 +113,7 @@ class Reader:
             grant=order.grant,
             salt=order.salt,
         )
-        return Read(submission, ignored)
+        return Read(submission, request.ignored)
 
     def _tokenize(self, body: bytes) -> Answered:
         request, ignored = _TOKENIZE.decode(body, self._unknown_fields)
@@ -77,13 +121,23 @@ class Reader:
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
-            text, special = self.preprocessor.chat_text(request.messages), False
+            tools = shown_tools(request.tools)
+            text, special = self.preprocessor.chat_text(request.messages, request, tools), False
         else:
             text, special = request.prompt or "", request.add_special_tokens
         tokens = self._tokenizer.encode(text, add_special_tokens=special)
         longest = self._tokenizer.context_length
         answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
         return Answered(msgspec.json.encode(answer), ignored)
+
+    def _count_tokens(self, body: bytes) -> Answered:
+        request, ignored = COUNT_BODY.decode(body, self._unknown_fields)
+        asked = prompt(request)
+        with MESSAGES.naming():
+            self.preprocessor.check_model(asked.model)
+            text = self.preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+        count = TokenCount(input_tokens=len(self._tokenizer.encode(text, add_special_tokens=False)))
+        return Answered(msgspec.json.encode(count), ignored)
 
     def _detokenize(self, body: bytes) -> Answered:
         request, ignored = _DETOKENIZE.decode(body, self._unknown_fields)

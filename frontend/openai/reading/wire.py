@@ -9,15 +9,18 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from frontend.openai.asked import Asked
+from frontend.openai.dialects import DialectKind
 from tandem import errors
 from tandem.errors import TandemError
 from tandem.keys.grant import Grant
-from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 
 PROGRAM: Final = "frontend.openai.reading.process"
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
-Kind: TypeAlias = Literal["chat", "completion", "tokenize", "detokenize"]
+Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens"]
+"""Bodies whose answer the reader of them knows."""
+Kind: TypeAlias = DialectKind | Answerable
 
 
 class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +57,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Read(msgspec.Struct, frozen=True, tag=True):
     """A request that is to be generated."""
 
-    submission: Submission
+    submission: Asked
     ignored: tuple[str, ...] = ()
     """Names of fields that nobody knows."""
 

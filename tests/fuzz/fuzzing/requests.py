@@ -26,7 +26,22 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"guided_regex": "(yes|no)[0-9]{1,3}(?:a|b)?"},
     {"guided_choice": ["yes", "no", "perhaps"]},
     {"guided_grammar": 'root ::= "a" list\nlist ::= "b" | "c" list'},
+    {"structured_outputs": {"json": _SCHEMA, "disable_any_whitespace": True}},
+    {"structured_outputs": {"choice": ["yes", "no"]}},
+    {"json_schema": json.dumps(_SCHEMA)},
+    {"regex": "[0-9]{1,3}"},
 )
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA, "strict": True}}
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+_TURNS = [
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": None, "tool_calls": [_CALL], "reasoning_content": "Hm."},
+    {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "5"}]},
+]
+_OLDER = [
+    {"role": "assistant", "function_call": {"name": "f", "arguments": {"a": "b"}}},
+    {"role": "function", "name": "f", "content": "5"},
+]
 CHATS: tuple[dict[str, Any], ...] = (
     _CHAT,
     _CHAT | {"stream": True, "stream_options": {"include_usage": True}},
@@ -46,6 +61,13 @@ CHATS: tuple[dict[str, Any], ...] = (
         "tandem": {"report": True, "external_scores": True},
         "timeout": 5,
     },
+    _CHAT | {"messages": _TURNS, "tools": [_TOOL], "tool_choice": "auto", "stream": True},
+    _CHAT | {"tools": [_TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+    _CHAT | {"tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    _CHAT | {"messages": _OLDER, "functions": [_TOOL["function"]], "function_call": {"name": "f"}},
+    _CHAT | {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}},
+    _CHAT | {"thinking_token_budget": 5, "include_reasoning": False, "separate_reasoning": True},
+    _CHAT | {"messages": _OLDER[:1], "continue_final_message": True, "min_tokens": 2},
 )
 COMPLETIONS: tuple[dict[str, Any], ...] = (
     _PROMPT,
@@ -54,6 +76,49 @@ COMPLETIONS: tuple[dict[str, Any], ...] = (
     _PROMPT | {"prompt": [[5, 6], [7]], "detokenize": False, "stream": True},
     _PROMPT | {"prompt": [5, 6, 7], "logprobs": 1, "stop_token_ids": [9]},
     _PROMPT | {"logits_processors": [{"name": "forced_sequence", "args": {"token_ids": [5, 6]}}]},
+)
+_FLAT = {"type": "function", **_TOOL["function"]}
+RESPONSES: tuple[dict[str, Any], ...] = (
+    {"model": MODEL, "input": "Hello", "instructions": "Be brief.", "stream": True},
+    {
+        "model": MODEL,
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Well."}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "x"},
+        ],
+        "tools": [_FLAT],
+        "tool_choice": {"type": "function", "name": "f"},
+        "text": {"format": {"type": "json_schema", "name": "s", "schema": _SCHEMA}},
+        "reasoning": {"effort": "none"},
+        "max_output_tokens": 5,
+    },
+)
+MESSAGES: tuple[dict[str, Any], ...] = (
+    {"model": MODEL, "max_tokens": 5, "messages": _CHAT["messages"], "system": "Be brief."},
+    {
+        "model": MODEL,
+        "max_tokens": 5,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Well.", "signature": ""},
+                    {"type": "tool_use", "id": "c", "name": "f", "input": {"a": "b"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": _SCHEMA}],
+        "tool_choice": {"type": "any"},
+        "thinking": {"type": "disabled"},
+        "stop_sequences": ["x"],
+    },
 )
 OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/tokenize", {"prompt": "Hello there", "add_special_tokens": False}),
@@ -67,7 +132,9 @@ GETS = ("/live", "/ready", "/health", "/version", "/v1/models", f"/v1/models/{MO
 def bodies() -> Sequence[bytes]:
     """Of requests that generate."""
     forms = [_CHAT | form for form in FORMS]
-    return [json.dumps(body).encode() for body in (*CHATS, *COMPLETIONS, *forms)]
+    return [
+        json.dumps(body).encode() for body in (*CHATS, *COMPLETIONS, *RESPONSES, *MESSAGES, *forms)
+    ]
 
 
 @cache
@@ -81,6 +148,8 @@ def requests() -> Sequence[bytes]:
     """Whole requests, as bytes."""
     posts = [("/v1/chat/completions", body) for body in (*CHATS, *(_CHAT | f for f in FORMS))]
     posts += [("/v1/completions", body) for body in COMPLETIONS]
+    posts += [("/v1/responses", body) for body in RESPONSES]
+    posts += [("/v1/messages", body) for body in MESSAGES]
     posts += OTHERS
     return [
         *(post(path, json.dumps(body).encode()) for path, body in posts),

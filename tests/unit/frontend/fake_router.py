@@ -46,6 +46,18 @@ class Reply:
         entry.sequence = self.first + output
         self._stream.draft.logprobs.append(entry)
 
+    def prompt_logprobs(self, place: int, token_ids: Sequence[int], *, output: int = 0) -> None:
+        """A part of them; a token's is its id as a negative number."""
+        self._stream.draft.prompt_logprobs.append(
+            common_pb2.TokenLogprobs(
+                sequence=self.first + output,
+                place=place,
+                token_id=token_ids,
+                logprob=[-float(token_id) for token_id in token_ids],
+            )
+        )
+        self._stream.outbox.notify()
+
     def report(self, report: common_pb2.PhaseReport, *, output: int = 0) -> None:
         report.sequence = self.first + output
         self._stream.draft.reports.append(report)
@@ -59,6 +71,7 @@ class Reply:
         stop_tokens: Sequence[int] = (),
         completion_tokens: int = 0,
         cached_tokens: int = 0,
+        withheld: bool = False,
     ) -> None:
         reason = common_pb2.FINISH_REASON_LENGTH if length else common_pb2.FINISH_REASON_STOP
         self._stream.draft.finishes.append(
@@ -70,6 +83,7 @@ class Reply:
                 prompt_tokens=len(self.task.prompt_token_ids),
                 completion_tokens=completion_tokens,
                 cached_tokens=cached_tokens,
+                withheld=withheld,
                 rows=self._stream.rows[self.first + output],
             )
         )

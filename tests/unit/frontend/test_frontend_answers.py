@@ -121,7 +121,7 @@ def test_streaming_and_collected_answers_hold_the_same_text(
 def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     """Gives the same rows, cut into batches at random, to both kinds of writer."""
     from frontend.openai import answers
-    from frontend.openai.dialects import CHAT as DIALECT
+    from frontend.openai.shapes import CHAT as CHAT_SHAPE
     from frontend.openai.tokenizer import Tokenizer
     from frontend.openai.writers import BodyWriter, EventWriter
     from tandem.upstream.request_state import Finish
@@ -135,11 +135,11 @@ def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     )
 
     def both(rows: list[tuple[int, str, bool]]) -> tuple[list[str], list[str]]:
-        event_writer = EventWriter(DIALECT, tokenizer, submission(n=2))
-        body_writer = BodyWriter(DIALECT, tokenizer, submission(n=2))
+        event_writer = EventWriter(CHAT_SHAPE, tokenizer, submission(n=2))
+        body_writer = BodyWriter(CHAT_SHAPE, tokenizer, submission(n=2))
         stream = b"".join(event_writer.opening())
         for choice, text, _ in rows:
-            row = (choice, text, (), ())
+            row = (choice, text, (), (), 1)
             stream += event_writer.row(row)
             body_writer.row(row)
         for choice in (0, 1):

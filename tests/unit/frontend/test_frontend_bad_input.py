@@ -24,6 +24,16 @@ async def shared(model_path: Path) -> AsyncIterator[Harness]:
         assert (await harness.chat()).status_code == 200
 
 
+def tool(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name} | fields}
+
+
+def chosen(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SAID = {"role": "assistant", "content": "Hi"}
 BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -70,6 +80,41 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"timeout": 601}, "timeout"),
     ({"priority": 101}, "priority"),
     ({"modle": "x"}, "modle"),
+    ({"tools": [{}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [tool("no blanks")]}, "tools[0].function.name"),
+    ({"tools": [tool("f"), tool("f")]}, "tools"),
+    ({"tools": [tool(f"f{place}") for place in range(129)]}, "tools"),
+    ({"functions": [{}]}, "functions[0].name"),
+    ({"functions": [{"name": "f"}], "tools": [tool("f")]}, "functions"),
+    ({"tools": [tool("f")], "function_call": "auto"}, "function_call"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "always", "tools": [tool("f")]}, "tool_choice"),
+    ({"tool_choice": chosen("g"), "tools": [tool("f")]}, "tool_choice"),
+    ({"tool_choice": chosen("f")}, "tool_choice"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+    ({"messages": [MESSAGE | {"tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+    ({"messages": [SAID | {"tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls[0].function"),
+    (
+        {"messages": [SAID | {"tool_calls": [CALL | {"function": {}}]}]},
+        "messages[0].tool_calls[0].function.name",
+    ),
+    ({"messages": [SAID | {"tool_calls": [CALL] * 129}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].name"),
+    ({"messages": [{"role": "tool", "tool_call_id": "a"}]}, "messages[0].content"),
+    ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+    ({"chat_template_kwargs": {"bos_token": ""}}, "chat_template_kwargs.bos_token"),
+    ({"chat_template_kwargs": {f"o{n}": 1 for n in range(65)}}, "chat_template_kwargs"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    (
+        {"messages": [SAID], "continue_final_message": True, "add_generation_prompt": True},
+        "add_generation_prompt",
+    ),
+    ({"reasoning_effort": "huge"}, "reasoning_effort"),
+    ({"thinking_token_budget": -2}, "thinking_token_budget"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+    ({"json_schema": "[]"}, "json_schema"),
 ]
 
 
@@ -82,11 +127,10 @@ async def test_a_bad_field_is_refused_by_name(
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{}]}, "tools"),
-    ({"functions": [{}]}, "functions"),
+    ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"store": True}, "store"),
-    ({"messages": [{**MESSAGE, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{**MESSAGE, "refusal": "No."}]}, "messages[0].refusal"),
     ({"tandem": {"report": True}}, "tandem.report"),
     ({"logits_processors": [{"name": "forced_sequence"}]}, "logits_processors[0].name"),
 ]
@@ -114,7 +158,6 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], tuple[int, str, str]]] = [
     ({"prompt": ["a"] * 257}, (400, "invalid_request", "prompt")),
     ({"prompt": ["a"] * 128, "n": 3}, (400, "invalid_request", "prompt")),
     ({"prompt": {"x": 1}}, (400, "invalid_request", "prompt")),
-    ({"echo": True, "logprobs": 1}, (400, "unsupported_parameter", "echo")),
     ({"echo": True, "detokenize": False}, (400, "unsupported_parameter", "echo")),
     ({"suffix": "x"}, (400, "unsupported_parameter", "suffix")),
     ({"best_of": 2}, (400, "unsupported_parameter", "best_of")),

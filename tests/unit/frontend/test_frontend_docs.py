@@ -44,6 +44,11 @@ def test_every_refused_field_is_documented() -> None:
         foreign.OF_TOKENS,
         foreign.OF_MESSAGES,
         foreign.OF_PARTS,
+        foreign.OF_RESPONSES,
+        foreign.OF_ITEMS,
+        foreign.OF_TURNS,
+        foreign.OF_BLOCKS,
+        foreign.OF_CLIENT_TOOLS,
     )
     names = {name for table in tables for name in table}
     assert [name for name in sorted(names) if f"`{name}`" not in TEXT] == []
@@ -92,6 +97,16 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
         schemas = openapi.describe(unknown_fields)["components"]["schemas"]
         return {name for name, schema in schemas.items() if "additionalProperties" in schema}
 
+    objects = {
+        "ChatMessage",
+        "TextPart",
+        "Tool",
+        "FunctionDefinition",
+        "MadeCall",
+        "CalledFunction",
+    }
+    objects |= {"InputItem", "ItemText", "FunctionTool", "Turn", "ContentBlock", "ClientTool"}
     bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
-    assert closed("refuse") - closed("warn") == bodies | {"ChatMessage", "TextPart"}
+    bodies |= {"ResponseRequest", "MessageRequest", "CountRequest"}
+    assert closed("refuse") - closed("warn") == bodies | objects
     assert {"StreamOptions", "TandemOptions"} <= closed("warn")

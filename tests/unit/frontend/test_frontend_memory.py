@@ -315,7 +315,7 @@ async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
         assert bench.budget.held == 16 * 100 + 200, "they are one row now"
         assert state.backlog == 0, "no client reads slowly"
         rows, _ = state.take()
-        assert rows == [(0, "y" * 1600, [], ())]
+        assert rows == [(0, "y" * 1600, [], (), 16)]
         assert bench.budget.held == 0
         for _ in range(16):
             bench.row(state, "y")
@@ -334,7 +334,7 @@ async def test_kept_log_probabilities_count_and_keep_nothing_of_their_message(
     for _ in range(16):
         bench.row(rich, "y", logprobs=20)
     assert bench.budget.held - without > without + 16 * 20 * 5
-    ((_, text, _, logprobs),), _ = rich.take()
+    ((_, text, _, logprobs, _),), _ = rich.take()
     assert text == "y" * 16
     assert [len(each.top_logprob) for each in logprobs] == [20] * 16
 
@@ -354,10 +354,26 @@ async def test_collected_rows_of_several_outputs_are_joined_each_with_its_own(
         )
         bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
     rows, _ = state.take()
-    assert [(choice, ids) for choice, _, ids, _ in rows] == [
-        (0, [*range(8)]),
-        (1, [*range(100, 108)]),
+    assert [(choice, ids, tokens) for choice, _, ids, _, tokens in rows] == [
+        (0, [*range(8)], 8),
+        (1, [*range(100, 108)], 8),
     ]
+
+
+async def test_what_a_writer_holds_counts_until_the_end_and_is_no_backlog(
+    stack: ExitStack,
+) -> None:
+    bench = Bench(stack, 1_000_000)
+    state = bench.ask()
+    state.pump = lambda: False
+    state.hold(5000)
+    bench.row(state, "y" * 100)
+    assert bench.budget.held > 5100
+    assert 100 < state.backlog < 5000
+    state.take()
+    assert (bench.budget.held, state.backlog) == (5000, 0)
+    state.close()
+    assert bench.budget.held == 0
 
 
 async def test_rows_of_a_stream_are_not_joined(stack: ExitStack) -> None:

@@ -325,7 +325,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
 
 def _row(alternatives: int) -> Row:
     entry = common_pb2.TokenLogprobs(token_id=[5], top_token_id=[5] * alternatives)
-    return 0, "a", (), (entry,)
+    return 0, "a", (), (entry,), 1
 
 
 def _cost(row: Row) -> int:

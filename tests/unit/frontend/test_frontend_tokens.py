@@ -14,6 +14,7 @@ from tokenizers import decoders, models
 
 from frontend.openai import chat_template
 from frontend.openai.chat_template import ChatTemplate
+from frontend.openai.conversation import ChatMessage
 from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import ConfigError, InvalidRequestError
 
@@ -78,7 +79,7 @@ def test_a_broken_tokenizer_file_stops_the_start_naming_it(folder: Folder, conte
 def test_a_template_file_goes_before_the_configuration(folder: Folder) -> None:
     found = chat_template.load(folder(chat_template__jinja="{{ messages[0].content }}!"))
     assert found is not None
-    assert found.render([{"role": "user", "content": "x"}]) == "x!"
+    assert found.render([USER]) == "x!"
 
 
 def test_the_default_of_several_templates_is_used_with_special_tokens(folder: Folder) -> None:
@@ -91,7 +92,7 @@ def test_the_default_of_several_templates_is_used_with_special_tokens(folder: Fo
     }
     found = chat_template.load(folder(tokenizer_config__json=json.dumps(config)))
     assert found is not None
-    assert found.render([{"role": "user", "content": "x"}]) == "<s>x"
+    assert found.render([USER]) == "<s>x"
 
 
 def test_a_model_may_have_no_template(folder: Folder) -> None:
@@ -109,6 +110,7 @@ def test_a_malformed_template_stops_the_start() -> None:
         ChatTemplate("{% if %}", {})
 
 
+USER = ChatMessage(role="user", content="x")
 RENDERED: list[tuple[str, str]] = [
     (
         "{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
@@ -123,7 +125,7 @@ RENDERED: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("source", "text"), RENDERED)
 def test_templates_render_as_hugging_face_renders_them(source: str, text: str) -> None:
-    messages = [{"role": "user", "content": "<ü>"}, {"role": "assistant", "content": "y"}]
+    messages = [ChatMessage(role="user", content="<ü>"), ChatMessage(role="assistant", content="y")]
     assert ChatTemplate(source, {}).render(messages) == text
 
 
@@ -140,7 +142,7 @@ def test_templates_render_as_hugging_face_renders_them(source: str, text: str) -
 )
 def test_a_template_that_fails_or_escapes_refuses_the_request(source: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
+        ChatTemplate(source, {}).render([USER])
     assert caught.value.param == "messages"
 
 

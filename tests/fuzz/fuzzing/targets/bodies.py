@@ -14,7 +14,9 @@ from typing import Any
 from frontend.config import FrontendConfig
 from frontend.openai import chat_template
 from frontend.openai.dialects import CHAT, COMPLETION
+from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.responses.dialect import RESPONSES
 from frontend.openai.tokenizer import Tokenizer
 from fuzzing import requests
 from fuzzing.frontend_bench import fleet
@@ -32,7 +34,7 @@ _FORMS = ("response_format", "guided_json", "guided_regex", "guided_choice", "gu
 
 
 class BodySubject:
-    """Reads a body as both dialects."""
+    """Reads a body as each dialect does."""
 
     def __init__(self) -> None:
         path = Path(MODEL_PATH)
@@ -42,11 +44,11 @@ class BodySubject:
         (self._served,) = fleet().models
 
     async def give(self, data: bytes) -> None:
-        for dialect in (CHAT, COMPLETION):
+        for dialect in (CHAT, COMPLETION, RESPONSES, MESSAGES):
             try:
                 request, _ = dialect.requests.decode(data, "warn")
                 submission = self._preprocessor.submission(
-                    request, self._served, id="answer", trace_id="0" * 32
+                    dialect.generating(request), self._served, id="answer", trace_id="0" * 32
                 )
                 common = submission.common_task()
                 submission.check_size(common, most=2**24)

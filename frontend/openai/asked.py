@@ -1,0 +1,43 @@
+"""A request as the router gets it, and what this frontend alone must know to answer it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tandem.upstream.submission import Submission
+
+
+class Parsing(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer's text is taken apart; families.py says what the families' formats are."""
+
+    family: str
+    reasoning: bool = False
+    """Reasoning is told from the answer."""
+    opened: bool = False
+    """The prompt ended within the reasoning."""
+    shows_reasoning: bool = True
+    tools: dict[str, dict[str, Any]] | None = None
+    """The schemas of the parameters of those that may be called; None: what looks like a call is
+    text."""
+    forced: bool = False
+    """A grammar makes the model write its calls as plain JSON."""
+    single: bool = False
+    """The first call alone is shown."""
+    older: bool = False
+    """A call is answered as OpenAI's older `function_call`."""
+
+
+class Asked(Submission, frozen=True, kw_only=True):
+    """A checked request, and how its answer is taken apart."""
+
+    parsing: Parsing | None = None
+    """None: the text is the answer."""
+    repeated: bytes = b""
+    """What its answer says again of it: members of an object, as JSON."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What its prompts take as long as it is open, and what is said again."""
+        return super().held_bytes + len(self.repeated)

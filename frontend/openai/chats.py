@@ -1,0 +1,141 @@
+"""Chats: messages and tools to a prompt, and how the answer to it is taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from frontend.openai.asked import Parsing
+from frontend.openai.chat_template import ChatTemplate
+from frontend.openai.conversation import ChatMessage
+from frontend.openai.forced import writes_json
+from frontend.openai.parsing.families import Family
+from frontend.openai.parsing.formats import Thinking
+from frontend.openai.requests import ChatRequest, TemplateFields
+from frontend.openai.tools import AskedTools
+from tandem.errors import InvalidRequestError, UnsupportedError
+
+_THINKING = ("enable_thinking", "thinking")
+"""What templates call the switch of models that may also answer at once."""
+
+
+class Chats:
+    """Knows the model's template, and the family of models whose formats its answers have."""
+
+    def __init__(self, template: ChatTemplate | None, family: Family | None) -> None:
+        self._template = template
+        self._family = family
+
+    def text(
+        self,
+        messages: Sequence[ChatMessage],
+        fields: TemplateFields,
+        tools: AskedTools | None,
+    ) -> str:
+        """The prompt. The template writes all special tokens: the tokenizer must not. Raises
+        InvalidRequestError and UnsupportedError.
+        """
+        template = self._template
+        if template is None:
+            raise UnsupportedError("The model has no chat template", param="messages")
+        for position, message in enumerate(messages):
+            message.check(f"messages[{position}]")
+        if tools is not None and tools.choice != "none":
+            self._check_tools(template, tools)
+        shown = tools.shown() if tools is not None and template.takes_tools else ()
+        options = _options(fields)
+        if not fields.continue_final_message:
+            return template.render(messages, tools=shown, options=options)
+        if fields.add_generation_prompt:
+            raise InvalidRequestError(
+                "`continue_final_message` and `add_generation_prompt` exclude each other",
+                param="add_generation_prompt",
+            )
+        options["add_generation_prompt"] = False
+        return _up_to(messages[-1], template.render(messages, tools=shown, options=options))
+
+    def parsing(
+        self, request: ChatRequest, tools: AskedTools | None, prompt: str
+    ) -> Parsing | None:
+        """How the answer is taken apart that follows the prompt; None: its text is the answer.
+        Raises UnsupportedError for reasoning that a model does not have.
+        """
+        family = self._family
+        self._check_reasoning(request)
+        called = tools is not None and tools.choice != "none"
+        must = tools is not None and tools.choice == "required"
+        if called and request.detokenize is False:
+            raise UnsupportedError("Calls of tools are found in text alone", param="detokenize")
+        if family is None or request.detokenize is False:
+            return None
+        reasoning = family.thinking is not None and request.separate_reasoning is not False
+        if not (called or reasoning):
+            return None
+        return Parsing(
+            family=family.name,
+            reasoning=reasoning,
+            opened=reasoning and _opened(family.thinking, prompt),
+            shows_reasoning=request.include_reasoning is not False,
+            tools=tools.schemas() if tools is not None and called else None,
+            forced=must and not writes_json(family),
+            single=tools is not None and not tools.parallel,
+            older=tools is not None and tools.older,
+        )
+
+    @property
+    def reasoning_end(self) -> str:
+        """The text that ends the model's reasoning; empty: it has none."""
+        thinking = self._family.thinking if self._family else None
+        return thinking.end if thinking else ""
+
+    def _check_tools(self, template: ChatTemplate, tools: AskedTools) -> None:
+        param = "functions" if tools.older else "tools"
+        if not template.takes_tools:
+            raise UnsupportedError("The model's chat template takes no tools", param=param)
+        if self._family is None or not self._family.calls:
+            raise UnsupportedError(
+                "How this model writes calls is not known; see the setting `model_family`",
+                param=param,
+            )
+
+    def _check_reasoning(self, request: ChatRequest) -> None:
+        """An effort that nothing heeds would be one in name alone."""
+        if request.reasoning_effort in (None, "none", "minimal"):
+            return
+        known = self._template.variables if self._template else frozenset()
+        if not self.reasoning_end and known.isdisjoint(("reasoning_effort", *_THINKING)):
+            raise UnsupportedError("The model does not reason", param="reasoning_effort")
+
+
+def _options(fields: TemplateFields) -> dict[str, Any]:
+    """What the template may ask for by name; what a client sets by its name goes first."""
+    options: dict[str, Any] = {}
+    if isinstance(fields, ChatRequest) and (effort := fields.reasoning_effort):
+        options["reasoning_effort"] = effort
+        if effort == "none":
+            options |= dict.fromkeys(_THINKING, False)
+    options |= fields.chat_template_kwargs or {}
+    if fields.add_generation_prompt is not None:
+        options["add_generation_prompt"] = fields.add_generation_prompt
+    return options
+
+
+def _opened(thinking: Thinking | None, prompt: str) -> bool:
+    """Whether the prompt ends where the model thinks."""
+    if thinking is None:
+        return False
+    tail = prompt.rstrip()
+    return tail.endswith(thinking.begin.rstrip())
+
+
+def _up_to(last: ChatMessage, prompt: str) -> str:
+    """Without what the template writes after the last message."""
+    text = last.text.strip()
+    end = prompt.rfind(text) if text else -1
+    if last.role != "assistant" or end < 0:
+        raise InvalidRequestError(
+            "`continue_final_message` needs a last message of the assistant, which the chat"
+            " template shows as it is",
+            param="continue_final_message",
+        )
+    return prompt[: end + len(text)]

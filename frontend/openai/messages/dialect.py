@@ -1,0 +1,29 @@
+"""Anthropic's `/v1/messages`, as a dialect of chats."""
+
+from __future__ import annotations
+
+from frontend.openai.asked import Asked
+from frontend.openai.dialects import Dialect, Running, nothing
+from frontend.openai.messages.requests import BODY, NAMES, chat
+from frontend.openai.messages.writers import MessageBody, MessageEvents
+from frontend.openai.tokenizer import Tokenizer
+
+
+def _events(tokenizer: Tokenizer, asked: Asked, running: Running) -> MessageEvents:
+    return MessageEvents(asked, running.hold)
+
+
+def _body(tokenizer: Tokenizer, asked: Asked) -> MessageBody:
+    return MessageBody(asked)
+
+
+MESSAGES = Dialect(
+    kind="message",
+    operation="chat",
+    requests=BODY,
+    generating=chat,
+    repeated=nothing,
+    names=NAMES,
+    events=_events,
+    body=_body,
+)

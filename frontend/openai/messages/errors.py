@@ -1,0 +1,33 @@
+"""Failures as clients of `/v1/messages` are told them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from frontend.openai.messages.answers import ErrorType, MessageError, MessageErrorDetail
+from tandem.errors import TandemError
+
+_TYPES: Mapping[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def body(error: TandemError, request_id: str) -> bytes:
+    """As JSON. The message names the field at fault."""
+    type = _TYPES.get(error.http_status, _other(error.http_status))
+    named = not error.param or f"`{error.param}`" in error.message
+    message = error.message if named else f"{error.message}: `{error.param}`"
+    detail = MessageErrorDetail(type=type, message=message)
+    return msgspec.json.encode(MessageError(error=detail, request_id=request_id))
+
+
+def _other(status: int) -> ErrorType:
+    return "api_error" if status >= 500 else "invalid_request_error"

@@ -1,0 +1,34 @@
+"""Which family of models the served one belongs to: its answers are written in that family's
+formats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frontend.config import FrontendConfig
+from frontend.openai.chat_template import ChatTemplate
+from frontend.openai.parsing import families
+from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.tokenizer import Tokenizer
+from tandem.engine import model_files
+from tandem.errors import ConfigError
+
+AUTO, NONE = "auto", "none"
+
+
+def of(
+    config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> Family | None:
+    """By the setting, or by what the model's files show; None: nobody knows. Raises ConfigError."""
+    name = config.model_family
+    if name == NONE:
+        return None
+    if name == AUTO:
+        source = template.source if template else None
+        architectures = model_files.architectures(Path(config.model_path))
+        return families.detect(source, architectures, tokenizer.added_tokens)
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ConfigError(f"model_family must be auto, none or one of {known}; not {name!r}")
+    return FAMILIES[name]

@@ -1,0 +1,30 @@
+"""OpenAI's `/v1/responses`, of which nothing is stored."""
+
+from __future__ import annotations
+
+from frontend.openai.asked import Asked
+from frontend.openai.dialects import Dialect, Running
+from frontend.openai.responses.answers import repeated
+from frontend.openai.responses.requests import BODY, NAMES, chat
+from frontend.openai.responses.writers import ResponseBody, ResponseEvents
+from frontend.openai.tokenizer import Tokenizer
+
+
+def _events(tokenizer: Tokenizer, asked: Asked, running: Running) -> ResponseEvents:
+    return ResponseEvents(asked, running.hold)
+
+
+def _body(tokenizer: Tokenizer, asked: Asked) -> ResponseBody:
+    return ResponseBody(asked)
+
+
+RESPONSES = Dialect(
+    kind="response",
+    operation="chat",
+    requests=BODY,
+    generating=chat,
+    repeated=repeated,
+    names=NAMES,
+    events=_events,
+    body=_body,
+)

@@ -1,0 +1,166 @@
+"""Tools as clients declare and choose them, and what a request asks of its answer because of them.
+
+OpenAI's older `functions` and `function_call` say the same of one call at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from tandem.errors import InvalidRequestError
+
+MAX_TOOLS = 128
+MAX_CALLS = 128
+"""The most calls of one message that is sent back."""
+
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+"""Characters that mean nothing in any family's way to write a call."""
+CallId = Annotated[str, Meta(min_length=1, max_length=256)]
+Choice = Literal["none", "auto", "required"]
+
+
+class FunctionDefinition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON Schema; none: any JSON object, mostly an empty one."""
+    strict: bool | None = None
+    """Arguments follow `parameters` for certain, not only by the model's training."""
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: FunctionName
+
+
+class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Makes the model call this tool."""
+
+    type: Literal["function"]
+    function: FunctionChoice
+
+
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: str = ""
+    """Empty: there was no call; some clients write one without anything."""
+    arguments: str | dict[str, Any] = ""
+    """JSON, as the model wrote it, or what it stands for."""
+
+
+class MadeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A call that the assistant made."""
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+    """Its place; clients that join a stream's deltas leave it in."""
+
+
+OlderChoice: TypeAlias = Literal["none", "auto"] | FunctionChoice
+Tools: TypeAlias = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
+Functions: TypeAlias = Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)]
+MadeCalls: TypeAlias = Annotated[list[MadeCall], Meta(max_length=MAX_CALLS)]
+
+
+class ToolFields(Protocol):
+    """What a chat says of tools."""
+
+    tools: Tools | None
+    tool_choice: Choice | ToolChoice | None
+    parallel_tool_calls: bool | None
+    functions: Functions | None
+    function_call: OlderChoice | None
+
+
+class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tools an answer may or must call."""
+
+    functions: Mapping[str, FunctionDefinition]
+    choice: Choice = "auto"
+    named: str = ""
+    """The one that must be called, where the choice is `required`."""
+    parallel: bool = True
+    older: bool = False
+    """Asked for in the older form, and so answered."""
+
+    def shown(self) -> list[dict[str, Any]]:
+        """As chat templates expect them."""
+        return [
+            {"type": "function", "function": _plain(function)}
+            for function in self.functions.values()
+        ]
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas of all parameters, by the names of their tools."""
+        return {name: function.parameters or {} for name, function in self.functions.items()}
+
+    @property
+    def callable(self) -> Sequence[FunctionDefinition]:
+        """Those that this answer may call."""
+        return [self.functions[self.named]] if self.named else list(self.functions.values())
+
+
+def asked_tools(request: ToolFields) -> AskedTools | None:
+    """None: the model is shown none. Raises InvalidRequestError."""
+    older = bool(request.functions) or request.function_call is not None
+    if older and (request.tools or request.tool_choice is not None):
+        raise InvalidRequestError(
+            "`functions` and `function_call` are the older form of `tools` and `tool_choice`; use"
+            " one of them",
+            param="functions" if request.functions else "function_call",
+        )
+    param = "functions" if older else "tools"
+    given = request.functions or [tool.function for tool in request.tools or ()]
+    functions = _by_name(given, param)
+    choice, named = _choice(request.function_call if older else request.tool_choice)
+    field = "function_call" if older else "tool_choice"
+    if not functions:
+        if choice == "required":
+            raise InvalidRequestError(f"`{field}` needs `{param}`", param=field)
+        return None
+    if named and named not in functions:
+        raise InvalidRequestError(f"`{field}` names none of `{param}`", param=field)
+    parallel = request.parallel_tool_calls is not False and not older
+    return AskedTools(
+        functions=functions, choice=choice, named=named, parallel=parallel, older=older
+    )
+
+
+def shown_tools(tools: Sequence[Tool] | None) -> AskedTools | None:
+    """Tools of what is no chat, but its prompt alone. Raises InvalidRequestError."""
+    functions = _by_name([tool.function for tool in tools or ()], "tools")
+    return AskedTools(functions=functions) if functions else None
+
+
+def _by_name(given: Sequence[FunctionDefinition], param: str) -> dict[str, FunctionDefinition]:
+    functions = {function.name: function for function in given}
+    if len(functions) < len(given):
+        raise InvalidRequestError(f"Two of `{param}` have the same name", param=param)
+    return functions
+
+
+def _choice(given: Choice | ToolChoice | OlderChoice | None) -> tuple[Choice, str]:
+    match given:
+        case ToolChoice(function=FunctionChoice(name=name)) | FunctionChoice(name=name):
+            return "required", name
+        case None:
+            return "auto", ""
+    return given, ""
+
+
+def _plain(function: FunctionDefinition) -> dict[str, Any]:
+    """Without what the client left out, but for parameters, which templates take for granted."""
+    shown: dict[str, Any] = {"name": function.name}
+    if function.description is not None:
+        shown["description"] = function.description
+    shown["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    return shown

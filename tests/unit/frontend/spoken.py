@@ -1,0 +1,62 @@
+"""What the tests of the dialects have in common: a model that says what it is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fake_router import Reply
+from harness import Harness
+from hypothesis import HealthCheck
+from hypothesis import strategies as st
+
+from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2
+
+FIXTURES = [HealthCheck.function_scoped_fixture]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+class Script:
+    """What the model says next, cut into rows, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[str, ...] = ()
+        self.end: dict[str, Any] = {}
+        self.error: common_pb2.Error | None = None
+        self.withheld = ""
+        self.tasks: list[common_pb2.Task] = []
+
+    def says(
+        self, *rows: str, error: common_pb2.Error | None = None, withheld: str = "", **end: Any
+    ) -> None:
+        self.rows, self.error, self.withheld, self.end = rows, error, withheld, end
+
+    async def __call__(self, reply: Reply) -> None:
+        self.tasks.append(reply.task)
+        for text in self.rows:
+            reply.text(text)
+            await reply.flush()
+        if self.error is not None or self.withheld:
+            reply.end(error=self.error, stop_reason=self.withheld)
+        else:
+            reply.finish(**{"completion_tokens": len(self.rows)} | self.end)
+        await reply.flush()
+
+    def prompt(self, model_path: Path) -> str:
+        """The text of the last request's prompt."""
+        return Tokenizer.load(model_path).decode(self.tasks[-1].prompt_token_ids)
+
+
+async def offer(frontend: Harness, *processors: str) -> None:
+    """Have its workers know these logits processors."""
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    frontend.router.change_fleet(frontend.fleet(logits_processors=processors))
+    await frontend.until("/ready", 200)

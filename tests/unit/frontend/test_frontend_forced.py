@@ -1,0 +1,162 @@
+"""Calls that a grammar makes the model write: which grammar, and that what it writes is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from frontend.openai.asked import Parsing
+from frontend.openai.forced import form_with_calls
+from frontend.openai.formats import Form
+from frontend.openai.parsing.families import FAMILIES
+from frontend.openai.parsing.parser import Parser
+from frontend.openai.parsing.parts import CallArguments, CallStart
+from frontend.openai.requests import ChatRequest
+from frontend.openai.tools import asked_tools
+from tandem.logits.forms.tagged import Call
+from tandem.logits.ready.tagged import Tagged
+from tandem.logits.spec import LogitsProcessorEntry
+
+pytestmark = pytest.mark.promise("S6-314")
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+JSON = Form("response_format", LogitsProcessorEntry("json_schema", {"schema": SCHEMA}))
+REGEX = Form("guided_regex", LogitsProcessorEntry("regex", {"pattern": "a"}))
+UNMARKED = ("json_array", "llama3_json")
+"""Nothing but their place tells their calls from text."""
+CALLING = [name for name, family in FAMILIES.items() if family.calls]
+
+
+def tool(name: str, *, strict: bool | None = None, parameters: Any = PLACE) -> dict[str, Any]:
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
+
+
+def form_of(
+    family: str,
+    *,
+    form: Form | None = None,
+    opened: bool = False,
+    ends: tuple[str, ...] = ("<|im_end|>",),
+    **fields: Any,
+) -> tuple[Form | None, Parsing]:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]} | fields
+    request = msgspec.convert(body, ChatRequest)
+    tools = asked_tools(request)
+    assert tools is not None
+    forced = tools.choice == "required" and FAMILIES[family].envelope("f") is None
+    parsing = Parsing(
+        family=family, reasoning=True, opened=opened, tools=tools.schemas(), forced=forced
+    )
+    return form_with_calls(tools, parsing, form, ends=ends), parsing
+
+
+def written(args: dict[str, Any], *calls: tuple[int, str]) -> str:
+    """What the grammar lets a model write: calls by their places, with their arguments."""
+    made = [args["calls"][place] for place, _ in calls]
+    texts = [
+        f"{each['begin']}{arguments}{each['end']}"
+        for each, (_, arguments) in zip(made, calls, strict=True)
+    ]
+    return args.get("before", "") + args["begin"] + args["separator"].join(texts) + args["end"]
+
+
+def read(parsing: Parsing, text: str) -> tuple[list[str], list[str], int]:
+    """Names and arguments of the calls that the text holds, and what is left of it."""
+    family = FAMILIES[parsing.family]
+    parser = Parser(
+        family.forced() if parsing.forced else family,
+        reasoning=parsing.reasoning,
+        opened=parsing.opened,
+        tools=parsing.tools,
+    )
+    parts = [*parser.push(text), *parser.flush()]
+    names = [part.name for part in parts if isinstance(part, CallStart)]
+    arguments = [
+        "".join(p.text for p in parts if isinstance(p, CallArguments) and p.call == call)
+        for call in range(len(names))
+    ]
+    calls = CallStart, CallArguments
+    return names, arguments, sum(not isinstance(part, calls) for part in parts)
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["answers", "thinks"])
+@pytest.mark.parametrize("family", CALLING)
+def test_calls_that_must_come_are_read_by_the_family_that_wrote_them(
+    family: str, opened: bool
+) -> None:
+    opened = opened and FAMILIES[family].thinking is not None
+    tools = [tool("look"), tool("list_all", parameters=None)]
+    form, parsing = form_of(family, tools=tools, tool_choice="required", opened=opened)
+    assert form is not None
+    assert (form.field, form.processor.name) == ("tool_choice", "tagged")
+    args = dict(form.processor.args)
+    assert ("before" in args) == opened
+    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    assert args["several"]
+    assert [call["schema"] for call in args["calls"]] == [PLACE, {"type": "object"}]
+    text = written(args, (0, '{"place": "Bern"}'), (1, "{}"))
+    assert read(parsing, text) == (["look", "list_all"], ['{"place": "Bern"}', "{}"], 0)
+
+
+@pytest.mark.parametrize("family", ["hermes", "mistral", "qwen3_coder"])
+def test_a_named_tool_alone_must_come_and_once(family: str) -> None:
+    choice = {"type": "function", "function": {"name": "look"}}
+    form, parsing = form_of(family, tools=[tool("list_all"), tool("look")], tool_choice=choice)
+    assert form is not None
+    assert not form.processor.args["several"]
+    text = written(dict(form.processor.args), (0, '{"place": "Bern"}'))
+    assert read(parsing, text) == (["look"], ['{"place": "Bern"}'], 0)
+
+
+def test_a_token_that_ends_the_answer_is_left_to_come_by_itself() -> None:
+    """Those of gpt-oss end a call and the answer, so that no call follows."""
+    fields: dict[str, Any] = {"tools": [tool("look")], "tool_choice": "required"}
+    form, parsing = form_of("gpt_oss", ends=("<|return|>", "<|call|>"), **fields)
+    assert form is not None
+    assert (form.processor.args["calls"][0]["end"], form.processor.args["several"]) == ("", False)
+    text = written(dict(form.processor.args), (0, '{"place": "Bern"}'))
+    assert read(parsing, text) == (["look"], ['{"place": "Bern"}'], 0)
+
+
+def test_the_older_form_is_named_in_its_words() -> None:
+    functions = [tool("look")["function"]]
+    form, _ = form_of("hermes", functions=functions, function_call={"name": "look"})
+    assert form is not None
+    assert form.field == "function_call"
+    form, _ = form_of("hermes", functions=[functions[0] | {"strict": True}])
+    assert form is not None
+    assert form.field == "functions"
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_calls_of_strict_tools_may_come_in_text(family: str) -> None:
+    form, _ = form_of(family, tools=[tool("look"), tool("find", strict=True)])
+    if FAMILIES[family].envelope("f") is None or family in UNMARKED:
+        assert form is None
+        return
+    assert form is not None
+    assert form.field == "tools"
+    args = dict(form.processor.args)
+    (trigger,) = args["triggers"]
+    assert trigger
+    assert "look" not in trigger
+    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    assert form_of(family, tools=[tool("look")])[0] is None, "nothing must be"
+
+
+def test_the_answer_may_be_json_or_calls() -> None:
+    form, _ = form_of("hermes", tools=[tool("look")], form=JSON)
+    assert form is not None
+    assert form.field == "response_format"
+    assert form.processor.args["answer"] == SCHEMA
+    assert "triggers" not in form.processor.args
+    assert form_of("hermes", tools=[tool("look")], form=REGEX)[0] is REGEX
+    for family in ("qwen3_coder", *UNMARKED):
+        assert form_of(family, tools=[tool("look")], form=JSON)[0] is JSON
+    form, _ = form_of("hermes", tools=[tool("look")], form=JSON, tool_choice="required")
+    assert form is not None
+    assert "answer" not in form.processor.args
+    assert form_of("hermes", tools=[tool("look")], form=JSON, tool_choice="none")[0] is JSON

@@ -1,0 +1,27 @@
+"""docs/tools.md lists the families that the frontend knows, and what it knows of each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.formats import Pythonic, Xml
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
+
+
+def test_the_page_lists_each_family_as_the_table_has_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (yes|no) \| (\w+) \|$", PAGE, re.MULTILINE)
+    expected = [
+        (name, "yes" if family.thinking else "no", arguments(family))
+        for name, family in sorted(FAMILIES.items())
+    ]
+    assert rows == expected
+
+
+def arguments(family: Family) -> str:
+    """What its calls' arguments are written in."""
+    if not family.calls:
+        return "none"
+    return {Xml: "XML", Pythonic: "Python"}.get(type(family.calls[0]), "JSON")
