@@ -22,7 +22,6 @@ ErrorType: TypeAlias = Literal[
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text", kw_only=True):
     text: str
-    citations: None = None
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking", kw_only=True):
