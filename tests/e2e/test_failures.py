@@ -128,18 +128,21 @@ async def test_a_worker_killed_mid_stream_is_an_error_event_and_its_return_heals
         await until(lambda: nothing_is_open(served), within=10, what="all closed")
 
 
+async def both_prefills_routable(served: Served) -> None:
+    def routable() -> bool:
+        name = "tandem_router_routable_workers"
+        return served.metric("router", name, phase="prefill") == 2
+
+    await until(routable, within=10, what="the router uses both prefill workers")
+
+
 @pytest.mark.parametrize("together", [1, 2])
 async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
     serve: Callable[..., Any], together: int
 ) -> None:
     """But by one that was alone there: it may be what killed it."""
     with serve(prefill=2, engine_options=("prefill_base_ms=1500",)) as served:
-
-        def routable() -> bool:
-            name = "tandem_router_routable_workers"
-            return served.metric("router", name, phase="prefill") == 2
-
-        await until(routable, within=10, what="the router uses both prefill workers")
+        await both_prefills_routable(served)
         asked = [asyncio.ensure_future(ask(served)) for _ in range(2 * together)]
         busy: list[str] = []
 
@@ -167,22 +170,29 @@ async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
 async def test_log_probabilities_of_a_prompt_that_two_prefills_say_are_shown_once(
     serve: Callable[..., Any], stream: bool
 ) -> None:
+    """Two at a time, so that neither prefill worker is left out."""
     sick = {"prefill_worker-0": ("--engine-options=fault_corrupt=always",)}
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
     with serve(prefill=2, flags=WITHOUT_CANARIES | sick) as served:
-        fields = {"echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
-        told = []
+
+        async def told(client: httpx.AsyncClient) -> list[float | None]:
+            if stream:
+                shown = [each async for each in events(client, served, **fields)]
+            else:
+                shown = [(await ask(served, **fields)).json()]
+            assert not [each for each in shown if "error" in each], shown
+            parts = [each["choices"][0]["logprobs"] for each in shown]
+            return [one for part in parts if part for one in part["token_logprobs"]]
+
+        await both_prefills_routable(served)
+        found: list[list[float | None]] = []
         async with httpx.AsyncClient() as client:
             while served.metric("router", "tandem_router_retries_total") == 0:
-                if stream:
-                    shown = [each async for each in events(client, served, **fields)]
-                else:
-                    shown = [(await ask(served, **fields)).json()]
-                parts = [each["choices"][0]["logprobs"] for each in shown]
-                told.append([one for part in parts if part for one in part["token_logprobs"]])
-                assert len(told) < 50
-        assert told[0][0] is None
-        assert told[0].count(None) == 1
-        assert all(each == told[0] for each in told)
+                found += await asyncio.gather(told(client), told(client))
+                assert len(found) < 50
+        assert found[0][0] is None
+        assert found[0].count(None) == 1
+        assert all(each == found[0] for each in found)
 
 
 @pytest.mark.parametrize("victim", WORKERS)

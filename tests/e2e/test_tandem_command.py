@@ -49,8 +49,10 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert said.stdout.strip()
 
-    again = tandem("up", "--engine=sim", *where)
-    assert "already up" in again.stdout
+    again = tandem("up", "--engine=sim", "--port=0", *where)
+    assert (again.returncode, "already up" in again.stdout) == (0, True)
+    other = tandem("up", "--engine=sim", "--port=0", "--decode=2", *where)
+    assert (other.returncode, "with other options (decode)" in other.stderr) == (2, True)
     assert run_state.read(run_dir) == state
 
     down = tandem("down", *where)
