@@ -74,7 +74,7 @@ class Chats:
         return Parsing(
             family=family.name,
             reasoning=reasoning,
-            opened=reasoning and _opened(family.thinking, prompt),
+            opened=_opened(family.thinking, prompt),
             shows_reasoning=request.include_reasoning is not False,
             tools=tools.schemas() if tools is not None and called else None,
             forced=must and not writes_json(family),
@@ -124,8 +124,7 @@ def _opened(thinking: Thinking | None, prompt: str) -> bool:
     """Whether the prompt ends where the model thinks."""
     if thinking is None:
         return False
-    tail = prompt.rstrip()
-    return tail.endswith(thinking.begin.rstrip())
+    return prompt.rstrip().endswith(thinking.begin.rstrip())
 
 
 def _up_to(last: ChatMessage, prompt: str) -> str:

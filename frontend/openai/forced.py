@@ -34,7 +34,6 @@ def form_with_calls(
     if tools is None or parsing is None or tools.choice == "none":
         return form
     family = FAMILIES[parsing.family]
-    field = "functions" if tools.older else "tools"
     if tools.choice == "required":
         field = "function_call" if tools.older else "tool_choice"
         return _tagged(tools, family, parsing, ends, field=field)
@@ -47,6 +46,7 @@ def form_with_calls(
             return form
         return _tagged(tools, family, parsing, ends, field=form.field, answer=schema)
     if any(function.strict for function in tools.callable):
+        field = "functions" if tools.older else "tools"
         return _tagged(tools, family, parsing, ends, field=field, marker=marker)
     return None
 

@@ -11,6 +11,7 @@ import pytest
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.chats import Chats
 from frontend.openai.conversation import ChatMessage
+from frontend.openai.forced import form_with_calls
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.requests import ChatRequest
 from frontend.openai.tools import CalledFunction, MadeCall, asked_tools
@@ -136,6 +137,20 @@ def test_a_prompt_may_end_within_the_reasoning(end: str, opened: bool) -> None:
     assert parsing is not None
     assert (parsing.reasoning, parsing.opened) == (True, opened)
     assert Chats(template, FAMILIES["hermes"]).parsing(asked, None, "x") is None
+
+
+@pytest.mark.promise("S6-314")
+def test_a_call_that_must_come_waits_for_reasoning_that_is_not_told_from_it() -> None:
+    asked = request(tools=[TOOL], tool_choice="required", separate_reasoning=False)
+    tools = asked_tools(asked)
+    template = ChatTemplate("{{ tools | length }}<think>\n", {})
+    chats = Chats(template, FAMILIES["qwen3"])
+    parsing = chats.parsing(asked, tools, chats.text(asked.messages, asked, tools))
+    assert parsing is not None
+    assert (parsing.reasoning, parsing.opened) == (False, True)
+    form = form_with_calls(tools, parsing, None, ends=())
+    assert form is not None
+    assert form.processor.args["before"] == "</think>"
 
 
 def test_a_final_message_that_a_template_changes_cannot_be_continued() -> None:
