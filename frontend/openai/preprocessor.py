@@ -54,11 +54,10 @@ class Preprocessor:
         """Raises ConfigError for a `model_family` that nobody knows."""
         self._config = config
         self._tokenizer = tokenizer
-        self.family = model_family.of(config, tokenizer, template)
-        """Whose formats answers have; None: not known."""
+        family = model_family.of(config, tokenizer, template)
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
-        self._markers = tokenizer.special_ids_of(self.family.markers if self.family else ())
-        self._chats = Chats(template, self.family)
+        self._markers = tokenizer.special_ids_of(family.markers if family else ())
+        self._chats = Chats(template, family)
 
     def check_model(self, model: str | None) -> None:
         """None means the served one. Raises UnknownModelError."""

@@ -59,15 +59,8 @@ NO_BUDGET = -1
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
-MetadataValue = (
-    Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
-    | int
-    | float
-    | bool
-    | list[Any]
-    | dict[str, Any]
-    | None
-)
+MetadataText = Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
+MetadataValue = MetadataText | int | float | bool | list[Any] | dict[str, Any] | None
 TemplateOptions = Annotated[dict[str, Any], Meta(max_length=MAX_TEMPLATE_OPTIONS)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]

@@ -181,7 +181,7 @@ class CallReader:
 
     def _named(self, format_: Named) -> Reader[None]:
         source = self._source
-        written = format_.tool or (yield from source.word())
+        written = yield from source.word()
         named = re.fullmatch(format_.pattern, written)
         name = self._declared(named[1] if named else "")
         id_ = written if format_.ids else ""

@@ -52,12 +52,10 @@ class Family:
         nothing is known of its calls."""
         return self.calls[0].envelope(name) if self.calls else None
 
-    def forced(self, tool: str = "") -> Family:
+    def forced(self) -> Family:
         """The family where a grammar makes the model write calls as plain JSON, after its reasoning
-        if it has any: an array of objects with "name" and "parameters"; with `tool`, that tool's
-        arguments alone, as one object."""
-        plain: Format = Named(tool=tool) if tool else _JSON_ARRAY
-        return replace(self, calls=(plain,), sections=())
+        if it has any: an array of objects with "name" and "parameters"."""
+        return replace(self, calls=(_JSON_ARRAY,), sections=())
 
 
 _THINK = Thinking("<think>", "</think>")

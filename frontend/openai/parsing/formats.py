@@ -81,8 +81,6 @@ class Named:
     section: tuple[str, str] = ("", "")
     """What stands around all calls."""
     separator: str = ""
-    tool: str = ""
-    """The one tool that can be called. Its name is not written then."""
 
     def envelope(self, name: str) -> Envelope:
         written = self.name.format(name=name)

@@ -200,9 +200,6 @@ def test_forced_calls_follow_the_family_s_reasoning() -> None:
     array = FAMILIES["glm45"].forced()
     text = f"Hm.</think>\n{RECORDED['json_array'].two}"
     assert plain(parsed(parser(array, opened=True), [text])) == [["Hm."], *ANSWERS["two"]]
-    named = FAMILIES["glm45"].forced("get_weather")
-    assert plain(parsed(parser(named, opened=True), ['</think>{"city": "Paris"}'])) == ONE
-    assert plain(parsed(parser(named), ["{}"])) == [("get_weather", {})]
 
 
 @pytest.mark.parametrize(
