@@ -1,7 +1,8 @@
 """What a token costs the parser of a model's answer, by where in the answer it is.
 
 Each token is four characters, and is pushed by itself. A figure is CPU time, the best of ten
-rounds.
+rounds: of the parser alone, and of a chat's stream, by how much more its events cost than those of
+a request whose answer is not taken apart.
 
     python benchmarks/parsers.py
     python benchmarks/parsers.py --json out.json
@@ -18,11 +19,19 @@ from typing import NamedTuple
 
 import machine
 
+from frontend.openai.asked import Asked, Parsing
+from frontend.openai.parsed import ParsedEvents
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
+from frontend.openai.shapes import CHAT
+from frontend.openai.tokenizer import Tokenizer
+from frontend.openai.writers import EventWriter
+from tandem.upstream.submission import Prompt
+from tandem.v1 import common_pb2
 
 TEXT = "the model writes an answer about cooking pasta with tomatoes and basil, "
 CODE = "if a < b and c[0] < d: print({1: [2]}) # <b> "
+TOKENIZER = Tokenizer(Path(__file__).resolve().parents[1] / "model" / "tandem-tiny")
 STEP = '{"at": "Zürich \\"HB\\"", "minutes": 12.5, "by": ["train", "tram"], "late": false}'
 
 
@@ -76,18 +85,68 @@ def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--json", type=Path, help="write the figures to this file")
     asked = options.parse_args()
-    print("| where the token is | µs a token |\n| --- | --- |")
+    print("| where the token is | µs a token | in a stream |\n| --- | --- | --- |")
     rows = []
     for case in CASES:
-        rows.append({"where": case.name, "us_per_token": _seconds(case) * 1e6})
-        print("| {where} | {us_per_token:.2f} |".format(**rows[-1]))
+        more = _streamed(case, parsing(case)) - _streamed(case, None)
+        row = {"where": case.name, "parser_us": _seconds(case) * 1e6, "stream_us": more * 1e6}
+        rows.append(row)
+        print("| {where} | {parser_us:.2f} | {stream_us:.2f} |".format(**row))
     if asked.json:
         asked.json.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=2))
 
 
+def parsing(case: Case) -> Parsing:
+    """What a request with reasoning and one tool asks for."""
+    return Parsing(family=case.family, reasoning=True, opened=case.opened, tools={"f": {}})
+
+
+def _pieces(case: Case) -> list[str]:
+    return [case.body[at : at + 4] for at in range(0, len(case.body), 4)]
+
+
+def _streamed(case: Case, how: Parsing | None) -> float:
+    """CPU time of a token's event; the end of the call is left out."""
+    made = EventWriter if how is None else ParsedEvents
+    asked = _asked(how)
+    rows = [(0, piece, (), (), 1) for piece in _pieces(case)]
+    taken = []
+    for _ in range(10):
+        writer = made(CHAT, TOKENIZER, asked)
+        writer.row((0, case.before, (), (), 1))
+        began = time.process_time()
+        for row in rows:
+            writer.row(row)
+        taken.append(time.process_time() - began)
+    return min(taken) / len(rows)
+
+
+def _asked(how: Parsing | None) -> Asked:
+    """A streaming request of one choice."""
+    return Asked(
+        parsing=how,
+        id="0" * 32,
+        trace_id="0" * 32,
+        model="tandem-tiny",
+        tokenizer_sha256="",
+        prompts=[Prompt.of([1], max_tokens=1)],
+        n=1,
+        sampling=common_pb2.SamplingParams(),
+        logits=None,
+        streaming=True,
+        want_token_ids=False,
+        want_report=False,
+        want_external_scores=False,
+        metadata={},
+        withheld_reason="stop",
+        timeout_seconds=1.0,
+        priority=0,
+    )
+
+
 def _seconds(case: Case) -> float:
     """CPU time of a token, with what it costs to end the call."""
-    body = [case.body[at : at + 4] for at in range(0, len(case.body), 4)]
+    body = _pieces(case)
     taken = []
     for _ in range(10):
         parser = Parser(FAMILIES[case.family], reasoning=True, opened=case.opened, tools={"f": {}})
