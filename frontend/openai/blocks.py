@@ -7,15 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from frontend.openai.answers import ChatFinishReason
+import msgspec
+
+from frontend.openai.answers import ChatFinishReason, Report, Usage
 from frontend.openai.asked import Asked
 from frontend.openai.parsed import Answer, call_id
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from frontend.openai.writers import Parsed
 from tandem.upstream.request_state import Finish, Row
 
+_encode = msgspec.json.Encoder().encode
 _HELD_AT_ONCE = 4096
 """Characters; fewer are not told of."""
 BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
@@ -62,8 +65,8 @@ def counted_already(size: int) -> None:
 class Blocks:
     """Takes the one answer of a request apart as it comes."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
-        """`hold` is told how much more of the text is kept, some of it at once."""
+    def __init__(self, asked: Asked, hold: Callable[[int], object] | None) -> None:
+        """`hold` is told how much more of the text is kept, some of it at once; None: none is."""
         self._hold = hold
         self._loose = 0
         self._answer = None if asked.parsing is None else Answer(asked.parsing)
@@ -121,9 +124,47 @@ class Blocks:
         yield BlockBegun(self.all[-1])
 
     def _grow(self, text: str) -> BlockGrown:
-        self.all[-1].written.write(text)
-        self._loose += len(text)
-        if self._loose >= _HELD_AT_ONCE:
-            self._hold(self._loose)
-            self._loose = 0
+        if self._hold is not None:
+            self.all[-1].written.write(text)
+            self._loose += len(text)
+            if self._loose >= _HELD_AT_ONCE:
+                self._hold(self._loose)
+                self._loose = 0
         return BlockGrown(self.all[-1], text)
+
+
+class BlockAnswer(Protocol):
+    """What a dialect makes of blocks."""
+
+    blocks: Blocks
+
+    def end(self, ending: Finish) -> None:
+        """It has all that it will have."""
+        ...
+
+    def whole(self, usage: Usage) -> msgspec.Struct:
+        """The answer at its end."""
+        ...
+
+
+class BlockBody:
+    """Collects rows and writes them as one body."""
+
+    def __init__(self, answer: BlockAnswer) -> None:
+        self._answer = answer
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._answer.blocks.parsed
+
+    def row(self, row: Row) -> None:
+        for _ in self._answer.blocks.row(row):
+            pass
+
+    def ending(self, ending: Finish) -> None:
+        self._answer.end(ending)
+        for _ in self._answer.blocks.ending():
+            pass
+
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
+        yield _encode(self._answer.whole(usage))

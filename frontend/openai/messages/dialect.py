@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from frontend.openai.asked import Asked
+from frontend.openai.blocks import BlockBody
 from frontend.openai.dialects import Dialect, Running, nothing
 from frontend.openai.messages.requests import BODY, NAMES, chat
-from frontend.openai.messages.writers import MessageBody, MessageEvents
+from frontend.openai.messages.writers import MessageEvents, message_body
 from frontend.openai.tokenizer import Tokenizer
 
 
 def _events(tokenizer: Tokenizer, asked: Asked, running: Running) -> MessageEvents:
-    return MessageEvents(asked, running.hold)
+    return MessageEvents(asked)
 
 
-def _body(tokenizer: Tokenizer, asked: Asked) -> MessageBody:
-    return MessageBody(asked)
+def _body(tokenizer: Tokenizer, asked: Asked) -> BlockBody:
+    return message_body(asked)
 
 
 MESSAGES = Dialect(

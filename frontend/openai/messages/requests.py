@@ -15,10 +15,10 @@ from frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
+    MetadataText,
     ReasoningEffort,
     StopString,
 )
-from frontend.openai.responses.requests import MetadataText
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
     MAX_CALLS,

@@ -12,6 +12,7 @@ from frontend.openai.asked import Asked
 from frontend.openai.blocks import (
     Block,
     BlockBegun,
+    BlockBody,
     BlockEnded,
     BlockGrown,
     Blocks,
@@ -46,7 +47,7 @@ _NOTHING = msgspec.Raw(b"{}")
 class _Answer:
     """What streams and bodies have in common."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
+    def __init__(self, asked: Asked, hold: Callable[[int], object] | None) -> None:
         self._asked = asked
         self.blocks = Blocks(asked, hold)
         self._finish: Finish | None = None
@@ -103,9 +104,8 @@ class _Answer:
 class MessageEvents:
     """Writes events, each with its type."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
-        """`hold` is told how many bytes more are kept until the end."""
-        self._answer = _Answer(asked, hold)
+    def __init__(self, asked: Asked) -> None:
+        self._answer = _Answer(asked, None)  # nothing is said again of what was said
         self._trace_id = asked.trace_id
 
     @property
@@ -136,27 +136,9 @@ class MessageEvents:
         return b"event: error\ndata: %b\n\n" % errors.body(error, self._trace_id)
 
 
-class MessageBody:
+def message_body(asked: Asked) -> BlockBody:
     """Collects rows and writes them as one body."""
-
-    def __init__(self, asked: Asked) -> None:
-        self._answer = _Answer(asked, counted_already)
-
-    @property
-    def parsed(self) -> Parsed:
-        return self._answer.blocks.parsed
-
-    def row(self, row: Row) -> None:
-        for _ in self._answer.blocks.row(row):
-            pass
-
-    def ending(self, ending: Finish) -> None:
-        self._answer.end(ending)
-        for _ in self._answer.blocks.ending():
-            pass
-
-    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
-        yield _encode(self._answer.whole(usage))
+    return BlockBody(_Answer(asked, counted_already))
 
 
 def counted(usage: Usage) -> MessageUsage:

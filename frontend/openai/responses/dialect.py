@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from frontend.openai.asked import Asked
+from frontend.openai.blocks import BlockBody
 from frontend.openai.dialects import Dialect, Running
 from frontend.openai.responses.answers import repeated
 from frontend.openai.responses.requests import BODY, NAMES, chat
-from frontend.openai.responses.writers import ResponseBody, ResponseEvents
+from frontend.openai.responses.writers import ResponseEvents, response_body
 from frontend.openai.tokenizer import Tokenizer
 
 
@@ -14,8 +15,8 @@ def _events(tokenizer: Tokenizer, asked: Asked, running: Running) -> ResponseEve
     return ResponseEvents(asked, running.hold)
 
 
-def _body(tokenizer: Tokenizer, asked: Asked) -> ResponseBody:
-    return ResponseBody(asked)
+def _body(tokenizer: Tokenizer, asked: Asked) -> BlockBody:
+    return response_body(asked)
 
 
 RESPONSES = Dialect(

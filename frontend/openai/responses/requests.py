@@ -18,9 +18,9 @@ from frontend.openai.formats import (
     TextFormat,
 )
 from frontend.openai.requests import (
-    MAX_METADATA_CHARACTERS,
     ChatRequest,
     MetadataKey,
+    MetadataText,
     ReasoningEffort,
 )
 from frontend.openai.strangers import Kind
@@ -43,7 +43,6 @@ from tandem.sampling import MaxTokens, Temperature, TopP
 T = TypeVar("T")
 ItemRole: TypeAlias = Literal["user", "assistant", "system", "developer"]
 ItemType: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
-MetadataText = Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
 
 
 class ItemText(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -13,6 +13,7 @@ from frontend.openai.asked import Asked
 from frontend.openai.blocks import (
     Block,
     BlockBegun,
+    BlockBody,
     BlockEnded,
     BlockGrown,
     Blocks,
@@ -235,27 +236,9 @@ class ResponseEvents:
         return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
 
 
-class ResponseBody:
+def response_body(asked: Asked) -> BlockBody:
     """Collects rows and writes them as one body."""
-
-    def __init__(self, asked: Asked) -> None:
-        self._answer = _Answer(asked, counted_already)
-
-    @property
-    def parsed(self) -> Parsed:
-        return self._answer.blocks.parsed
-
-    def row(self, row: Row) -> None:
-        for _ in self._answer.blocks.row(row):
-            pass
-
-    def ending(self, ending: Finish) -> None:
-        self._answer.end(ending)
-        for _ in self._answer.blocks.ending():
-            pass
-
-    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
-        yield _encode(self._answer.whole(usage))
+    return BlockBody(_Answer(asked, counted_already))
 
 
 def _usage(usage: Usage) -> ResponseUsage:

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from spoken import FIXTURES, JSON, Script, offer
+from upstream_parts import submission
 
+from frontend.openai.asked import Asked
 from frontend.openai.reading.bodies import SMALL_BYTES
+from frontend.openai.responses.writers import ResponseEvents
 from tandem.errors import EngineError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -387,3 +390,17 @@ async def test_no_body_is_a_fault_of_ours(served: Harness, fields: dict[str, Any
     SCRIPT.says("Well.")
     answer = await served.http.post("/v1/responses", json=ASKED | fields)
     assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.promise("S6-343")
+async def test_what_a_stream_says_again_at_its_end_is_counted_while_it_is_kept() -> None:
+    held: list[int] = []
+    fields = submission(streaming=True)
+    asked = Asked(
+        **{name: getattr(fields, name) for name in fields.__struct_fields__}, repeated=b"{}"
+    )
+    writer = ResponseEvents(asked, held.append)
+    for _ in range(100):
+        writer.row((0, "x" * 100, (), (), 1))
+    assert 10_000 - 4096 < sum(held) <= 10_000
+    assert len(held) < 4
