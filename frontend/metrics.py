@@ -112,8 +112,10 @@ class Metrics:
 
     def count_calls(self, calls: int, *, broken: int) -> None:
         """Those of one request's answer."""
-        self._calls.inc(calls)
-        self._broken_calls.inc(broken)
+        if calls:
+            self._calls.inc(calls)
+        if broken:
+            self._broken_calls.inc(broken)
 
     def count_refused(self, error: errors.TandemError) -> None:
         """What was answered before it was a request, or too many connections."""

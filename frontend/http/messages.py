@@ -42,6 +42,7 @@ class Call:
     ) -> None:
         """`trust_traceparent`: the client's trace goes on here."""
         self._scope, self._receive, self._send = scope, receive, send
+        self._headers = dict(reversed(scope["headers"]))
         self.connection: Connection = scope["extensions"][EXTENSION]
         self.allotment: Allotment
         """The bytes that are held for its body and its prompts; set before its body is read."""
@@ -75,10 +76,7 @@ class Call:
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of a lower-case name."""
-        for key, value in self._scope["headers"]:
-            if key == name:
-                return bytes(value)
-        return None
+        return self._headers.get(name)
 
     async def body(self) -> bytes:
         """All of the body.

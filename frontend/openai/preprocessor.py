@@ -58,6 +58,8 @@ class Preprocessor:
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
         self._chats = Chats(template, family)
+        self._served: router_pb2.ServedModel | None = None
+        self._limits: Limits
 
     def check_model(self, model: str | None) -> None:
         """None means the served one. Raises UnknownModelError."""
@@ -86,7 +88,7 @@ class Preprocessor:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked.
         """
-        limits = Limits(self._tokenizer, served)
+        limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
             _check_allowed(request, grant)
@@ -114,6 +116,12 @@ class Preprocessor:
             grant=grant,
             salt=salt,
         )
+
+    def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
+        """The same message is given for request after request, until routers say another."""
+        if served is not self._served:
+            self._served, self._limits = served, Limits(self._tokenizer, served)
+        return self._limits
 
     def _sampling(
         self,
