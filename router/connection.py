@@ -178,6 +178,7 @@ class WorkerConnection:
                 if frame is not grpc.aio.EOF:  # gRPC gives None for what it cannot read
                     raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
         finally:
+            link.outbox.stop()  # gRPC's task that waits for commands outlives a call that failed
             call.cancel()
             self._listening = None
         return "it ended its stream" if self.is_listed else UNLISTED

@@ -159,6 +159,7 @@ class ReceiverLink:
     def _broken(self, error: KvTransferError) -> None:
         """Prefill may still be writing into what it was offered: those pages stay leased."""
         self._receiver.drop_link(self._peer)
+        self._outbox.stop()  # gRPC's task that waits for it outlives a call that failed
         self.moving = False
         if self.rooms:
             log.warning(

@@ -1,0 +1,38 @@
+"""A worker that cannot be reached is dialled again and again; each dial must leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from fake_fleet import SECONDS
+
+from router.config import RouterConfig
+from router.connection import WorkerConnection
+from router.core.values import Phase
+from router.discovery.base import Listed
+from router.relay import Relay
+from router.server import build_core
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_dial_that_fails_leaves_no_task_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        closed = taken.getsockname()[1]
+    connection = WorkerConnection(
+        Listed(f"127.0.0.1:{closed}", Phase.DECODE),
+        Relay(build_core(RouterConfig())),
+        silence_seconds=9.0,
+    )
+    before = asyncio.all_tasks()
+    dialling = asyncio.create_task(connection.run())
+    await asyncio.wait_for(connection.tried.wait(), SECONDS)
+    dialling.cancel()
+    await asyncio.wait({dialling}, timeout=SECONDS)
+    left = asyncio.all_tasks() - before
+    if left:
+        await asyncio.wait(left, timeout=SECONDS)
+    assert "Connection refused" in connection.trouble
+    assert not [task for task in left if not task.done()]
