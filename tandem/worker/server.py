@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -72,6 +73,9 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
             try:
                 if await worker.start(stop):
                     process.own_signals(stop)  # engines put in handlers of their own
+                    # What is loaded by now lives as long as the process: with SGLang's modules the
+                    # collector would take most of a second to go through it.
+                    gc.freeze()
                     await worker.serve(stop)
             finally:
                 await worker.close()

@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 
 import torch
 from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
+from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.layers import sampler
+from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 
 from tandem.engine.sglang import (
@@ -30,6 +32,7 @@ from tandem.engine.sglang import (
     seeds,
 )
 from tandem.engine.sglang.rows import RowEditor
+from tandem.engine.sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -102,6 +105,53 @@ def apply(*given: dict[str, Any]) -> list[list[float]]:
     rows = torch.full((len(given), VOCABULARY), 0.5)
     edited = processor.TandemLogitProcessor()(rows, list(given))
     return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
+
+
+def hand_overs_have_less_time_once_kv_has_moved() -> Any:
+    """Seconds before, after one that nobody took part in, after one that failed, and after one."""
+    moved = SimpleNamespace(transfer_latency_s=0.5, transfer_total_bytes=10)
+    nothing = SimpleNamespace(transfer_latency_s=None, transfer_total_bytes=0)
+    manager = SimpleNamespace(bootstrap_timeout=300)
+    streamer = MeasuringStreamer.__new__(MeasuringStreamer)
+    streamer.handover_timeout_seconds = 60
+    streamer.disaggregation_mode = DisaggregationMode.PREFILL
+    streamer.server_args = SimpleNamespace(tp_size=2)
+    streamer.scheduler = SimpleNamespace(
+        disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=manager)
+    )
+    found: list[Any] = [manager.bootstrap_timeout]
+    for host, metric in ((FAKE_BOOTSTRAP_HOST, moved), ("10.0.0.1", nothing), ("10.0.0.1", moved)):
+        sender = SimpleNamespace(get_transfer_metric=lambda metric=metric: metric)
+        req = SimpleNamespace(bootstrap_host=host, finished_reason=None, disagg_kv_sender=sender)
+        measured = streamer._measure(req)
+        found.append([manager.bootstrap_timeout, measured])
+    return found
+
+
+def outputs_go_past_the_detokenizer() -> Any:
+    """The addresses that a scheduler's outputs and answers leave for."""
+    opened: list[str] = []
+
+    def socket(context: Any, kind: Any, address: str, bind: bool) -> str:
+        opened.append(address)
+        return address
+
+    ports = SimpleNamespace(
+        scheduler_input_ipc_name="in",
+        rpc_ipc_name="rpc",
+        tokenizer_ipc_name="worker",
+        detokenizer_ipc_name="detokenizer",
+    )
+    ipc_channels.get_zmq_socket = socket
+    _send_past_detokenizer()
+    made = ipc_channels.SchedulerIpcChannels.create(
+        port_args=ports,
+        is_rank_zero=True,
+        skip_tokenizer_init=False,
+        metrics_enabled=False,
+        enable_scripted_runtime=False,
+    )
+    return [made.send_to_tokenizer.socket, made.send_to_detokenizer.socket, opened]
 
 
 def rows_are_edited_by_their_own_request() -> Any:
@@ -382,6 +432,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     watched_grammars,
     bounded_guidance,
     missing_plugin,
+    hand_overs_have_less_time_once_kv_has_moved,
+    outputs_go_past_the_detokenizer,
     processor.TandemLogitProcessor.to_str,
 )
 

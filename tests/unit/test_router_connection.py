@@ -1,4 +1,4 @@
-"""A worker that cannot be reached is dialled again and again; each dial must leave nothing behind."""
+"""A worker that cannot be reached is dialled again and again: a dial must leave nothing behind."""
 
 from __future__ import annotations
 

@@ -37,6 +37,20 @@ def seen() -> dict[str, Any]:
     return answers
 
 
+def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> None:
+    first, nobody, failed, moved = seen["hand_overs_have_less_time_once_kv_has_moved"]
+    assert first == 300
+    assert nobody == [300, []]
+    assert failed == [300, []]
+    assert moved == [60, [[20, 0.5]]]
+
+
+def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
+    answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
+    assert (answers, outputs) == ("worker", "worker")
+    assert "detokenizer" not in opened
+
+
 @pytest.mark.promise("S3-087")
 def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[str, Any]) -> None:
     assert seen["rows_are_edited_by_their_own_request"] == [5, 6]

@@ -139,11 +139,24 @@ def test_shims_for_cpu_are_switched_on_only_there() -> None:
     )
 
 
-def test_a_hand_over_without_progress_is_bounded_as_the_operator_says() -> None:
-    parsed = options.parse({"handover_timeout_seconds": 7})
-    made = arguments.environment(parsed, host="h", device="cuda")
-    assert made["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] == "7"
-    assert made["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] == "7"
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        ({}, "300"),
+        ({"first_handover_timeout_seconds": 9, "handover_timeout_seconds": 7}, "9"),
+        ({"first_handover_timeout_seconds": 5, "handover_timeout_seconds": 7}, "7"),
+    ],
+)
+def test_sglang_starts_with_the_time_that_the_first_hand_over_has(
+    raw: dict[str, Any], seconds: str
+) -> None:
+    made = arguments.environment(options.parse(raw), host="h", device="cuda")
+    assert made["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] == seconds
+    assert made["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] == seconds
+
+
+def test_outputs_of_one_step_arrive_together_however_many_there_are() -> None:
+    assert server_args(Role.DECODE, {}, device="cuda")["batch_notify_size"] == 8
 
 
 def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:

@@ -22,6 +22,8 @@ class Additions:
     """`Registry.portable`."""
     model: Mapping[str, Any]
     """Arguments of tandem.logits.model.Model."""
+    handover_timeout_seconds: int
+    """For hand-overs after the first that succeeds."""
     grammar_cache_bytes: int
     """Most that the scheduler may keep of compiled grammars."""
     states: Any = field(default_factory=_shared_number)

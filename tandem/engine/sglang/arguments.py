@@ -39,7 +39,7 @@ def resolve_device(options: Options) -> str:
 
 def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
     """Variables SGLang reads when it is imported, here and in its child processes."""
-    timeout = str(options.handover_timeout_seconds)
+    timeout = str(max(options.handover_timeout_seconds, options.first_handover_timeout_seconds))
     variables = {
         "HF_HUB_OFFLINE": "1",  # models are folders here
         "TOKENIZERS_PARALLELISM": "false",
@@ -109,6 +109,7 @@ def server_args(
         "model_path": str(model_path),
         "host": host,
         "max_running_requests": max_sequences,
+        "batch_notify_size": max_sequences,  # a step's outputs are one step here, not parts of it
         "incremental_streaming_output": True,
         "enable_custom_logit_processor": processors,
     }

@@ -1,8 +1,8 @@
 """SGLang behind the engine protocol, in either phase or with both in one process.
 
-SGLang's tokenizer manager runs in the worker's event loop, its scheduler and detokenizer in child
-processes. Each request has a task that reads its stream; whatever has arrived when the consumer of
-`steps` comes back is one step, so a slow consumer gets fewer and larger ones.
+SGLang's tokenizer manager runs in the worker's event loop, its schedulers in child processes. Each
+request has a task that reads its stream; whatever has arrived when the consumer of `steps` comes
+back is one step, so a slow consumer gets fewer and larger ones.
 """
 
 from __future__ import annotations
@@ -82,11 +82,25 @@ class SglangEngine:
                 max_sequences=self._settings.max_sequences,
                 kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
             )
+            self._run_manager(self._launched.manager)
+            await self._warm_up(self._launched, self._bounds)
         except StartError:
             await self.close()
             raise
-        self._run_manager(self._launched.manager)
+        self._launched.freeze_schedulers()
         return description
+
+    async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
+        """Raises StartError, also where SGLang fails meanwhile."""
+        warming = self._own(self._setup.warm_up(launched, bounds))
+        failed = asyncio.get_running_loop().create_task(self._arrived.wait())
+        try:
+            await asyncio.wait({warming, failed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failed.cancel()
+        if not warming.done():
+            raise StartError(str(self._failure))
+        warming.result()
 
     def submit(self, request: EngineRequest) -> None:
         assert self._launched is not None, "submit before start"
@@ -192,7 +206,8 @@ class SglangEngine:
         self._pending.append(delta)
         self._arrived.set()
 
-    def _own(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _own(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

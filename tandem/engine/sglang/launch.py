@@ -48,8 +48,16 @@ class Launched:
     """ServerArgs as SGLang resolved them."""
     capacity: int
     """Tokens the KV cache holds."""
+    freeze_request: Callable[[], Any]
+    """FreezeGCReq."""
     shutdown_request: Callable[[], Any]
     """ShutdownReq."""
+
+    def freeze_schedulers(self) -> None:
+        """Leave what exists there now to no garbage collector: going through all of it would stop
+        every stream for most of a second.
+        """
+        self.manager._dispatch_to_scheduler(self.freeze_request())
 
     async def dismiss_schedulers(self) -> None:
         """Let those of every node leave: where they are killed, followers see their leader crash.
@@ -133,7 +141,7 @@ class EngineThread:
     def _launch(self) -> Launched:
         logging.getLogger("sglang").setLevel(logging.ERROR)
         from sglang.srt.entrypoints import engine as upstream
-        from sglang.srt.managers.io_struct import GenerateReqInput, ShutdownReq
+        from sglang.srt.managers.io_struct import FreezeGCReq, GenerateReqInput, ShutdownReq
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
@@ -149,7 +157,13 @@ class EngineThread:
             run_scheduler_process_func = staticmethod(
                 functools.partial(scheduler.run_scheduler, additions=self._additions)
             )
-            run_detokenizer_process_func = staticmethod(scheduler.run_detokenizer)
+
+            @classmethod
+            def _launch_detokenizer_subprocesses(
+                cls, *_args: Any, **_kwargs: Any
+            ) -> tuple[list[Any], list[str]]:
+                """None: the worker makes the text, and the scheduler sends it the token ids."""
+                return [], []
 
         self._launching.set()
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
@@ -159,13 +173,12 @@ class EngineThread:
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # it would kill every child of this process
         started = engine._scheduler_init_result
-        ranks = len(started.scheduler_infos)
         return Launched(
             engine=engine,
             schedulers=[
                 child
                 for child in multiprocessing.active_children()
-                if child.pid in started.all_child_pids[:ranks]  # detokenizers come after them
+                if child.pid in started.all_child_pids
             ],
             manager=engine.tokenizer_manager,
             new_request=GenerateReqInput,
@@ -173,6 +186,7 @@ class EngineThread:
             version=__version__,
             arguments=engine.server_args.resolved_dict(),
             capacity=started.scheduler_infos[0]["max_total_num_tokens"],
+            freeze_request=FreezeGCReq,
             shutdown_request=ShutdownReq,
         )
 

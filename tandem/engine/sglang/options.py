@@ -68,6 +68,10 @@ class Options:
     handover_timeout_seconds: int = 60
     """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
     before it in prefill, and the wait for KV pages in decode."""
+    first_handover_timeout_seconds: int = 300
+    """The same until this engine has moved KV once: NIXL opens its connections meanwhile."""
+    warm_up_seconds: int = 1800
+    """Requests of its own, which have kernels compiled before any client's, take no longer."""
     seeded_sampling: bool | None = None
     """Make a request's seed decide its tokens, with PyTorch's sampler and not FlashInfer's.
     None: only on CPU, where it is the same one. Without it a request with a seed is refused."""
@@ -114,6 +118,8 @@ def _check(options: Options) -> None:
         "tensor_parallel": 1,
         "bootstrap_port": 0,
         "handover_timeout_seconds": 1,
+        "first_handover_timeout_seconds": 1,
+        "warm_up_seconds": 1,
     }
     for name, bound in least.items():
         if getattr(options, name) < bound:

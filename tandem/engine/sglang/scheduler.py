@@ -1,7 +1,9 @@
 """Runs in SGLang's child processes: what Tandem adds to the scheduler before it starts.
 
 - A thread that dies ends the engine.
-- Each request's hand-over is measured where it happens, and travels with its first output.
+- Outputs go to the worker as they are: no detokenizer is between.
+- Each request's hand-over is measured where it happens, and travels with its first output. The
+  first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so.
 - The logits processors of the worker's registry, and how many sequences have some.
 """
@@ -11,14 +13,14 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sglang.srt.disaggregation.utils import DisaggregationMode
-from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
+from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
+from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
@@ -32,6 +34,8 @@ from tandem.logits.registry import Registry
 from tandem.usercode.deadline import WATCH
 
 _MEASURED = "_tandem_measured"
+_NOBODY = FAKE_BOOTSTRAP_HOST
+"""Where the hand-overs of a warm-up go."""
 _SERVER_ERROR = 500
 
 
@@ -42,7 +46,8 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     load_plugins()
     if additions.on_cpu:
         cpu.verify()
-    Scheduler.get_output_streamer_class = _streamer_class
+    _send_past_detokenizer()
+    Scheduler.get_output_streamer_class = _streamer_class(additions)
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
     grammars.bound(additions.grammar_cache_bytes)
@@ -53,10 +58,14 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     os._exit(0)
 
 
-def run_detokenizer(*args: Any, **kwargs: Any) -> None:
-    """What SGLang's detokenizer process runs. It leaves interrupts to its parent."""
-    _leave_interrupts_to_parent()
-    run_detokenizer_process(*args, **kwargs)
+def _send_past_detokenizer() -> None:
+    """SGLang sends outputs so where it has no tokenizer. Here it has one, which grammars need."""
+    create = SchedulerIpcChannels.create
+
+    def directly(**settings: Any) -> SchedulerIpcChannels:
+        return create(**{**settings, "skip_tokenizer_init": True})
+
+    SchedulerIpcChannels.create = directly
 
 
 def _apply_processors(additions: Additions) -> None:
@@ -81,6 +90,9 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     has_additional_customized_info: ClassVar[bool] = True
     scheduler: Any
+    handover_timeout_seconds: int
+    """Once KV has moved."""
+    _kv_has_moved: bool = False
 
     def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[list[Any]]]:
         if state.alive():
@@ -103,11 +115,26 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def _measure(self, req: Any) -> list[tuple[int, float]]:
         setattr(req, _MEASURED, True)
-        if isinstance(req.finished_reason, FINISH_ABORT):
+        if isinstance(req.finished_reason, FINISH_ABORT) or req.bootstrap_host == _NOBODY:
             return []
         if self.disaggregation_mode is DisaggregationMode.PREFILL:
-            return self._sent(req)
-        return self._received(req)
+            measured = self._sent(req)
+        else:
+            measured = self._received(req)
+        if measured and not self._kv_has_moved:
+            self._kv_has_moved = True
+            self._limit_hand_overs()
+        return measured
+
+    def _limit_hand_overs(self) -> None:
+        """Nothing is to be opened or compiled any more that would take long."""
+        seconds = self.handover_timeout_seconds
+        if self.disaggregation_mode is DisaggregationMode.PREFILL:
+            manager = self.scheduler.disagg_prefill_bootstrap_queue.kv_manager
+            manager.bootstrap_timeout = seconds
+        else:
+            manager = self.scheduler.disagg_decode_prealloc_queue.kv_manager
+            manager.waiting_timeout = seconds
 
     def _sent(self, req: Any) -> list[tuple[int, float]]:
         metric = req.disagg_kv_sender.get_transfer_metric()
@@ -138,5 +165,14 @@ def _blame_grammar(req: Any, failure: str) -> None:
         req.finished_reason = FINISH_ABORT(failure, _SERVER_ERROR, PROCESSOR_ERROR_TYPE)
 
 
-def _streamer_class(scheduler: Any) -> Any:
-    return functools.partial(MeasuringStreamer, scheduler=scheduler)
+def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
+    """A method of Scheduler, which makes its streamer."""
+
+    def streamer_class(scheduler: Any) -> Any:
+        return functools.partial(
+            MeasuringStreamer,
+            scheduler=scheduler,
+            handover_timeout_seconds=additions.handover_timeout_seconds,
+        )
+
+    return streamer_class

@@ -7,10 +7,11 @@ from typing import Any
 from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sglang import arguments, processors
+from tandem.engine.sglang import arguments, processors, warm_up
 from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.launch import EngineThread
+from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError
 from tandem.logits.model import Model
 
@@ -45,6 +46,15 @@ class Setup:
         host = self._settings.host
         return host, arguments.listening_port(host, self._options.bootstrap_port)
 
+    async def warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
+        """Run what a started engine is to run before any client's request. Raises StartError."""
+        grammars = arguments.grammar_backend(self._options) != "none" and not arguments.speculative(
+            self._options
+        )
+        await warm_up.run(
+            launched, bounds, grammars=grammars, seconds=self._options.warm_up_seconds
+        )
+
     def thread(self, *, bootstrap_port: int = 0) -> tuple[EngineThread, Any]:
         """A thread that starts this node's part, and `Additions.states` of its scheduler. Sets the
         environment of this process. A follower is told the leader's port by SGLang.
@@ -56,6 +66,7 @@ class Setup:
             on_cpu=self._device == "cpu",
             registry=self.processors.portable,
             model=self._facts,
+            handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
         )
         made = arguments.server_args(

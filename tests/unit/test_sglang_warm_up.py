@@ -1,0 +1,96 @@
+"""The requests that an SGLang engine runs before any client's, against a stand-in for SGLang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.engine.base import Role
+from tandem.engine.sglang import warm_up
+from tandem.engine.sglang.validation import EngineBounds
+from tandem.errors import StartError
+
+pytestmark = pytest.mark.asyncio
+DONE = {"type": "length"}
+ABORTED = {"type": "abort", "message": "no kernel", "status_code": 500}
+
+
+class Manager:
+    """Answers each request with one chunk, or never."""
+
+    def __init__(self, *reasons: dict[str, Any] | None) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.most_at_once = self._open = 0
+        self._reasons = list(reasons)
+
+    async def generate_request(self, fields: dict[str, Any], _: None) -> AsyncIterator[Any]:
+        self.asked.append(fields)
+        self._open += 1
+        self.most_at_once = max(self.most_at_once, self._open)
+        await asyncio.sleep(0)
+        reason = self._reasons.pop(0) if self._reasons else DONE
+        if reason is None:
+            await asyncio.Event().wait()
+        self._open -= 1
+        yield {"output_ids": [1], "meta_info": {"finish_reason": reason}}
+
+
+async def run(
+    manager: Manager, role: Role = Role.DECODE, *, grammars: bool = True, seconds: float = 5.0
+) -> None:
+    launched: Any = SimpleNamespace(manager=manager, new_request=dict)
+    bounds = EngineBounds(
+        role=role, context_length=64, prompt_length=60, vocabulary=1000, seeded=True
+    )
+    await warm_up.run(launched, bounds, grammars=grammars, seconds=seconds)
+
+
+async def test_each_kind_of_request_runs_once_by_itself_and_in_one_batch() -> None:
+    manager = Manager()
+    await run(manager)
+    first, *together = [fields["sampling_params"] for fields in manager.asked]
+    assert first["temperature"] == 0
+    assert [params["temperature"] > 0 for params in together] == [False, True, False]
+    assert [("regex" in params) for params in together] == [False, False, True]
+    assert manager.most_at_once == 3
+    assert len({fields["rid"] for fields in manager.asked}) == 4
+    assert len({len(fields["rid"]) for fields in manager.asked}) == 1
+
+
+async def test_without_grammars_none_is_asked_for() -> None:
+    manager = Manager()
+    await run(manager, grammars=False)
+    assert len(manager.asked) == 3
+    assert not any("regex" in fields["sampling_params"] for fields in manager.asked)
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_a_phase_hands_over_to_nobody(role: Role) -> None:
+    manager = Manager()
+    await run(manager, role)
+    rooms = [fields.get("bootstrap_room") for fields in manager.asked]
+    hosts = {fields.get("bootstrap_host") for fields in manager.asked}
+    if role is Role.AGGREGATED:
+        assert (set(rooms), hosts) == ({None}, {None})
+    else:
+        assert hosts == {"2.2.2.2"}
+        assert len(set(rooms)) == len(rooms)
+        assert all(rooms)
+
+
+@pytest.mark.parametrize("reasons", [(ABORTED,), (DONE, DONE, ABORTED)])
+async def test_a_request_that_fails_fails_the_start(reasons: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(StartError, match="no kernel"):
+        await run(Manager(*reasons))
+
+
+@pytest.mark.parametrize("reasons", [(None,), (DONE, None)])
+async def test_a_request_that_hangs_fails_the_start_in_time(
+    reasons: tuple[dict[str, Any] | None, ...],
+) -> None:
+    with pytest.raises(StartError, match="warm_up_seconds"):
+        await run(Manager(*reasons), seconds=0.05)
