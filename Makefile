@@ -39,6 +39,7 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_settings.py --check
 	$(BIN)/python scripts/generate_field_table.py --check
+	$(BIN)/python scripts/generate_sglang_page.py --check
 	$(BIN)/python -m monitoring --check
 	$(BIN)/python scripts/generate_chart.py --check
 	$(BIN)/python tests/mutation/run.py --check

@@ -1,4 +1,4 @@
-"""helm/tandem as Helm itself renders it with each set of values in ci/."""
+"""helm/tandem as Helm itself renders it with each set of values in ci/ and examples/."""
 
 import difflib
 import re
@@ -15,9 +15,13 @@ CHART = ROOT / "helm" / "tandem"
 RELEASE = "tandem"
 NAMESPACE = "tandem"
 Manifest = dict[str, Any]
-SETS = tuple(
-    sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
-)
+EXAMPLES = tuple(sorted(path.stem for path in (CHART / "examples").glob("*.yaml")))
+"""Those of docs/recipes/."""
+_PATHS = {
+    **{path.name.removesuffix("-values.yaml"): path for path in (CHART / "ci").iterdir()},
+    **{name: CHART / "examples" / f"{name}.yaml" for name in EXAMPLES},
+}
+SETS = tuple(sorted(_PATHS))
 _HASHES = re.compile(r"(?<=: )[0-9a-f]{64}$|(?<=deployment_revision: )[0-9a-f]{12}$", re.MULTILINE)
 
 
@@ -28,8 +32,7 @@ def chart() -> Chart:
 
 @cache
 def values(name: str) -> Mapping[str, Any]:
-    text = (CHART / "ci" / f"{name}-values.yaml").read_text(encoding="utf-8")
-    content: Mapping[str, Any] = yaml.safe_load(text)
+    content: Mapping[str, Any] = yaml.safe_load(_PATHS[name].read_text(encoding="utf-8"))
     return content
 
 
@@ -51,7 +54,7 @@ def manifests(given: Mapping[str, Any]) -> tuple[Manifest, ...]:
 
 @cache
 def of_set(name: str) -> tuple[Manifest, ...]:
-    """Every object of a set in ci/."""
+    """Every object of a set."""
     return manifests(values(name))
 
 

@@ -767,6 +767,32 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-300",
+        "Given an argument of SGLang in server_args, when a worker starts, then it reaches SGLang "
+        "over every default, or is refused by name with what sets it or why it would do nothing; "
+        "SGLang's list holds no other.",
+        ours=True,
+    ),
+    Promise(
+        "S5-302",
+        "Given a model's config.json, when tandem plan-fit is asked, then it says how many bytes "
+        "its weights and a token's KV take on each GPU, and what fits beside them, or which GPUs "
+        "it takes.",
+        ours=True,
+    ),
+    Promise(
+        "S5-303",
+        "Given the values of a recipe, then the chart renders them, Tandem and SGLang take the "
+        "arguments of both phases, and its page says of memory what tandem plan-fit says.",
+        ours=True,
+    ),
+    Promise(
+        "S5-301",
+        "Given a prefill engine that cannot be reached, when a request names it, then the "
+        "sequences that decode has run on meanwhile.",
+        ours=True,
+    ),
+    Promise(
         "S5-220",
         "Given a model whose last pair has gone, when a request comes within pair_memory_seconds, "
         "then it waits for the next pair, up to pair_wait_seconds and within max_queue, and "

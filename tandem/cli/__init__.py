@@ -15,6 +15,7 @@ from tandem.cli import (
     check_hook,
     demo,
     fetch_model,
+    fit,
     keys,
     options,
     top,
@@ -33,6 +34,7 @@ _BENCH = "Send load to a frontend, and show how fast it answers."
 _TOP = "Show the fleet, the queues and slow workers, live."
 _KEYS = "Make keys for clients."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
+_FIT = "Say whether a model fits on GPUs, and what fits beside it."
 _CERTIFICATES = "Make a CA and certificates for mutual TLS, or renew them in time."
 
 
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         ("top", top, top.top, _TOP),
         ("keys", keys, keys.keys, _KEYS),
         ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
+        ("plan-fit", fit, fit.plan_fit, _FIT),
         ("certificates", certificates, certificates.certificates, _CERTIFICATES),
     ):
         command = commands.add_parser(name, help=text)

@@ -146,6 +146,13 @@ def positive(text: str) -> int:
     return number
 
 
+def share(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError("must be above 0 and below 1")
+    return number
+
+
 def positive_number(text: str) -> float:
     number = float(text)
     if not (number > 0 and math.isfinite(number)):

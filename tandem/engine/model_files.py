@@ -14,6 +14,8 @@ from typing import Any
 from tandem.errors import ConfigError
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_STATE_KEYS = ("mamba_", "linear_", "ssm_", "conv_l_cache", "hybrid_override_pattern")
+"""How keys begin that only models have of which some layers keep a state."""
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _EDGE_BYTES = 1 << 20
 
@@ -40,7 +42,7 @@ def revision(model_path: Path) -> str:
 def eos_token_ids(model_path: Path) -> frozenset[int]:
     """The tokens that end a sequence, by `config.json` and `generation_config.json` together."""
     found = _token_ids(_config(model_path).get("eos_token_id"))
-    found |= _token_ids(_text_config(model_path).get("eos_token_id"))
+    found |= _token_ids(text_config(model_path).get("eos_token_id"))
     generation = model_path / "generation_config.json"
     if generation.exists():
         found |= _token_ids(_json(generation).get("eos_token_id"))
@@ -49,7 +51,7 @@ def eos_token_ids(model_path: Path) -> frozenset[int]:
 
 def context_length(model_path: Path) -> int:
     """Tokens that prompt and completion may have together."""
-    config = _text_config(model_path)
+    config = text_config(model_path)
     for key in _CONTEXT_KEYS:
         if isinstance(value := config.get(key), int):
             return value
@@ -61,7 +63,7 @@ def context_length(model_path: Path) -> int:
 
 def vocabulary(model_path: Path) -> int:
     """Rows of the logits: token ids are below it."""
-    value = _text_config(model_path).get("vocab_size")
+    value = text_config(model_path).get("vocab_size")
     if isinstance(value, int):
         return value
     raise ConfigError(f"{model_path / 'config.json'} has no vocab_size: set it there")
@@ -75,9 +77,25 @@ def architectures(model_path: Path) -> list[str]:
 
 def dtype(model_path: Path) -> str:
     """The weights' data type, such as "bfloat16"; empty where the folder does not say."""
-    config = _text_config(model_path)
+    config = text_config(model_path)
     value = config.get("dtype") or config.get("torch_dtype") or ""
     return str(value).removeprefix("torch.")
+
+
+def keeps_states(model_path: Path) -> bool:
+    """Whether some layers keep a state instead of a KV cache: state-space models, linear attention
+    and short convolutions.
+    """
+    return any(key.lower().startswith(_STATE_KEYS) for key in text_config(model_path))
+
+
+def text_config(model_path: Path) -> dict[str, Any]:
+    """The language model's part of `config.json`: a multimodal model nests it. `model_path` may
+    name the file itself.
+    """
+    config = _json(model_path) if model_path.is_file() else _config(model_path)
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
 
 
 def processor_facts(model_path: Path) -> dict[str, Any]:
@@ -87,13 +105,6 @@ def processor_facts(model_path: Path) -> dict[str, Any]:
         "eos_token_ids": eos_token_ids(model_path),
         "tokenizer_path": model_path / "tokenizer.json",
     }
-
-
-def _text_config(model_path: Path) -> dict[str, Any]:
-    """The language model's part of the configuration: a multimodal model nests it."""
-    config = _config(model_path)
-    nested = config.get("text_config")
-    return {**config, **nested} if isinstance(nested, dict) else config
 
 
 def _config(model_path: Path) -> dict[str, Any]:

@@ -41,6 +41,9 @@ EXTERNAL = {
         "Secret/tandem-https",
         *(f"Secret/tandem-{component}-tls" for component in COMPONENTS),
     },
+    "deepseek-v3": {"PersistentVolumeClaim/models"},
+    "llama-3.3-70b": {"Secret/hub-token"},
+    "qwen3-235b-a22b": {"PersistentVolumeClaim/models"},
 }
 
 
@@ -223,6 +226,29 @@ def test_simulated_workers_have_a_memory_limit_and_engines_only_one_that_is_set(
             assert room > forms.processes * (forms.memory_bytes + 60 * MIB) + GIB // 2
         else:
             assert "memory" not in limits
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "requests"),
+    [
+        (1, {}, {"cpu": 19, "memory": "264Gi"}),
+        (2, {}, {"cpu": 11, "memory": "136Gi"}),
+        (1, {"requests": {"memory": "1Ti"}}, {"cpu": 19, "memory": "1Ti"}),
+        (1, {"limits": {"memory": "5Gi"}}, {"cpu": 19}),
+    ],
+)
+def test_a_worker_requests_what_its_accelerators_take_beside_them(
+    nodes: int, asked: dict[str, Any], requests: dict[str, Any]
+) -> None:
+    values = {
+        "model": {"uri": "pvc://models/m"},
+        "engine": {"tensorParallel": 16},
+        "decode": {"resources": asked, "workload": {"nodes": nodes}},
+    }
+    objects = chart_renders.manifests(values)
+    (pod,) = (each for each in pods.of(objects) if each.component == "decode")
+    devices = {"nvidia.com/gpu": 16 // nodes}
+    assert pod.main["resources"]["requests"] == {**requests, **devices}
 
 
 @pytest.mark.parametrize("uri", ["", "hf://org/model"])

@@ -4,14 +4,17 @@ processes.
 
 from __future__ import annotations
 
+import itertools
 import json
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import contract_hook
 import pytest
 import tokenizers
-from worker_pair import Pair, Sequence_
+from worker_pair import Pair, Sequence_, Told
 
 from tandem.engine.model_files import eos_token_ids
 from tandem.logits.spec import forced_token_sequence
@@ -24,6 +27,10 @@ CANCELLED = worker_pb2.LegClosed.OUTCOME_CANCELLED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 IM_START = 3
 """A special token of the model."""
+SILENT_SECONDS = 7.0
+"""How long a peer keeps silent: longer than SGLang itself waits for one answer, which is 5 s."""
+STEP_SECONDS = 2.5
+"""No step takes longer, on a machine that has much else to do."""
 
 
 async def _run(pair: Pair, **fields: Any) -> Sequence_:
@@ -260,3 +267,30 @@ async def test_many_sequences_share_the_steps(pair: Pair) -> None:
         _, decode = await pair.finished(sequence)
         assert decode.outcome == FINISHED
         assert sequence.finishes[0].completion_tokens == 12
+
+
+@pytest.mark.promise("S5-301")
+async def test_a_prefill_that_never_answers_keeps_nobody_waiting_but_its_own(pair: Pair) -> None:
+    running = await pair.start(max_tokens=3000)
+    await pair.decode.until(lambda told: told.columns)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pair.kv_peer = f"127.0.0.1:{silent.getsockname()[1]}"
+        waiting = await pair.start(phases=("decode",))
+        began = time.monotonic()
+        steps = [began]
+        count = len(pair.decode.told.columns)
+
+        def stood_long_enough(told: Told) -> bool:
+            nonlocal count
+            if len(told.columns) > count:
+                count = len(told.columns)
+                steps.append(time.monotonic())
+            return steps[-1] - began > SILENT_SECONDS
+
+        await pair.decode.until(stood_long_enough)
+    assert max(after - before for before, after in itertools.pairwise(steps)) < STEP_SECONDS
+    await pair.cancel(waiting)
+    closed = await pair.decode.closed(waiting.number)
+    assert closed.outcome == CANCELLED or closed.error.code == "kv_transfer_failed"
+    await pair.cancel(running)
+    await pair.finished(running)

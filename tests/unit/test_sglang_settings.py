@@ -27,6 +27,7 @@ from tandem.logits.spec import (
 )
 from tandem.v1 import common_pb2
 
+MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
 
 
@@ -50,7 +51,7 @@ def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict
     return arguments.server_args(
         options.parse(raw),
         role=role,
-        model_path=Path("model"),
+        model_path=MODEL,
         max_sequences=8,
         host="10.0.0.1",
         device=device,
@@ -122,9 +123,24 @@ def test_cpu_gets_the_only_attention_backend_and_page_size_that_run_there() -> N
     assert made["disaggregation_decode_retraction_backup"] == "cpu_tensor"
 
 
-def test_a_gpu_keeps_the_choices_of_sglang() -> None:
+def test_a_gpu_keeps_the_choices_of_sglang_for_kernels() -> None:
     made = server_args(Role.DECODE, {}, device="cuda")
-    assert made.keys().isdisjoint({"attention_backend", "page_size", "sampling_backend"})
+    assert made.keys().isdisjoint({"attention_backend", "chunked_prefill_size"})
+
+
+def test_a_step_of_every_sequence_is_captured_as_a_graph_where_steps_are_made() -> None:
+    for role in (Role.DECODE, Role.AGGREGATED):
+        assert server_args(role, {}, device="cuda")["cuda_graph_max_bs_decode"] == 8
+    assert "cuda_graph_max_bs_decode" not in server_args(Role.PREFILL, {}, device="cuda")
+    chosen = {"server_args": '{"cuda_graph_max_bs_decode": 4}'}
+    assert server_args(Role.DECODE, chosen, device="cuda")["cuda_graph_max_bs_decode"] == 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_seeds_decide_tokens_unless_the_operator_switches_that_off(device: str) -> None:
+    assert server_args(Role.DECODE, {}, device=device)["sampling_backend"] == "pytorch"
+    off = server_args(Role.DECODE, {"seeded_sampling": "false"}, device=device)
+    assert "sampling_backend" not in off
 
 
 def test_shims_for_cpu_are_switched_on_only_there() -> None:
@@ -219,7 +235,7 @@ def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_f
     built = arguments.server_args(
         asked,
         role=role,
-        model_path=Path("model"),
+        model_path=MODEL,
         max_sequences=8,
         host="10.0.0.1",
         device="cpu",
@@ -363,7 +379,7 @@ def test_each_node_is_told_its_place_and_where_they_meet() -> None:
     built = arguments.server_args(
         options.parse({"tensor_parallel": 4}),
         role=Role.PREFILL,
-        model_path=Path("model"),
+        model_path=MODEL,
         max_sequences=8,
         host="10.0.0.2",
         device="cuda",

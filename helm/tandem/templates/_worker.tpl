@@ -167,8 +167,21 @@ spec:
 {{ include "tandem.env" . }}
 {{- end }}
 
-{{- /* Resources of a worker: the values', and what its devices and huge pages ask for. Only the memory of a simulated
-one is known here. */}}
+{{- /* What a worker asks for where the values do not say it: (list $ "prefill"). With accelerators: a CPU for each
+rank's scheduler and three for the processes around them; and memory for the processes, and for a fifth of the KV
+cache, which decode pins in the host: on 80 GB no more than 16Gi. */}}
+{{- define "tandem.workerRequests" -}}
+{{- $root := index . 0 }}
+{{- if include "tandem.onGpu" $root }}
+{{- $ranks := div $root.Values.engine.tensorParallel (index $root.Values (index . 1)).workload.nodes -}}
+{cpu: {{ add 3 $ranks }}, memory: {{ add 8 (mul 16 $ranks) }}Gi}
+{{- else -}}
+{cpu: 200m, memory: 512Mi}
+{{- end }}
+{{- end }}
+
+{{- /* Resources of a worker: the values', and what its devices and huge pages ask for. Where they limit something, that
+is its request unless they say another. Only the memory of a simulated one is known here. */}}
 {{- define "tandem.workerResources" -}}
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) }}
@@ -190,7 +203,9 @@ one is known here. */}}
 {{- range . }}{{ $names = append $names (dict "name" .name) }}{{ end }}
 {{- $_ := set $own "claims" $names }}
 {{- end }}
-{{- $resources := merge (deepCopy $own) (default dict $values.resources) }}
+{{- $asked := include "tandem.workerRequests" . | fromYaml }}
+{{- range $name, $_ := (default dict $values.resources).limits }}{{ $asked = omit $asked $name }}{{ end }}
+{{- $resources := merge (deepCopy $own) (default dict $values.resources) (dict "requests" $asked) }}
 {{- if eq (include "tandem.engine" $root) "sim" }}
 {{- $resources = merge $resources (dict "limits" (dict "memory" "2Gi")) }}
 {{- end }}

@@ -1,6 +1,6 @@
 """How SGLang is started: its ServerArgs and its environment, from a role and an operator's options.
 
-A pure mapping; nothing of SGLang is imported. Defaults that are not SGLang's own have their reason
+A mapping; nothing of SGLang is imported. Defaults that are not SGLang's own have their reason
 beside them.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError, StartError
@@ -27,6 +28,8 @@ GRAMMAR_BACKENDS = tuple(TAGGED_FIELDS)
 because it has limits for each step: one of xgrammar's may take seconds, in which nobody is served.
 """
 _CPU_KV_TOKENS = 65536
+_CUDA_PAGE_SIZE = 64
+"""A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
 
@@ -103,7 +106,12 @@ def server_args(
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause
         ONE_LINE_JSON: True,  # of which a model may want no end
-        **_chosen(options, device),
+        **(
+            _cpu_defaults()
+            if device == "cpu"
+            else _cuda_defaults(options, role, model_path, max_sequences)
+        ),
+        **_chosen(options),
         **options.extra,
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
@@ -113,7 +121,7 @@ def server_args(
         "incremental_streaming_output": True,
         "enable_custom_logit_processor": processors,
     }
-    if seeded(options, device):
+    if options.seeded_sampling:
         arguments["sampling_backend"] = "pytorch"
     if role is not Role.AGGREGATED:
         arguments |= {
@@ -131,11 +139,6 @@ def server_args(
         # The default keeps retracted pages in pinned memory, which needs CUDA.
         arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")
     return arguments
-
-
-def seeded(options: Options, device: str) -> bool:
-    """Whether a request's seed decides its tokens."""
-    return device == "cpu" if options.seeded_sampling is None else options.seeded_sampling
 
 
 def grammar_backend(options: Options) -> str:
@@ -172,20 +175,36 @@ def listening_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _chosen(options: Options, device: str) -> Mapping[str, Any]:
-    """The operator's choices, over our defaults for CPU, over SGLang's own."""
-    defaults: dict[str, Any] = {}
-    if device == "cpu":
-        defaults = {
-            "attention_backend": "torch_native",
-            "chunked_prefill_size": 1024,  # a cancel waits for the step that runs
-            "disable_cuda_graph": True,
-            "disable_custom_all_reduce": True,
-            "max_total_tokens": _CPU_KV_TOKENS,
-            # max_total_tokens is what bounds it; this leaves room for what else starts meanwhile.
-            "mem_fraction_static": 0.5,
-            "page_size": 1,
-        }
+def _cpu_defaults() -> Mapping[str, Any]:
+    return {
+        "attention_backend": "torch_native",
+        "chunked_prefill_size": 1024,  # a cancel waits for the step that runs
+        "disable_cuda_graph": True,
+        "disable_custom_all_reduce": True,
+        "max_total_tokens": _CPU_KV_TOKENS,
+        # max_total_tokens is what bounds it; this leaves room for what else starts meanwhile.
+        "mem_fraction_static": 0.5,
+        "page_size": 1,
+    }
+
+
+def _cuda_defaults(
+    options: Options, role: Role, model_path: Path, max_sequences: int
+) -> Mapping[str, Any]:
+    defaults = {}
+    if role is not Role.PREFILL:
+        # Larger steps than SGLang captured graphs for, 256 on an H100, would run without one.
+        defaults["cuda_graph_max_bs_decode"] = max_sequences
+    # Sizes that a kernel needs, SGLang takes over this one, but where pages may have to hold one
+    # token: states, and drafts that are verified as a tree.
+    drafts = options.extra.get("speculative_eagle_topk")
+    if drafts in (None, 1) and not model_files.keeps_states(model_path):
+        defaults["page_size"] = _CUDA_PAGE_SIZE
+    return defaults
+
+
+def _chosen(options: Options) -> Mapping[str, Any]:
+    """What the operator chose, over the defaults."""
     given = {
         "attention_backend": options.attention_backend,
         "chunked_prefill_size": options.chunked_prefill_size,
@@ -194,4 +213,4 @@ def _chosen(options: Options, device: str) -> Mapping[str, Any]:
         "mem_fraction_static": options.mem_fraction_static,
         "page_size": options.page_size,
     }
-    return {**defaults, **{name: value for name, value in given.items() if value}}
+    return {name: value for name, value in given.items() if value}

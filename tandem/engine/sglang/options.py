@@ -9,31 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tandem.engine.sglang import server_arguments
 from tandem.errors import ConfigError
-
-_OWNED = frozenset(
-    {
-        "custom_sigquit_handler",
-        "dist_init_addr",
-        "disaggregation_bootstrap_port",
-        "disaggregation_decode_enable_radix_cache",
-        "disaggregation_mode",
-        "disaggregation_transfer_backend",
-        "dp_size",
-        "enable_custom_logit_processor",
-        "enable_deterministic_inference",
-        "enable_pd_role_switch",
-        "host",
-        "incremental_streaming_output",
-        "max_running_requests",
-        "model_path",
-        "nnodes",
-        "node_rank",
-        "skip_tokenizer_init",
-        "tokenizer_worker_num",
-    }
-)
-"""ServerArgs that Tandem sets itself: another value would break the engine seam."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +29,8 @@ class Options:
     """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.5.
     Workers that share a GPU need one each, which together leave some of it."""
     page_size: int = 0
-    """Tokens to a KV page, equal in both phases; 0: SGLang's choice. CPU knows only 1."""
+    """Tokens to a KV page, equal in both phases; 0: 64 on cuda, but SGLang's choice for models that
+    keep states. CPU knows only 1."""
     attention_backend: str = ""
     """"": SGLang's choice, on CPU torch_native."""
     chunked_prefill_size: int = 0
@@ -72,11 +50,12 @@ class Options:
     """The same until this engine has moved KV once: NIXL opens its connections meanwhile."""
     warm_up_seconds: int = 1800
     """Requests of its own, which have kernels compiled before any client's, take no longer."""
-    seeded_sampling: bool | None = None
-    """Make a request's seed decide its tokens, with PyTorch's sampler and not FlashInfer's.
-    None: only on CPU, where it is the same one. Without it a request with a seed is refused."""
+    seeded_sampling: bool = True
+    """Make a request's seed decide its tokens, with PyTorch's sampler; false: with SGLang's choice,
+    on cuda FlashInfer's, and a request with a seed is refused."""
     server_args: str = ""
-    """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}."""
+    """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}. One that has no
+    effect in a worker, or that Tandem sets, is refused by name."""
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -87,10 +66,7 @@ class Options:
             raise ConfigError(f"engine option server_args is no JSON: {error}") from error
         if not isinstance(extra, dict):
             raise ConfigError("engine option server_args must be a JSON object")
-        if owned := sorted(extra.keys() & _OWNED):
-            raise ConfigError(
-                f"engine option server_args must not hold {', '.join(owned)}: Tandem sets it"
-            )
+        server_arguments.check(extra)
         return extra
 
 
@@ -136,21 +112,20 @@ def _check(options: Options) -> None:
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
-    kinds = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
+        kinds = typing.get_args(hint)
         if value not in kinds:
             raise ConfigError(
                 f"engine option {name} must be one of {', '.join(kinds)}, not {value!r}"
             )
         return value
-    kind = kinds[0] if kinds else hint
-    if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if kind in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
+    if hint in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
         try:
-            return kind(value)
+            return hint(value)
         except ValueError:
             raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
-    if type(value) is kind or (value is None and type(None) in kinds):
+    if type(value) is hint:
         return value
-    raise ConfigError(f"engine option {name} must be a {kind.__name__}, not {value!r}")
+    raise ConfigError(f"engine option {name} must be a {hint.__name__}, not {value!r}")

@@ -2,6 +2,7 @@
 
 - A thread that dies ends the engine.
 - Outputs go to the worker as they are: no detokenizer is between.
+- A prefill engine that does not answer keeps no sequence waiting but its own.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so.
@@ -24,7 +25,16 @@ from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcCh
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
-from tandem.engine.sglang import cpu, delayed_sampling, grammars, processor, rows, seeds, threads
+from tandem.engine.sglang import (
+    cpu,
+    delayed_sampling,
+    grammars,
+    layouts,
+    processor,
+    rows,
+    seeds,
+    threads,
+)
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
 from tandem.engine.sglang.rows import RowEditor
@@ -50,6 +60,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     Scheduler.get_output_streamer_class = _streamer_class(additions)
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
+    layouts.ask_beside()
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
     _apply_processors(additions)

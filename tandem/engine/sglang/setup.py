@@ -30,7 +30,7 @@ class Setup:
         self._facts = model_files.processor_facts(settings.model_path)
         model = Model(**self._facts)
         self.processors = processors.Processors(settings.registry, self._options, model)
-        self.seeded = arguments.seeded(self._options, self._device)
+        self.seeded = self._options.seeded_sampling
         if self._options.tensor_parallel % settings.nodes.count:
             raise ConfigError(
                 f"{settings.nodes.count} nodes cannot share {self._options.tensor_parallel}"

@@ -45,7 +45,7 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
         embedding_bias.check(request.embedding_bias, bounds.vocabulary)
     if request.sampling.HasField("seed") and not bounds.seeded:
         raise UnsupportedError(
-            "seed has no effect here: the operator can set engine option seeded_sampling",
+            "seed has no effect here: the operator has switched engine option seeded_sampling off",
             param="seed",
         )
     if request.sampling.ignore_eos and request.sampling.stop_token_ids:

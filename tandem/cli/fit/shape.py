@@ -1,0 +1,211 @@
+"""What a model's config.json says of the memory that it takes: weights and KV cache, without either
+at hand.
+
+Only matrices and embeddings are counted: norms and biases are below a thousandth of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.errors import ConfigError
+
+_DTYPES = ("", "bfloat16", "float16", "float32")
+_PLAIN_BYTES = 2
+"""SGLang computes in half precision, also where a model is stored in single or says nothing."""
+_KV_BYTES = {"fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2}
+KV_DTYPES = ("auto", *_KV_BYTES)
+_GROUP = 128
+"""Weights that share a scale, in AWQ and GPTQ unless they say so."""
+_KNOWN = (
+    *("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "llama", "mistral", "mixtral", "phi3"),
+    *("qwen2", "qwen3", "qwen3_moe"),
+)
+"""Kinds of models that have nothing but what is counted here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """Bytes that tensor-parallel ranks share."""
+
+    bytes: float
+    most_ranks: int
+    """Beyond these, ranks hold copies: KV heads, or 1 where nothing can be divided."""
+
+    def of_rank(self, ranks: int) -> float:
+        return self.bytes / min(ranks, self.most_ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model's memory, as far as its configuration tells it."""
+
+    parameters: int
+    heads: int
+    kv_heads: int
+    """1 with latent attention, whose cache has no heads."""
+    weights: tuple[SharedBytes, ...]
+    kv: SharedBytes
+    """Bytes a token of the layers that look at everything."""
+    sliding_kv: SharedBytes
+    """Bytes a token of the layers that look at a window."""
+    window: int
+    """Tokens of that window; 0: there are no such layers."""
+    context_length: int
+
+
+def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
+    """Raises ConfigError for a model whose memory does not follow from what is known here."""
+    kind = config.get("model_type")
+    if kind not in _KNOWN:
+        raise ConfigError(
+            f"config.json: what a model of type {kind!r} takes is not known here, "
+            f"which knows {', '.join(_KNOWN)}"
+        )
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise ConfigError(f"config.json: dtype {dtype!r} is not known here")
+    return _Reader(config, kv_dtype).shape()
+
+
+class _Reader:
+    """Reads the keys that Hugging Face configurations of decoders have in common."""
+
+    def __init__(self, config: Mapping[str, Any], kv_dtype: str) -> None:
+        self._config = config
+        self._hidden = self._number("hidden_size")
+        self._layers = self._number("num_hidden_layers")
+        self._heads = self._number("num_attention_heads")
+        self._latent = self._number("kv_lora_rank", 0)
+        self._kv_heads = 1 if self._latent else self._number("num_key_value_heads", self._heads)
+        self._head = self._number("head_dim", self._hidden // self._heads)
+        self._kv_bytes = _KV_BYTES.get(kv_dtype, _PLAIN_BYTES)
+        self._quantised = _Quantisation.of(config)
+
+    def shape(self) -> Shape:
+        counted = [*self._embeddings(), *self._attention(), *self._feed_forward()]
+        sliding = list(self._config.get("layer_types") or ()).count("sliding_attention")
+        layer = self._kv_of_layer()
+        return Shape(
+            parameters=sum(parameters for parameters, _, _ in counted),
+            heads=self._heads,
+            kv_heads=self._kv_heads,
+            weights=tuple(SharedBytes(number * size, ranks) for number, size, ranks in counted),
+            kv=SharedBytes(layer * (self._layers - sliding), self._kv_heads),
+            sliding_kv=SharedBytes(layer * sliding, self._kv_heads),
+            window=self._number("sliding_window") if sliding else 0,
+            context_length=self._number("max_position_embeddings"),
+        )
+
+    def _kv_of_layer(self) -> int:
+        """Bytes of a token: keys and values of each KV head, or one latent for all heads."""
+        if self._latent:
+            return (self._latent + self._number("qk_rope_head_dim")) * self._kv_bytes
+        return 2 * self._kv_heads * self._head * self._kv_bytes
+
+    def _embeddings(self) -> list[_Counted]:
+        tables = 1 if self._config.get("tie_word_embeddings") else 2
+        return [(tables * self._number("vocab_size") * self._hidden, _PLAIN_BYTES, _ALL)]
+
+    def _attention(self) -> list[_Counted]:
+        size = self._quantised.attention
+        if self._latent:
+            return [(n * self._layers, size, ranks) for n, ranks in self._latent_matrices()]
+        queries = (
+            2 * self._hidden * self._heads * self._head
+        )  # and the matrix that leaves attention
+        keys = 2 * self._hidden * self._kv_heads * self._head
+        return [
+            (queries * self._layers, size, _ALL),
+            (keys * self._layers, size, self._kv_heads),
+        ]
+
+    def _latent_matrices(self) -> list[tuple[int, int]]:
+        """A layer's: what makes the latents is copied to each rank, what reads them divided."""
+        rope, nope = self._number("qk_rope_head_dim"), self._number("qk_nope_head_dim")
+        value, query_latent = self._number("v_head_dim"), self._number("q_lora_rank", 0)
+        down = self._hidden * (self._latent + rope + query_latent)
+        queries = (query_latent or self._hidden) * self._heads * (nope + rope)
+        up = self._latent * self._heads * (nope + value)
+        return [(down, 1), (queries + up + self._heads * value * self._hidden, _ALL)]
+
+    def _feed_forward(self) -> list[_Counted]:
+        sparse = self._sparse_layers()
+        expert = 3 * self._hidden * self._expert_width() if sparse else 0
+        dense = 3 * self._hidden * self._number("intermediate_size") * (self._layers - sparse)
+        shared = sparse * expert * self._number("n_shared_experts", 0)
+        experts = sparse * self._experts()
+        return [
+            (dense + shared, self._quantised.dense, _ALL),
+            (experts * expert, self._quantised.experts, _ALL),
+            (experts * self._hidden, _PLAIN_BYTES, 1),  # the router of each layer
+        ]
+
+    def _experts(self) -> int:
+        keys = ("num_experts", "n_routed_experts", "num_local_experts")
+        return next((self._number(key) for key in keys if self._config.get(key)), 0)
+
+    def _expert_width(self) -> int:
+        """Mixtral's and gpt-oss's configurations have one width for what they have of either."""
+        return self._number("moe_intermediate_size", self._number("intermediate_size"))
+
+    def _sparse_layers(self) -> int:
+        if not self._experts():
+            return 0
+        dense_first = self._number("first_k_dense_replace", 0)
+        dense_only = set(self._config.get("mlp_only_layers") or ())
+        step = self._number("decoder_sparse_step", 1)
+        return sum(
+            (layer + 1) % step == 0 and layer not in dense_only
+            for layer in range(dense_first, self._layers)
+        )
+
+    def _number(self, key: str, default: int | None = None) -> int:
+        value = self._config.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"config.json: {key} must be a number, not {value!r}")
+        return value
+
+
+_Counted = tuple[int, float, int]
+"""Parameters, bytes of each, and the most ranks that share them."""
+_ALL = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantisation:
+    """Bytes of a weight, with its share of the scales."""
+
+    attention: float
+    dense: float
+    experts: float
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> _Quantisation:
+        """Raises ConfigError for a way that is not known here."""
+        given = config.get("quantization_config")
+        if not given:
+            return cls(_PLAIN_BYTES, _PLAIN_BYTES, _PLAIN_BYTES)
+        size = _quantised_bytes(given)
+        spared = str(given.get("modules_to_not_convert") or given.get("ignore") or ())
+        return cls(_PLAIN_BYTES if "attn" in spared else size, size, size)
+
+
+def _quantised_bytes(given: Mapping[str, Any]) -> float:
+    method = str(given.get("quant_method"))
+    if method == "fp8":
+        rows, columns = given.get("weight_block_size") or (_GROUP, _GROUP)
+        return 1 + 4 / (rows * columns)
+    if method == "mxfp4":
+        return (4 + 8 / 32) / 8
+    if method in ("awq", "gptq"):
+        bits = given.get("bits", 4)
+        return float(bits + (16 + bits) / (given.get("group_size") or _GROUP)) / 8
+    raise ConfigError(
+        f"config.json: quantization method {method!r} is not known here, "
+        "which knows awq, fp8, gptq, mxfp4"
+    )

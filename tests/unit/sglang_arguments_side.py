@@ -1,0 +1,46 @@
+"""What SGLang itself says of its arguments: asked in a process of its own by sglang_arguments.py.
+
+Reads JSON from stdin, a list of arguments of its engine, and writes the names of all that it has
+and what it makes of each list entry on an H100, which it is told that this machine has.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+from sglang.srt.arg_groups import memory_hook
+from sglang.srt.runtime_context import override_platform
+from sglang.srt.server_args import ServerArgs
+
+H100_MIB = 81_559
+H100 = {
+    "is_cuda": True,
+    "is_sm90": True,
+    "is_hopper_with_cuda_12_3": True,
+    "has_flashinfer": True,
+    "device_sm": 90,
+    "device_capability": (9, 0),
+}
+
+
+def resolved(given: dict[str, Any]) -> Any:
+    """Every argument as SGLang resolves it, or what it raises."""
+    try:
+        made = ServerArgs(**given)
+        with override_platform(**H100):
+            made.resolve_once()
+        return json.loads(json.dumps(made.resolved_dict(), default=str))
+    except Exception as error:  # noqa: BLE001 - the test that asked shows it
+        return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    memory_hook.get_device_memory_capacity = lambda _device: H100_MIB
+    told = {
+        "names": [field.name for field in msgspec.structs.fields(ServerArgs)],
+        "resolved": [resolved(given) for given in json.load(sys.stdin)],
+    }
+    sys.stdout.write("\n" + json.dumps(told))

@@ -1,0 +1,185 @@
+"""`tandem plan-fit`: the memory of models whose sizes are known.
+
+tests/model_configs/ holds what the public configurations say, in the keys that describe a model's
+shape: https://huggingface.co/ and Qwen/Qwen3-8B, meta-llama/Llama-3.3-70B-Instruct,
+Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3, openai/gpt-oss-120b. The parameters below are those
+that the same pages and the models' reports give.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.cli.fit import shape
+from tandem.engine import model_files
+
+CONFIGS = Path(__file__).resolve().parents[1] / "model_configs"
+QWEN, LLAMA, MOE = "Qwen3-8B", "Llama-3.3-70B-Instruct", "Qwen3-235B-A22B"
+DEEPSEEK, GPT_OSS = "DeepSeek-V3", "gpt-oss-120b"
+
+
+def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
+    main(["plan-fit", str(CONFIGS / name), "--json", *flags])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def changed(tmp_path: Path, name: str, **fields: Any) -> str:
+    """The configuration of a model with other fields."""
+    config = json.loads((CONFIGS / name / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, **fields}))
+    return str(path)
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [(QWEN, 8.19), (LLAMA, 70.55), (MOE, 235.09), (DEEPSEEK, 671.03), (GPT_OSS, 116.83)],
+)
+def test_parameters_are_those_that_the_model_is_known_for(name: str, billions: float) -> None:
+    found = shape.read(model_files.text_config(CONFIGS / name))
+    assert found.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "tp", "of_rank"),
+    [
+        (QWEN, 1, 2 * 8 * 128 * 2 * 36),  # keys and values of 8 heads of 128, two bytes, 36 layers
+        (QWEN, 4, 2 * 2 * 128 * 2 * 36),  # two of the heads
+        (LLAMA, 8, 2 * 1 * 128 * 2 * 80),
+        (LLAMA, 16, 2 * 1 * 128 * 2 * 80),  # each head lies on two GPUs
+        (MOE, 8, 2 * 1 * 128 * 2 * 94),
+        (DEEPSEEK, 1, (512 + 64) * 2 * 61),  # one latent and its rotated part for all heads
+        (DEEPSEEK, 16, (512 + 64) * 2 * 61),  # which every GPU holds
+        (GPT_OSS, 2, 2 * 4 * 64 * 2 * 18),  # every other of 36 layers
+    ],
+)
+def test_kv_of_a_token_is_that_of_the_heads_that_a_gpu_holds(
+    name: str, tp: int, of_rank: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capsys, name, "--tp", str(tp))["token_bytes"] == of_rank
+
+
+def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--context", "8192")
+    assert (found["window"], found["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
+    assert found["handover_bytes"] == 36_864 * 8192 + 36_864 * 128
+    # SGLang gives those layers a pool of 0.8 times the others' tokens, whatever their window.
+    assert found["kv_tokens"] == found["kv_bytes"] // (36_864 * 1.8) // 64 * 64
+
+
+def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, QWEN, "--kv-dtype", "fp8_e4m3")["token_bytes"] == 73_728
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "gigabytes"),
+    [
+        (QWEN, 1, 8.19 * 2),
+        (LLAMA, 4, 70.55 * 2 / 4),
+        (DEEPSEEK, 1, 671.03 - 1.85 + 1.85 * 2 + 0.27),  # embeddings and routers in two bytes
+        (
+            GPT_OSS,
+            1,
+            114.66 * 4.25 / 8 + (116.83 - 114.66) * 2,
+        ),  # its experts alone are in four bits
+    ],
+)
+def test_weights_take_what_their_types_say(
+    name: str, tp: int, gigabytes: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys, name, "--tp", str(tp))["weight_bytes"] / 1e9
+    assert found == pytest.approx(gigabytes, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("quantised", "bytes_each"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, (4 + 20 / 128) / 8),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, (8 + 24 / 128) / 8),
+        ({"quant_method": "fp8"}, 1.0),
+    ],
+)
+def test_embeddings_stay_as_they_are_under_quantisation(
+    quantised: dict[str, Any], bytes_each: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan-fit", changed(tmp_path, QWEN, quantization_config=quantised), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    embeddings = 2 * 151_936 * 4096
+    matrices = found["parameters"] - embeddings
+    assert found["weight_bytes"] == pytest.approx(2 * embeddings + bytes_each * matrices, rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--context", "1000", "--page-size", "64", "--memory-share", "0.5")
+    found = told(capsys, QWEN, *flags)
+    left = 80e9 * 0.5 - found["weight_bytes"]
+    assert found["kv_bytes"] == pytest.approx(left, abs=2)
+    assert found["pages"] == int(left / 147_456) // 64
+    assert found["kv_tokens"] == found["pages"] * 64
+    assert found["prefill_prompts"] == found["kv_tokens"] // 1024
+    assert found["decode_sequences"] == (found["kv_tokens"] - 512) // 1024
+    assert found["pinned_bytes"] == pytest.approx(0.2 * left, rel=1e-6)
+
+
+@pytest.mark.promise("S5-302")
+def test_what_does_not_fit_says_how_many_gpus_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8"]) == 1
+    assert "no sequence of 8,192 tokens fits: it takes 16 of these GPUs" in capsys.readouterr().out
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "16"]) == 0
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--gpu", "l4", "--tp", "128"]) == 0
+    capsys.readouterr()
+    assert told(capsys, LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
+    scarce = ("--gpu", "l4", "--memory-share", "0.01")
+    assert main(["plan-fit", str(CONFIGS / LLAMA), *scarce]) == 1
+    assert "no number of these GPUs is enough" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "flags", "named"),
+    [
+        ({"model_type": "mamba2"}, (), "a model of type 'mamba2'"),
+        ({"dtype": "float8"}, (), "dtype 'float8'"),
+        ({"hidden_size": "wide"}, (), "hidden_size must be a number, not 'wide'"),
+        ({"num_attention_heads": None}, (), "num_attention_heads must be a number, not None"),
+        ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is not known here"),
+        ({}, ("--tp", "3"), "3 GPUs cannot share 32 attention heads, 8 for KV, equally"),
+        ({}, ("--context", "50000"), "the model's context has 40,960 tokens"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(
+    fields: dict[str, Any],
+    flags: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan-fit", changed(tmp_path, QWEN, **fields), *flags]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_folder_without_a_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan-fit", str(tmp_path)]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-fit", str(CONFIGS / LLAMA), "--tp", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "35.3 GB a GPU, 70.55 billion" in shown
+    assert "81,920 B a GPU" in shown
+    assert "decode holds   48 sequences of 8,192 tokens" in shown

@@ -1,0 +1,139 @@
+"""No argument of SGLang is ignored without a word: each works, is passed on, or is refused, and
+those that Tandem makes for CUDA are taken by SGLang itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import generate_sglang_page
+import pytest
+import sglang_arguments
+
+from tandem.engine.base import Role
+from tandem.engine.sglang import arguments, options, server_arguments
+from tandem.errors import ConfigError
+
+
+def made(raw: dict[str, Any], *, model_path: Path, role: Role = Role.DECODE) -> dict[str, Any]:
+    """Arguments for CUDA."""
+    return arguments.server_args(
+        options.parse({"device": "cuda", **raw}),
+        role=role,
+        model_path=model_path,
+        max_sequences=300,
+        host="10.0.0.1",
+        device="cuda",
+        bootstrap_port=4321,
+        processors=True,
+    )
+
+
+def classified() -> list[str]:
+    tables = (server_arguments.REFUSED, server_arguments.WORKS, server_arguments.PASSED)
+    listed = [name for table in tables for names in table.values() for name in names]
+    return [*server_arguments.OWNED, *listed]
+
+
+@pytest.mark.promise("S5-300")
+def test_an_argument_has_one_fate() -> None:
+    assert [name for name, count in Counter(classified()).items() if count > 1] == []
+
+
+@pytest.mark.promise("S5-300")
+@pytest.mark.parametrize("name", sorted(server_arguments.OWNED))
+def test_what_tandem_sets_is_refused_by_name_with_what_sets_it(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        options.parse({"server_args": json.dumps({name: 1})})
+    assert f" {name}: it is set by {server_arguments.OWNED[name]}" in str(refused.value)
+
+
+@pytest.mark.promise("S5-300")
+@pytest.mark.parametrize("reason", server_arguments.REFUSED)
+def test_what_would_have_no_effect_is_refused_by_name_with_the_reason(reason: str) -> None:
+    for name in server_arguments.REFUSED[reason]:
+        with pytest.raises(ConfigError) as refused:
+            options.parse({"server_args": json.dumps({name: 1})})
+        assert f" {name}: {reason}" in str(refused.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    given = {"tp_size": 4, "lora_paths": ["a"], "quantisation": "fp8", "quantization": "fp8"}
+    with pytest.raises(ConfigError) as refused:
+        options.parse({"server_args": json.dumps(given)})
+    assert str(refused.value) == (
+        "engine option server_args must not hold lora_paths: a request cannot name an adapter; "
+        f"quantisation: SGLang {server_arguments.VERSION} has no such argument; "
+        "tp_size: it is set by engine option tensor_parallel"
+    )
+
+
+@pytest.mark.promise("S5-300")
+def test_what_is_passed_on_arrives_over_every_default(model_path: Path) -> None:
+    listed = [
+        name
+        for table in (server_arguments.WORKS, server_arguments.PASSED)
+        for names in table.values()
+        for name in names
+        if name != "grammar_backend"  # one of three names
+    ]
+    built = made({"server_args": json.dumps(dict.fromkeys(listed, "given"))}, model_path=model_path)
+    assert {name for name in listed if built[name] != "given"} == set()
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({}, 64),
+        ({"page_size": 128}, 128),
+        ({"server_args": '{"speculative_eagle_topk": 1}'}, 64),
+        ({"server_args": '{"speculative_eagle_topk": 4}'}, None),
+    ],
+)
+def test_a_page_on_cuda_holds_64_tokens_unless_sglang_knows_better(
+    raw: dict[str, Any], named: int | None, model_path: Path
+) -> None:
+    for role in Role:
+        assert made(raw, model_path=model_path, role=role).get("page_size") == named
+
+
+@pytest.mark.parametrize("key", ["mamba_d_conv", "linear_num_key_heads", "conv_L_cache"])
+def test_a_model_that_keeps_states_has_the_pages_that_sglang_chooses(
+    tmp_path: Path, key: str
+) -> None:
+    for name, size in ((key, None), ("hidden_size", 64)):
+        (tmp_path / "config.json").write_text(json.dumps({"text_config": {name: 4}}))
+        assert made({}, model_path=tmp_path).get("page_size") == size
+
+
+def test_the_page_says_what_the_tables_do() -> None:
+    """Else: scripts/generate_sglang_page.py."""
+    text = generate_sglang_page.PAGE.read_text(encoding="utf-8")
+    assert generate_sglang_page.page(text) == text
+    assert all(f"`{name}`" in text for name in classified())
+
+
+@pytest.fixture(scope="module")
+def told(model_path: Path) -> dict[str, Any]:
+    return sglang_arguments.ask([made({}, model_path=model_path, role=role) for role in Role])
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-300")
+def test_every_argument_of_sglang_is_classified(told: dict[str, Any]) -> None:
+    assert set(told["names"]) == set(classified())
+
+
+@pytest.mark.sglang
+def test_sglang_takes_our_defaults_for_cuda_as_they_are(told: dict[str, Any]) -> None:
+    by_role = dict(zip(Role, told["resolved"], strict=True))
+    for role, resolved in by_role.items():
+        assert isinstance(resolved, dict), resolved
+        assert (resolved["page_size"], resolved["sampling_backend"]) == (64, "pytorch")
+        assert resolved["device"] == "cuda"
+        if role is not Role.PREFILL:
+            graphs = resolved["cuda_graph_config"]["decode"]
+            assert (graphs["backend"], graphs["max_bs"], graphs["bs"][-1]) == ("full", 300, 300)
