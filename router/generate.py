@@ -21,7 +21,6 @@ from tandem.errors import (
     InvalidRequestError,
     SlowClientError,
     TandemError,
-    UnsupportedError,
     WorkerError,
 )
 from tandem.sampling import TOP_K_OFF, check_ranges
@@ -66,6 +65,7 @@ def submit(
         logits_processors=logits_processors,
         priority=request.priority,
         want_report=task.want_report,
+        prompt_logprobs=task.sampling.HasField("prompt_logprobs"),
         trace_id=task.trace_id,
     )
 
@@ -73,11 +73,6 @@ def submit(
 def _complete(given: common_pb2.Task) -> common_pb2.Task:
     task = common_pb2.Task()
     task.CopyFrom(given)
-    if task.sampling.HasField("prompt_logprobs"):
-        raise UnsupportedError(
-            "log-probabilities of the prompt are for frontends",
-            param="task.sampling.prompt_logprobs",
-        )
     if bool(task.prompt_token_ids) == bool(task.prompt_text):
         raise InvalidRequestError(
             "give either task.prompt_token_ids or task.prompt_text", param="task.prompt_text"
@@ -98,11 +93,23 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
 class Answers:
     """The sink of one Generate call."""
 
-    def __init__(self, n: int, max_backlog_bytes: int, budget: ByteBudget) -> None:
+    def __init__(
+        self,
+        n: int,
+        max_backlog_bytes: int,
+        budget: ByteBudget,
+        *,
+        prompt_logprobs: bool = False,
+    ) -> None:
+        """`prompt_logprobs`: those of the prompt are asked for, and belong to each output."""
         self._open = n
+        self._outputs = range(FIRST_SEQUENCE, FIRST_SEQUENCE + n)
+        self._scores_prompt = prompt_logprobs
         self._runs: dict[int, int] = {}
         """Which worker each output runs on."""
         self._rows: Counter[int] = Counter()
+        self._prompt_places: Counter[int] = Counter()
+        """Tokens of the prompt whose log-probabilities each output has had."""
         self._max_backlog = max_backlog_bytes
         self._backlog = budget.allotment(self._does_not_read)
         self._waiting: list[router_pb2.GenerateResponse] = []
@@ -116,8 +123,9 @@ class Answers:
     def add_payload(self, worker: int, payload: bytes) -> str:
         try:
             rows = columns.parse(payload)
+            prompts = self._prompts(rows)
             self._check(worker, rows)
-            responses = _responses(rows)
+            responses = prompts + _responses(rows)
         except (DecodeError, IndexError, ValueError) as error:
             self.add_lost(worker)
             return f"output that cannot be read: {error}"
@@ -136,6 +144,23 @@ class Answers:
         if worker in self._runs.values():
             self.fail(WorkerError("a worker's output cannot be read; try again"))
 
+    def _prompts(self, rows: common_pb2.TokenColumns) -> list[router_pb2.GenerateResponse]:
+        """Parts of the prompt's log-probabilities, which are prefill's. One that is run again says
+        again what has come. Raises ValueError for a part that is not the next one.
+        """
+        responses = []
+        for part in rows.prompt_logprobs:
+            place, end = self._prompt_places[part.sequence], part.place + len(part.token_id)
+            wanted = self._scores_prompt and part.sequence in self._outputs
+            if not wanted or part.place > place:
+                raise ValueError("log-probabilities of a prompt that nobody waits for")
+            if part.place == place:
+                self._prompt_places[part.sequence] = end
+                index = part.sequence - FIRST_SEQUENCE
+                response = router_pb2.GenerateResponse(output_index=index, prompt_logprobs=part)
+                responses.append(response)
+        return responses
+
     def _check(self, worker: int, rows: common_pb2.TokenColumns) -> None:
         """Raises ValueError for output that is not what follows."""
         for sequence, offset in zip(rows.sequence, rows.offset, strict=True):
@@ -149,6 +174,8 @@ class Answers:
                 raise ValueError("the end of a sequence that runs elsewhere")
             if finish.rows != self._rows[finish.sequence]:
                 raise ValueError("a row is missing or comes again")
+            if self._scores_prompt and finish.prompt_tokens != self._prompt_places[finish.sequence]:
+                raise ValueError("log-probabilities of the prompt are missing")
 
     def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
         """A Generate call never asks for one."""

@@ -102,7 +102,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 context, TooLargeError("the request has too many parts, or too large ones")
             )
         config = self._config
-        answers = generate.Answers(request.n or 1, config.max_backlog_bytes, self._relay.budget)
+        answers = generate.Answers(
+            request.n or 1,
+            config.max_backlog_bytes,
+            self._relay.budget,
+            prompt_logprobs=request.task.sampling.HasField("prompt_logprobs"),
+        )
         number = self._relay.frontend_up(answers)
         try:
             submit = generate.submit(

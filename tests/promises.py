@@ -1100,6 +1100,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-380",
+        "Given an image, a sound, a film or a file in a prompt, in any dialect, then the request "
+        "is refused by name: nothing of it is fetched or opened, and no worker sees it.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",

@@ -127,6 +127,11 @@ _BOTH: dict[str, Foreign] = {
     "input": Foreign("see `messages` and `prompt`"),
     "image_data": Foreign(_ONLY_TEXT),
     "images": Foreign(_ONLY_TEXT, _EMPTY_LIST),
+    "return_logprob": Foreign("see `logprobs`", _FALSE),
+    "top_logprobs_num": Foreign("see `logprobs` and `top_logprobs`", ("0",)),
+    "logprob_start_len": Foreign("see `echo` and `prompt_logprobs`", ("-1",)),
+    "token_ids_logprob": Foreign("log-probabilities are those of the likeliest tokens"),
+    "return_text_in_logprobs": Foreign("tokens are shown as text", _EITHER),
     "max_new_tokens": Foreign("see `max_tokens`"),
     "max_output_tokens": Foreign("see `max_tokens`"),
     "n_predict": Foreign("see `max_tokens`"),
@@ -316,9 +321,14 @@ OF_CLIENT_TOOLS: Mapping[str, Foreign] = {
 }
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(
-        ("image_url", "input_audio", "file", "video_url", "audio_url", "image"), _ONLY_TEXT
+        (
+            *("image_url", "image", "input_image", "image_embeds", "image_pil"),
+            *("video_url", "video", "input_video"),
+            *("audio_url", "audio", "input_audio", "audio_embeds"),
+            *("file", "input_file", "document", "refusal"),
+        ),
+        _ONLY_TEXT,
     ),
-    **dict.fromkeys(("input_image", "input_file", "refusal", "document"), _ONLY_TEXT),
     **dict.fromkeys(("custom", "allowed_tools"), _NO_CUSTOM),
     **dict.fromkeys(("custom_tool_call", "custom_tool_call_output"), _NO_CUSTOM),
     "item_reference": "nothing is stored here; send the item itself",

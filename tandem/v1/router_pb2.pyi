@@ -481,6 +481,7 @@ class GenerateResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     output_index: _builtins.int
     text: _builtins.str
     @_builtins.property
@@ -493,6 +494,10 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def report(self) -> _common_pb2.PhaseReport: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _common_pb2.TokenLogprobs:
+        """a part of the prompt's; an output's parts come in order, before anything else of it"""
+
     def __init__(
         self,
         *,
@@ -502,10 +507,11 @@ class GenerateResponse(_message.Message):
         logprobs: _common_pb2.TokenLogprobs | None = ...,
         finish: _common_pb2.Finish | None = ...,
         report: _common_pb2.PhaseReport | None = ...,
+        prompt_logprobs: _common_pb2.TokenLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "output_index", b"output_index", "report", b"report", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "output_index", b"output_index", "prompt_logprobs", b"prompt_logprobs", "report", b"report", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,8 @@
 that are to come "later" when the others have ended.
 
 Reads {"engine", "model_path", "options", "requests": [{"token_ids", "processors", ...}]} and writes
-{"answers": [{"token_ids", "error"}], "cached": [n], "states": n, "peak": n}, as JSON.
+{"answers": [{"token_ids", "error"}], "cached": [n], "scores": [[[chosen], [top]] or null],
+"states": n, "peak": n}, as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def request(number: int, asked: dict[str, Any]) -> EngineRequest:
         request_id=number,
         token_ids=asked["token_ids"],
         sampling=common_pb2.SamplingParams(
-            max_tokens=asked["max_tokens"], top_p=1, top_k=-1, repetition_penalty=1
+            max_tokens=asked["max_tokens"],
+            top_p=1,
+            top_k=-1,
+            **{"repetition_penalty": 1, **asked.get("sampling", {})},
         ),
         logits=LogitsProcessorSpec(entries) if entries else None,
         cache_salt=asked.get("cache_salt", ""),
@@ -42,6 +46,7 @@ def request(number: int, asked: dict[str, Any]) -> EngineRequest:
 async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
     answers: list[dict[str, Any]] = [{"token_ids": [], "error": None} for _ in asked]
     cached = [0] * len(asked)
+    scores: list[Any] = [None] * len(asked)
     later = [number for number, each in enumerate(asked) if each.get("later")]
     open_requests = set(range(len(asked))) - set(later)
     for number in open_requests:
@@ -53,6 +58,9 @@ async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
             answer = answers[delta.request_id]
             answer["token_ids"] += delta.token_ids
             cached[delta.request_id] = max(cached[delta.request_id], delta.cached_tokens)
+            if (prompt := delta.prompt_logprobs) is not None:
+                assert scores[delta.request_id] is None, "the prompt's came twice"
+                scores[delta.request_id] = [prompt.logprobs.chosen, prompt.logprobs.top]
             if delta.error is not None:
                 answer["error"] = [delta.error.code, delta.error.message]
             if delta.end is not None:
@@ -66,7 +74,13 @@ async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
                 engine.submit(request(number, asked[number]))
             open_requests, later = set(later), []
     states = await settled(engine)
-    return {"answers": answers, "cached": cached, "peak": peak, "states": states}
+    return {
+        "answers": answers,
+        "cached": cached,
+        "scores": scores,
+        "peak": peak,
+        "states": states,
+    }
 
 
 async def settled(engine: Any) -> int:

@@ -5,6 +5,7 @@ beside each other, retractions (SGLang), cancels and failures.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -25,11 +26,16 @@ TOGETHER = 4
 SALTS = ("acme", "other")
 FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
 LONG = tuple(5 + number % 200 for number in range(700))
+VARIED = tuple(5 + number * 31 % 1900 for number in range(700))
+SCORED = {"long": VARIED, "short": VARIED[:40], "alone": VARIED[:1]}
+TOLERANCE = 1e-3
+"""Between two programs that compute one model in float32; 6e-6 was seen."""
 ENGINES: dict[str, dict[str, Any]] = {
     "sim": {"options": {"step_ms": 1}},
     "sglang": {
         "options": {
             "chunked_prefill_size": 256,
+            "dtype": "float32",
             "max_total_tokens": 40_000,
             "server_args": json.dumps({"log_level": "warning"}),
         }
@@ -60,6 +66,14 @@ def requests() -> dict[str, dict[str, Any]]:
         )
         for number in range(TOGETHER)
     }
+    for turn, later in (("score", False), ("rescore", True)):
+        for name, prompt in SCORED.items():
+            named[f"{turn}-{name}"] = asked(
+                [["banned_tokens", {"token_ids": [VARIED[1]]}]],
+                prompt,
+                later=later,
+                sampling={"prompt_logprobs": 5, "temperature": 1.5, "repetition_penalty": 1.3},
+            )
     for number, prompt in enumerate((PROMPT, LONG)):
         ids = {"request_id": number, "client_id": number + 1}
         named[f"callback-{number}"] = asked([["count_calls", ids]], prompt)
@@ -104,6 +118,7 @@ def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
     result = json.loads(finished.stdout.splitlines()[-1])
     found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
     cached = dict(zip(named, result["cached"], strict=True))
+    scores = dict(zip(named, result["scores"], strict=True))
     retractions = len(re.findall(r"#retracted_reqs: [1-9]", finished.stderr))
     return found | {
         "engine": request.param,
@@ -111,6 +126,7 @@ def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
         "peak": result["peak"],
         "retractions": retractions,
         "cached": cached,
+        "scores": scores,
     }
 
 
@@ -189,6 +205,44 @@ def test_a_batched_callback_is_called_once_a_step_for_all_requests_that_name_it(
         rows_of_a_call |= {token - logits_probe.ONE_ROW + 1 for token in answer["token_ids"]}
     assert rows_of_a_call <= set(range(1, TOGETHER + 1))
     assert TOGETHER in rows_of_a_call
+
+
+@pytest.mark.promise("S6-331")
+@pytest.mark.parametrize("name", SCORED)
+def test_log_probabilities_of_a_prompt_are_the_models_own(
+    answers: dict[str, Any], model_path: Path, name: str
+) -> None:
+    """Whatever its chunks, what samples after it, and what of it was in the cache."""
+    prompt = SCORED[name]
+    for turn in ("score", "rescore"):
+        assert answers["cached"][f"{turn}-{name}"] == 0
+        assert answers[f"{turn}-{name}"]["error"] is None
+        chosen, top = answers["scores"][f"{turn}-{name}"]
+        assert len(chosen) == len(top) == len(prompt) - 1
+        assert {len(each) for each in top} <= {5}
+        if answers["engine"] == "sim":
+            assert (chosen, top) == tuple(answers["scores"][f"score-{name}"])
+            continue
+        rows = _log_softmax(model_path, prompt)
+        for place, row in enumerate(rows[:-1]):
+            assert chosen[place] == pytest.approx(row[prompt[place + 1]].item(), abs=TOLERANCE)
+            values, token_ids = zip(*((value, token) for token, value in top[place]), strict=True)
+            assert values == pytest.approx(row.topk(5).values.tolist(), abs=TOLERANCE)
+            assert row[list(token_ids)].tolist() == pytest.approx(values, abs=TOLERANCE)
+    assert {name for name, given in answers["scores"].items() if given} == {
+        f"{turn}-{each}" for turn in ("score", "rescore") for each in SCORED
+    }
+
+
+@functools.cache
+def _log_softmax(model_path: Path, prompt: tuple[int, ...]) -> Any:
+    """What transformers say of the next token at each place, (places, vocabulary)."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.tensor([prompt])).logits[0], dim=-1)
 
 
 def test_what_a_grammar_forbids_cannot_be_forced(answers: dict[str, Any]) -> None:

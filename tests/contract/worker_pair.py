@@ -174,6 +174,13 @@ class Sequence_:
         return [e for c in self._columns for e in c.logprobs if e.sequence == self.number]
 
     @property
+    def prompt_logprobs(self) -> list[common_pb2.TokenLogprobs]:
+        """The parts of the prompt's, which prefill alone may send."""
+        assert not any(e for c in self.pair.decode.told.columns for e in c.prompt_logprobs)
+        columns = self.pair.prefill.told.columns
+        return [e for c in columns for e in c.prompt_logprobs if e.sequence == self.number]
+
+    @property
     def finishes(self) -> list[common_pb2.Finish]:
         return [e for c in self._columns for e in c.finish if e.sequence == self.number]
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, through a whole stack of sim workers."""
+"""Log-probabilities of prompts, through a whole stack of workers, on both engines."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 import httpx
 import pytest
 from stacks import MODEL, Served
+
+from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 
 PROMPT = "The for statement is used to iterate over the elements of a sequence"
 
 
 @pytest.fixture
-async def http(sim: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=sim.url, timeout=30) as http:
+async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=served.url, timeout=60) as http:
         yield http
 
 
@@ -88,11 +91,10 @@ async def test_prompt_logprobs_are_in_vllms_shape(http: httpx.AsyncClient) -> No
     assert first is None
     assert len(rest) == len(token_ids) - 1
     for token_id, entry in zip(token_ids[1:], rest, strict=True):
-        ranks = {each["rank"] for each in entry.values()}
-        assert {1, 2, 3} <= ranks
+        ranked = sorted((each["rank"], each["logprob"]) for each in entry.values() if each["rank"])
+        assert [rank for rank, _ in ranked] == [1, 2, 3]
+        assert [value for _, value in ranked] == sorted((v for _, v in ranked), reverse=True)
         assert set(entry[str(token_id)]) == {"logprob", "rank", "decoded_token"}
-        best = max(entry.values(), key=lambda each: each["logprob"])
-        assert best["rank"] == 1
         if len(entry) > 3:
             assert entry[str(token_id)]["rank"] is None
     echoed = await _completion(http, echo=True, logprobs=3)
@@ -167,3 +169,35 @@ async def test_what_is_not_offered_is_refused_by_name(
     answer = await http.post("/v1/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.promise("S6-331")
+async def test_generate_gives_each_output_the_same_numbers_as_http(
+    served: Served, http: httpx.AsyncClient
+) -> None:
+    token_ids = await _tokens(http)
+    task = common_pb2.Task(
+        model=MODEL,
+        prompt_token_ids=token_ids,
+        sampling=common_pb2.SamplingParams(max_tokens=2, prompt_logprobs=3),
+    )
+    parts: list[list[common_pb2.TokenLogprobs]] = [[], []]
+    finished = []
+    async with grpc.aio.insecure_channel(served.stack.components["router"].address) as channel:
+        call = router_pb2_grpc.RouterStub(channel).Generate(
+            router_pb2.GenerateRequest(task=task, n=2), timeout=60
+        )
+        async for response in call:
+            if response.HasField("prompt_logprobs"):
+                assert response.output_index not in finished
+                parts[response.output_index].append(response.prompt_logprobs)
+            if response.HasField("finish"):
+                finished.append(response.output_index)
+    answer = await _completion(http, prompt=token_ids, prompt_logprobs=3)
+    shown = answer["choices"][0]["prompt_logprobs"][1:]
+    expected = [entry[str(t)]["logprob"] for t, entry in zip(token_ids[1:], shown, strict=True)]
+    for said in parts:
+        assert [token_id for part in said for token_id in part.token_id] == token_ids
+        values = [value for part in said for value in part.logprob]
+        assert values[1:] == pytest.approx(expected, abs=1e-4)
+        assert sum(len(part.top_token_id) for part in said) == 3 * (len(token_ids) - 1)

@@ -29,7 +29,13 @@ from router.server import build_core
 from router.workers import Workers
 from tandem.byte_budget import ByteBudget
 from tandem.config import load
-from tandem.errors import ConfigError, InvalidRequestError, RequestError, SlowClientError
+from tandem.errors import (
+    ConfigError,
+    InvalidRequestError,
+    RequestError,
+    SlowClientError,
+    WorkerError,
+)
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -456,6 +462,79 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
     ]
     assert list(got[1].token_ids) == [5, 6]
     assert got[1].HasField("finish")
+
+
+def _part(sequence: int, place: int, *token_ids: int) -> common_pb2.TokenLogprobs:
+    values = [-float(token_id) for token_id in token_ids]
+    return common_pb2.TokenLogprobs(
+        sequence=sequence, place=place, token_id=token_ids, logprob=values
+    )
+
+
+def _scored(*parts: common_pb2.TokenLogprobs) -> bytes:
+    return common_pb2.TokenColumns(prompt_logprobs=parts).SerializeToString()
+
+
+def _ended(*sequences: int, prompt_tokens: int = 3) -> bytes:
+    finishes = [common_pb2.Finish(sequence=each, prompt_tokens=prompt_tokens) for each in sequences]
+    return common_pb2.TokenColumns(finish=finishes).SerializeToString()
+
+
+def _two_outputs() -> Answers:
+    """Prefill is worker 6, decode 7."""
+    answers = Answers(2, 1_000_000, ByteBudget(), prompt_logprobs=True)
+    for sequence in (1, 2):
+        answers.add_run(sequence, 7)
+    return answers
+
+
+@pytest.mark.promise("S6-331", "S6-333")
+async def test_generate_gives_each_output_its_prompts_log_probabilities_once() -> None:
+    """A prefill that is run again says again what has come."""
+    answers = _two_outputs()
+    assert not answers.add_payload(6, _scored(_part(1, 0, 8), _part(2, 0, 8), _part(1, 1, 9)))
+    assert not answers.add_payload(6, _scored(_part(1, 0, 8), _part(1, 1, 9), _part(1, 2, 5)))
+    assert not answers.add_payload(6, _scored(_part(2, 1, 9, 5)))
+    assert not answers.add_payload(7, _ended(1, 2))
+    got = [each async for each in answers.responses()]
+    for index, sizes in ((0, [1, 1, 1]), (1, [1, 2])):
+        parts = [
+            each.prompt_logprobs
+            for each in got
+            if each.output_index == index and each.HasField("prompt_logprobs")
+        ]
+        assert [len(part.token_id) for part in parts] == sizes
+        assert [token_id for part in parts for token_id in part.token_id] == [8, 9, 5]
+        assert [part.place for part in parts] == [sum(sizes[:i]) for i in range(len(sizes))]
+    assert [each.output_index for each in got if each.HasField("finish")] == [0, 1]
+
+
+@pytest.mark.promise("S6-333")
+@pytest.mark.parametrize("part", [_part(1, 2, 5), _part(3, 0, 8)], ids=["a gap", "of nobody"])
+async def test_a_part_of_a_prompt_that_does_not_follow_is_left_out_and_told(
+    part: common_pb2.TokenLogprobs,
+) -> None:
+    """It may be of somebody else. Whoever misses one fails with its end."""
+    answers = _two_outputs()
+    assert "nobody waits for" in answers.add_payload(6, _scored(part))
+    assert not answers.add_payload(6, _scored(_part(1, 0, 8, 9, 5), _part(2, 0, 8)))
+    assert not answers.add_payload(7, _ended(1))
+    assert "are missing" in answers.add_payload(7, _ended(2))
+    with pytest.raises(WorkerError):
+        [each async for each in answers.responses()]
+
+
+async def test_log_probabilities_of_a_prompt_that_nobody_asked_for_are_left_out() -> None:
+    answers = Answers(1, 1_000_000, ByteBudget())
+    answers.add_run(1, 7)
+    assert "nobody waits for" in answers.add_payload(6, _scored(_part(1, 0, 8)))
+    assert not answers.add_payload(7, _ended(1))
+    assert [each.HasField("finish") for each in [a async for a in answers.responses()]] == [True]
+
+
+def test_generate_holds_decodes_output_until_prefill_has_said_all() -> None:
+    assert _generate(sampling={"prompt_logprobs": 0}).prompt_logprobs
+    assert not _generate().prompt_logprobs
 
 
 async def test_a_slow_generate_client_is_failed_at_its_bound() -> None:

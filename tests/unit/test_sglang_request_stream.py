@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+import time
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import request_stream
+from tandem.engine.sglang import chunks, request_stream
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.request_stream import RequestStream
 from tandem.errors import EngineError, KvTransferError
@@ -104,12 +106,13 @@ def start(
     role: Role = Role.DECODE,
     seconds: float = WAIT,
     logits: LogitsProcessorSpec | None = None,
+    **sampling: int,
 ) -> Run:
     deltas: list[Delta] = []
     request = EngineRequest(
         request_id=7,
         token_ids=[1, 2],
-        sampling=common_pb2.SamplingParams(max_tokens=9),
+        sampling=common_pb2.SamplingParams(max_tokens=9, **sampling),
         room=1,
         timeout_seconds=seconds,
         logits=logits,
@@ -144,6 +147,76 @@ async def test_a_form_counts_as_in_use_until_its_request_ends() -> None:
     del run
     gc.collect()
     assert used() is None
+
+
+SCORED = {
+    "input_token_logprobs": [(None, 1, None), (-0.5, 2, None)],
+    "output_token_logprobs": [(-0.25, 4, None)],
+}
+
+
+def scored(token_ids: list[int], /, **reason: Any) -> dict[str, Any]:
+    """A chunk as SGLang makes it where log-probabilities of the prompt are wanted."""
+    made = chunk(token_ids, **reason)
+    made["meta_info"] |= SCORED
+    return made
+
+
+@pytest.mark.promise("S6-331")
+async def test_the_prompts_log_probabilities_ride_on_the_first_delta_with_a_token() -> None:
+    run = start(Manager(), role=Role.AGGREGATED, prompt_logprobs=0)
+    for each in (chunk([]), scored([4]), scored([5]), scored([6], type="length", length=3)):
+        run.manager.chunks.put_nowait(each)
+    await run.end()
+    _, first, *others = run.deltas
+    assert first.prompt_logprobs is not None
+    assert list(first.prompt_logprobs.token_ids) == [1, 2]
+    assert first.prompt_logprobs.logprobs.chosen == [-0.5]
+    assert all(each.prompt_logprobs is None for each in others)
+    assert all(each.logprobs is None for each in run.deltas), "nobody asked for the output's"
+
+
+@pytest.mark.promise("S6-331")
+@pytest.mark.parametrize(
+    ("role", "asked"), [(Role.DECODE, {"prompt_logprobs": 0}), (Role.PREFILL, {})]
+)
+async def test_decode_and_whoever_was_not_asked_say_none_of_the_prompts(
+    role: Role, asked: dict[str, int]
+) -> None:
+    run = start(Manager(), role=role, **asked)
+    run.manager.chunks.put_nowait(scored([4], type="length", length=1))
+    assert (await run.end()).prompt_logprobs is None
+
+
+@pytest.mark.promise("S6-186")
+async def test_what_a_long_prompt_brings_is_read_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a cancel that comes meanwhile ends the request."""
+    run = start(Manager(), role=Role.PREFILL, prompt_logprobs=0)
+    threads = []
+
+    def read(*_given: Any) -> Any:
+        threads.append(threading.current_thread())
+        loop.call_soon_threadsafe(run.stream.cancel)
+        while not run.manager.aborts:
+            time.sleep(0.001)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(chunks, "prompt_logprobs_of", read)
+    run.manager.chunks.put_nowait(scored([4], type="length", length=1))
+    assert (await run.end()).end is Ending.CANCELLED
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.promise("S6-333")
+async def test_a_prompt_that_was_not_scored_ends_its_request() -> None:
+    run = start(Manager(), role=Role.PREFILL, prompt_logprobs=0)
+    run.manager.chunks.put_nowait(chunk([4], type="length", length=1))
+    last = await run.end()
+    assert (last.end, type(last.error), last.retryable) == (Ending.FAILED, EngineError, True)
+    assert len(run.deltas) == 1
 
 
 async def test_the_measured_hand_over_rides_on_the_first_delta() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tandem.engine.base import Ending, EngineRequest, Role
-from tandem.engine.sglang import chunks, requests, validation
+from tandem.engine.sglang import chunks, describe, requests, validation
 from tandem.engine.sglang.processors import Steering
 from tandem.engine.sglang.rows import decode_spec
 from tandem.engine.sglang.validation import EngineBounds
@@ -26,7 +27,12 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 
 BOUNDS = EngineBounds(
-    role=Role.DECODE, context_length=100, prompt_length=94, vocabulary=50, seeded=False
+    role=Role.DECODE,
+    context_length=100,
+    prompt_length=94,
+    vocabulary=50,
+    seeded=False,
+    scores_prompts=False,
 )
 
 
@@ -86,6 +92,7 @@ def finished(**reason: Any) -> dict[str, Any]:
         ({"sampling": sampling(logit_bias={50: 1.0})}, InvalidRequestError, "logit_bias"),
         ({"sampling": sampling(logit_bias={5: 101.0})}, InvalidRequestError, "logit_bias"),
         ({"sampling": sampling(logprobs=129)}, UnsupportedError, "top_logprobs"),
+        ({"sampling": sampling(prompt_logprobs=0)}, UnsupportedError, "prompt_logprobs"),
         ({"sampling": sampling(seed=1)}, UnsupportedError, "seed"),
         (
             {"sampling": sampling(ignore_eos=True, stop_token_ids=[4])},
@@ -111,6 +118,24 @@ def test_what_can_never_run_is_refused_at_submit_naming_the_field(
 
 def test_a_request_that_just_fits_is_admitted() -> None:
     validation.check(request(token_ids=[49] * 94, sampling=sampling(max_tokens=6)), BOUNDS)
+
+
+@pytest.mark.promise("S6-332")
+@pytest.mark.parametrize("skips", ["encoder", "decoder"])
+def test_prompts_are_scored_unless_the_model_skips_layers_of_them(skips: str) -> None:
+    """SGLang's scheduler would end with all that it runs."""
+    replays = {f"enable_{side}_swa_bounded_replay": False for side in ("encoder", "decoder")}
+    asked = request(sampling=sampling(prompt_logprobs=0))
+    validation.check(asked, _bounds(replays))
+    with pytest.raises(UnsupportedError, match="bounded replay"):
+        validation.check(asked, _bounds(replays | {f"enable_{skips}_swa_bounded_replay": True}))
+
+
+def _bounds(arguments: dict[str, Any]) -> EngineBounds:
+    model = SimpleNamespace(vocab_size=50)
+    manager = SimpleNamespace(context_len=100, model_config=model)
+    launched: Any = SimpleNamespace(manager=manager, arguments=arguments, capacity=1000)
+    return describe.bounds(launched, role=Role.PREFILL, seeded=False)
 
 
 # --- into SGLang
@@ -186,6 +211,29 @@ def test_every_sampling_field_reaches_sglang() -> None:
         "logit_bias": {"6": -100.0},
     }
     assert (made["return_logprob"], made["top_logprobs_num"]) == (True, 2)
+
+
+@pytest.mark.promise("S6-331")
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.AGGREGATED])
+@pytest.mark.parametrize(("of_prompt", "of_output", "alternatives"), [(0, 4, 4), (5, 2, 5)])
+def test_a_prompt_is_scored_from_its_first_token_with_the_most_alternatives(
+    role: Role, of_prompt: int, of_output: int, alternatives: int
+) -> None:
+    made = fields_of(
+        request(sampling=sampling(prompt_logprobs=of_prompt, logprobs=of_output)), role
+    )
+    assert (made["return_logprob"], made["logprob_start_len"]) == (True, 0)
+    assert made["top_logprobs_num"] == alternatives
+    made = fields_of(request(sampling=sampling(logprobs=of_output)), role)
+    assert (made["logprob_start_len"], made["top_logprobs_num"]) == (-1, of_output)
+
+
+@pytest.mark.promise("S6-331")
+def test_decode_scores_no_prompt() -> None:
+    made = fields_of(request(sampling=sampling(prompt_logprobs=5)))
+    assert "return_logprob" not in made
+    made = fields_of(request(sampling=sampling(prompt_logprobs=5, logprobs=2)))
+    assert (made["logprob_start_len"], made["top_logprobs_num"]) == (-1, 2)
 
 
 def test_requests_without_a_seed_get_different_ones() -> None:
@@ -286,27 +334,89 @@ def test_a_hand_over_failure_says_why_without_names_of_sglang() -> None:
     assert str(end.error) == "Decode transfer failed: Lost connection with prefill instance"
 
 
-def test_logprobs_are_those_of_the_chunk_best_alternative_first() -> None:
-    logprobs = chunks.logprobs_of(
-        {
-            "output_token_logprobs": [(-0.5, 4, None), (-1.0, 5, None)],
-            "output_top_logprobs": [[(-0.5, 4, None), (-2.0, 6, None)], [(-1.0, 5, None)]],
-        },
-        2,
-    )
+TWO_TOKENS = {
+    "output_token_logprobs": [(-0.5, 4, None), (-1.0, 5, None)],
+    "output_top_logprobs": [[(-0.5, 4, None), (-2.0, 6, None)], [(-1.0, 5, None)]],
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "top"), [(2, [[(4, -0.5), (6, -2.0)], [(5, -1.0)]]), (1, [[(4, -0.5)], [(5, -1.0)]])]
+)
+def test_logprobs_are_those_of_the_chunk_best_alternative_first(wanted: int, top: Any) -> None:
+    """SGLang gives more where the prompt is to have more."""
+    logprobs = chunks.logprobs_of(TWO_TOKENS, 2, sampling(logprobs=wanted))
     assert logprobs is not None
     assert logprobs.chosen == [-0.5, -1.0]
-    assert logprobs.top == [[(4, -0.5), (6, -2.0)], [(5, -1.0)]]
+    assert logprobs.top == top
 
 
 def test_alternatives_are_empty_where_none_were_asked_for() -> None:
-    logprobs = chunks.logprobs_of({"output_token_logprobs": [(-0.5, 4, None)]}, 1)
+    meta_info = {"output_token_logprobs": [(-0.5, 4, None)]}
+    logprobs = chunks.logprobs_of(meta_info, 1, sampling(logprobs=0))
     assert logprobs is not None
     assert logprobs.top == [[]]
 
 
 def test_no_logprobs_without_asking() -> None:
-    assert chunks.logprobs_of({}, 1) is None
+    assert chunks.logprobs_of({}, 1, sampling(logprobs=0)) is None
+    assert chunks.logprobs_of(TWO_TOKENS, 2, sampling(prompt_logprobs=2)) is None
+
+
+THREE_TOKENS = {
+    "input_token_logprobs": [(None, 7, None), (-0.5, 8, None), (-1.0, 9, None)],
+    "input_top_logprobs_idx_flat": [8, 3, 4, 9],
+    "input_top_logprobs_val_flat": [-0.5, -2.0, -0.25, -1.0],
+    "input_top_logprobs_shape": [2, 2],
+}
+
+
+@pytest.mark.promise("S6-331")
+@pytest.mark.parametrize(
+    ("wanted", "top"),
+    [(2, [[(8, -0.5), (3, -2.0)], [(4, -0.25), (9, -1.0)]]), (1, [[(8, -0.5)], [(4, -0.25)]])],
+)
+def test_a_prompts_logprobs_leave_its_first_token_out(wanted: int, top: Any) -> None:
+    prompt = chunks.prompt_logprobs_of(THREE_TOKENS, [7, 8, 9], wanted)
+    assert prompt.token_ids == [7, 8, 9]
+    assert (prompt.logprobs.chosen, prompt.logprobs.top) == ([-0.5, -1.0], top)
+
+
+@pytest.mark.promise("S6-331")
+def test_a_prompt_may_have_no_alternatives_and_a_single_token() -> None:
+    none = {"input_token_logprobs": THREE_TOKENS["input_token_logprobs"]}
+    assert chunks.prompt_logprobs_of(none, [7, 8, 9], 0).logprobs.top == [[], []]
+    alone = {
+        "input_token_logprobs": [(None, 7, None)],
+        "input_top_logprobs_idx_flat": [],
+        "input_top_logprobs_val_flat": [],
+        "input_top_logprobs_shape": [0, 2],
+    }
+    for wanted in (0, 2):
+        logprobs = chunks.prompt_logprobs_of(alone, [7], wanted).logprobs
+        assert (logprobs.chosen, logprobs.top) == ([], [])
+
+
+@pytest.mark.promise("S6-333")
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"input_token_logprobs": THREE_TOKENS["input_token_logprobs"][:2]},
+        {"input_token_logprobs": []},
+        {
+            "input_token_logprobs": THREE_TOKENS["input_token_logprobs"][:2],
+            "input_top_logprobs_idx_flat": [8, 3],
+            "input_top_logprobs_val_flat": [-0.5, -2.0],
+        },
+        {
+            "input_top_logprobs_idx_flat": [8, 3],
+            "input_top_logprobs_val_flat": [-0.5, -2.0],
+        },
+    ],
+)
+def test_a_prompt_that_sglang_scored_in_part_is_an_error(missing: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="of 3 prompt tokens"):
+        chunks.prompt_logprobs_of(THREE_TOKENS | missing, [7, 8, 9], 2)
 
 
 def test_a_measured_hand_over_is_reported_once() -> None:

@@ -56,6 +56,9 @@ def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
         # Log-probabilities of the model, not of what temperature makes of it.
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+        # Tokens of prompts whose log-probabilities are computed at once, each with a row of the
+        # whole vocabulary. SGLang sets no memory aside for them, and 2048 rows may take gigabytes.
+        "SGLANG_LOGPROB_CHUNK_SIZE": "256",
         # A follower's launch returns once its ranks are up, as a leader's does.
         "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": "0",
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from tandem.engine.base import Ending, KvTransfer, Logprobs, Role
+from tandem.engine.base import Ending, KvTransfer, Logprobs, PromptLogprobs, Role
 from tandem.errors import (
     DeadlineError,
     EngineError,
@@ -21,6 +21,7 @@ from tandem.errors import (
     ProcessorError,
     TandemError,
 )
+from tandem.v1 import common_pb2
 
 HAND_OVER_KEY = "tandem_hand_over"
 """Key in meta_info under which the scheduler sends [bytes, seconds], once a request."""
@@ -77,16 +78,42 @@ def _without_names(message: str) -> str:
     return f"{what}: {why}" if why else what
 
 
-def logprobs_of(meta_info: Mapping[str, Any], count: int) -> Logprobs | None:
+def logprobs_of(
+    meta_info: Mapping[str, Any], count: int, wanted: common_pb2.SamplingParams
+) -> Logprobs | None:
     """Log-probabilities of a chunk's `count` tokens; None where none were asked for."""
     chosen = meta_info.get("output_token_logprobs")
-    if not chosen:
+    if not chosen or not wanted.HasField("logprobs"):
         return None
     top = meta_info.get("output_top_logprobs") or [None] * count
     return Logprobs(
         chosen=[value for value, _, _ in chosen[:count]],
-        top=[_alternatives(entries) for entries in top[:count]],
+        top=[_alternatives(entries, wanted.logprobs) for entries in top[:count]],
     )
+
+
+def prompt_logprobs_of(
+    meta_info: Mapping[str, Any], token_ids: Sequence[int], alternatives: int
+) -> PromptLogprobs:
+    """Those of a prompt, which each chunk of its request carries: the first token has a place of
+    its own, without a value, and all alternatives stand in one list, in rows that are longer than
+    was asked for where the output is to have more.
+
+    Raises EngineError where SGLang did not say them of every token.
+    """
+    chosen = [value for value, _, _ in meta_info["input_token_logprobs"][1:]]
+    top: list[list[tuple[int, float]]] = [[] for _ in chosen]
+    if alternatives:
+        tokens = meta_info["input_top_logprobs_idx_flat"]
+        values = meta_info["input_top_logprobs_val_flat"]
+        length = meta_info["input_top_logprobs_shape"][1]
+        rows = [slice(row, row + alternatives) for row in range(0, len(values), length)]
+        top = [list(zip(tokens[row], values[row], strict=True)) for row in rows]
+    if not len(chosen) == len(top) == len(token_ids) - 1:
+        raise EngineError(
+            f"SGLang gave log-probabilities of {len(chosen)} of {len(token_ids)} prompt tokens"
+        )
+    return PromptLogprobs(token_ids, Logprobs(chosen, top))
 
 
 def hand_over_of(meta_info: Mapping[str, Any], transport: str) -> KvTransfer | None:
@@ -112,5 +139,7 @@ def deadline(role: Role, *, started: bool, seconds: float) -> TandemError:
     return KvTransferError(f"no KV hand-over within {seconds:.1f} s")
 
 
-def _alternatives(entries: Sequence[tuple[float, int, Any]] | None) -> list[tuple[int, float]]:
-    return [(token, value) for value, token, _ in entries or ()]
+def _alternatives(
+    entries: Sequence[tuple[float, int, Any]] | None, most: int
+) -> list[tuple[int, float]]:
+    return [(token, value) for value, token, _ in (entries or ())[:most]]

@@ -16,6 +16,9 @@ PROTOCOL_VERSION = 1
 """The version of proto/tandem/v1 that this worker speaks."""
 _KV_LAYOUT = "layer-token-head"
 """A buffer for each layer, in it a row for each token: SGLang's pools for MHA and MLA."""
+_SKIPPING = ("enable_encoder_swa_bounded_replay", "enable_decoder_swa_bounded_replay")
+"""ServerArgs (DeepSeek-V4.1) with which a model's last layers see the end of a prompt alone: asked
+for more, the scheduler would raise, and end with all that it runs."""
 _SCHEDULER_MARGIN = 6
 """Tokens of its context that SGLang's scheduler keeps for itself: it refuses longer prompts."""
 
@@ -37,6 +40,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         prompt_length=prompt,
         vocabulary=int(manager.model_config.vocab_size),
         seeded=seeded,
+        scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
     )
 
 

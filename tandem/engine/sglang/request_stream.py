@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import chunks
+from tandem.engine.base import Delta, Ending, EngineRequest, PromptLogprobs, Role
+from tandem.engine.sglang import chunks, requests
 from tandem.engine.sglang.arguments import TRANSPORT
 from tandem.engine.sglang.chunks import Ended
 from tandem.errors import EngineError
@@ -31,8 +31,7 @@ class RequestStream:
         sglang_request: Any,
         emit: Callable[[Delta], None],
     ) -> None:
-        self._id = request.request_id
-        self._seconds = request.timeout_seconds
+        self._request = request  # its forms count as in use for as long
         self._role = role
         self._manager = manager
         self._sglang_request = sglang_request
@@ -41,7 +40,7 @@ class RequestStream:
         self._timer: asyncio.TimerHandle | None = None
         self._cause: Ended | None = None  # we asked for the end, and this is it
         self._abandon_at = 0.0
-        self._logits = request.logits  # its forms count as in use for as long
+        self._scores_prompt = requests.scores_prompt(request, role)
         self.prompt_length = len(request.token_ids)
         self.generated = 0
 
@@ -49,7 +48,7 @@ class RequestStream:
         """Emits the request's deltas, the last one with its end, unless the task is cancelled from
         outside: then the engine closes, and nothing more is emitted."""
         self._task = asyncio.current_task()
-        expiry = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        expiry = asyncio.get_running_loop().call_later(self._request.timeout_seconds, self._expire)
         try:
             ended = self._cause is None and await self._read()
         except asyncio.CancelledError:
@@ -57,9 +56,9 @@ class RequestStream:
                 raise
             ended = False
         except Exception as error:  # noqa: BLE001 - whatever SGLang raises ends this request alone
-            self._cause = self._cause or Ended(
-                Ending.FAILED, EngineError(f"SGLang raised {type(error).__name__}: {error}"), True
-            )
+            if not isinstance(error, EngineError):
+                error = EngineError(f"SGLang raised {type(error).__name__}: {error}")
+            self._cause = self._cause or Ended(Ending.FAILED, error, True)
             ended = False
         finally:
             expiry.cancel()
@@ -81,12 +80,16 @@ class RequestStream:
         stream = self._manager.generate_request(self._sglang_request, None)
         async with aclosing(stream):  # a generator left open keeps its request running
             async for chunk in stream:
-                if self._take(chunk["output_ids"], chunk["meta_info"]):
+                if await self._take(chunk["output_ids"], chunk["meta_info"]):
                     return True
         return False
 
-    def _take(self, token_ids: list[int], meta_info: Mapping[str, Any]) -> bool:
+    async def _take(self, token_ids: list[int], meta_info: Mapping[str, Any]) -> bool:
         end = chunks.end_of(meta_info)
+        prompt = None
+        if self._scores_prompt and token_ids and (end is None or end.error is None):
+            self._scores_prompt = False
+            prompt = await self._prompt(meta_info)
         if self._cause is not None:
             if end is not None:
                 self._finish(self._cause)
@@ -97,23 +100,38 @@ class RequestStream:
         self.generated += len(token_ids)
         self._emit(
             Delta(
-                self._id,
+                self._request.request_id,
                 token_ids,
                 end=None if end is None else end.ending,
-                logprobs=chunks.logprobs_of(meta_info, len(token_ids)),
+                logprobs=chunks.logprobs_of(meta_info, len(token_ids), self._request.sampling),
                 kv=chunks.hand_over_of(meta_info, TRANSPORT),
                 cached_tokens=meta_info.get("cached_tokens", 0),
+                prompt_logprobs=prompt,
             )
         )
         return end is not None
 
+    async def _prompt(self, meta_info: Mapping[str, Any]) -> PromptLogprobs:
+        """Read in a thread: of a long prompt there is much."""
+        request = self._request
+        return await asyncio.to_thread(
+            chunks.prompt_logprobs_of,
+            meta_info,
+            request.token_ids,
+            request.sampling.prompt_logprobs,
+        )
+
     def _finish(self, end: Ended) -> None:
         retryable = end.retryable and self.generated == 0
-        self._emit(Delta(self._id, (), end=end.ending, error=end.error, retryable=retryable))
+        self._emit(
+            Delta(
+                self._request.request_id, (), end=end.ending, error=end.error, retryable=retryable
+            )
+        )
 
     def _expire(self) -> None:
         started = self.generated > 0
-        error = chunks.deadline(self._role, started=started, seconds=self._seconds)
+        error = chunks.deadline(self._role, started=started, seconds=self._request.timeout_seconds)
         self._stop(Ended(Ending.FAILED, error, retryable=not started))
 
     def _stop(self, cause: Ended) -> None:

@@ -51,11 +51,15 @@ def fields(
         "log_metrics": True,
         "cache_salt": request.cache_salt or None,
     }
-    if sampling.HasField("logprobs"):
+    of_prompt = scores_prompt(request, role)
+    if sampling.HasField("logprobs") or of_prompt:
         arguments |= {
             "return_logprob": True,
-            "logprob_start_len": -1,
-            "top_logprobs_num": sampling.logprobs,
+            "logprob_start_len": 0 if of_prompt else -1,
+            # One number for both; each then takes what it asked for.
+            "top_logprobs_num": max(sampling.logprobs, sampling.prompt_logprobs * of_prompt),
+            # Two arrays, and not a list for each token, go through three processes.
+            "return_flat_raw_top_logprobs": of_prompt,
         }
     if steering is not None:
         arguments["sampling_params"] |= steering.grammar
@@ -74,6 +78,11 @@ def fields(
             "bootstrap_room": request.room,
         }
     return arguments
+
+
+def scores_prompt(request: EngineRequest, role: Role) -> bool:
+    """Whether an engine of this role says the log-probabilities of the request's prompt."""
+    return role is not Role.DECODE and request.sampling.HasField("prompt_logprobs")
 
 
 def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:

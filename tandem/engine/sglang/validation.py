@@ -28,6 +28,8 @@ class EngineBounds:
     prompt_length: int
     vocabulary: int
     seeded: bool
+    scores_prompts: bool
+    """The model computes its last layers for every token of a prompt."""
 
 
 def check(request: EngineRequest, bounds: EngineBounds) -> None:
@@ -36,9 +38,11 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     _check_hand_over(request, bounds.role)
     if request.sampling.logprobs > MAX_TOP_LOGPROBS:
         raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
-    if request.sampling.HasField("prompt_logprobs"):
+    if request.sampling.HasField("prompt_logprobs") and not bounds.scores_prompts:
         raise UnsupportedError(
-            "this engine offers no log-probabilities of the prompt", param="prompt_logprobs"
+            "no log-probabilities of the prompt: SGLang's bounded replay skips layers for most of"
+            " its tokens",
+            param="prompt_logprobs",
         )
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
     if request.embedding_bias is not None:

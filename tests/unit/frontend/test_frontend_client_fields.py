@@ -234,6 +234,10 @@ CHANGES_THE_ANSWER: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x"}, "prompt"),
     ({"system": "Be brief."}, "system"),
     ({"max_new_tokens": 5}, "max_new_tokens"),
+    ({"return_logprob": True}, "return_logprob"),
+    ({"top_logprobs_num": 2}, "top_logprobs_num"),
+    ({"logprob_start_len": 0}, "logprob_start_len"),
+    ({"token_ids_logprob": [5]}, "token_ids_logprob"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
 ]
 

@@ -133,6 +133,7 @@ def _messages() -> Sequence[bytes]:
 def _calls() -> Sequence[bytes]:
     tasks = (_task(prompt_text="p"), _task(prompt_token_ids=[5], want_token_ids=True))
     tasks[1].sampling.stop_words.add(token_id=[5, 6])
+    tasks[1].sampling.prompt_logprobs = 2
     tasks[1].embedding_bias.token_ids, tasks[1].embedding_bias.values = b"\5\0\0\0", b"\0" * 4
     calls = [router_pb2.GenerateRequest(task=task, n=2, timeout_ms=1000) for task in tasks]
     return [call.SerializeToString() for call in calls]
