@@ -26,7 +26,7 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.sequences import Leg, Sequence
 from router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
-from router.policies import POLICIES
+from router.policies import POLICIES, Prompt
 from tandem.endings import Outcome
 
 SIZES = (10, 200, 1_000, 2_000)
@@ -84,7 +84,7 @@ class Bench:
     """A core with one frontend; time goes on by a millisecond an event."""
 
     def __init__(self, workers: int, policy: str) -> None:
-        made = POLICIES[policy]  # type: ignore[index]
+        made = POLICIES[policy]
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000),
             prefill_policy=made,
@@ -113,11 +113,11 @@ class Bench:
 
     def choices(self, count: int) -> float:
         """Seconds of CPU that it takes to choose a pair so often, and to start nothing there."""
-        fleet, needs = self.core.state.fleet, Needs()
+        fleet, needs, prompt = self.core.state.fleet, Needs(), Prompt(1000, "")
         (edition,) = fleet.editions
         began = time.process_time_ns()
         for _ in range(count):
-            fleet.pick(edition, needs, other_than=None)
+            fleet.pick(edition, needs, prompt, other_than=None)
         return (time.process_time_ns() - began) / 1e9
 
     def snapshot(self) -> float:

@@ -87,7 +87,7 @@ class Router:
         self.share = Share(name, decode_routers=fleet.decode_routers)
         self.serves: set[str] = set()
         """The workers of its share."""
-        made = POLICIES[fleet.policy]  # type: ignore[index]
+        made = POLICIES[fleet.policy]
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000, max_retries=3),
             prefill_policy=made,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.conduct import EJECT_AFTER, EJECT_SECONDS
-from router.policies import PolicyName
 from tandem import tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
@@ -26,6 +25,7 @@ _ABOVE_ZERO = (
     "eject_seconds",
     "eject_first_seconds",
     "stall_seconds",
+    "policy_seconds",
 )
 _NOT_NEGATIVE = (
     "max_retries",
@@ -100,11 +100,16 @@ class RouterConfig:
         " discovery is static; empty: the host of listen. With the port of listen it is this"
         " router's own address. A pod's own IP on Kubernetes.",
     )
-    prefill_policy: PolicyName = setting(
-        "least_loaded", "How a prefill worker is chosen: round_robin or least_loaded."
+    prefill_policy: str = setting(
+        "least_loaded",
+        "How a prefill worker is chosen: round_robin, least_loaded, or the name of an entry point"
+        " that an installed package offers in the group tandem.router_policies.",
     )
-    decode_policy: PolicyName = setting(
-        "least_loaded", "How a decode worker is chosen: round_robin or least_loaded."
+    decode_policy: str = setting("least_loaded", "How a decode worker is chosen, likewise.")
+    policy_seconds: float = setting(
+        0.01,
+        "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"
+        " goes on for a hundred times as long as the choice took.",
     )
     max_queue: int = setting(
         1024, "Sequences that wait for a pair; one more is refused with queue_full."

@@ -217,9 +217,7 @@ class WorkerConnection:
         if self.description is not None:
             self.description.load.CopyFrom(load)
         self._withhold()
-        age = translate.step_age(load)
-        told = events.WorkerLoad(self.listed.address, load.open_legs, age, load.moved_kv)
-        self._relay.handle(told)
+        self._relay.handle(translate.worker_load(self.listed.address, load))
 
     def _withhold(self) -> None:
         """Tell the core whether the worker is to get nothing new, where that has changed."""

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from router.choosing import Choosing, Failure
 from router.conduct import Conduct
 from router.core.snapshot import RecordSnapshot, Snapshot, WorkerSnapshot
 from router.core.values import Counts, Fingerprint, Phase, Standing
@@ -60,9 +61,10 @@ class Reading:
     discovery_errors: Mapping[Trouble, int]
     conducts: Iterable[tuple[Listed, Conduct]]
     """Those of the workers that discovery lists."""
+    policy_failures: Mapping[tuple[Phase, Failure], int]
 
 
-def read(relay: Relay, workers: Workers) -> Reading:
+def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> Reading:
     """What is so now. Call it on the event loop, where nothing changes meanwhile."""
     return Reading(
         core=relay.core.snapshot(),
@@ -75,6 +77,7 @@ def read(relay: Relay, workers: Workers) -> Reading:
         discovery_age_seconds=workers.keeper.age_seconds(),
         discovery_errors=dict(workers.keeper.errors),
         conducts=workers.conducts(),
+        policy_failures={} if choosing is None else choosing.failures,
     )
 
 
@@ -112,6 +115,7 @@ class RouterCollector(Collector):
         yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
         yield from _workers(core.workers)
         yield from _conducts(reading.conducts, core.records)
+        yield _policy_failures(reading.policy_failures)
         yield from _discovery(reading)
 
 
@@ -193,6 +197,18 @@ def _conducts(
         ejections.add_metric(values, conduct.ejections + record.ejections)
         ejected.add_metric(values, record.standing is not Standing.WHOLE)
     yield from (faults, failures, ejections, ejected)
+
+
+def _policy_failures(failures: Mapping[tuple[Phase, Failure], int]) -> Metric:
+    family = CounterMetricFamily(
+        "tandem_router_policy_failures",
+        "Choices of an operator's policy that were not followed: least_loaded made them.",
+        labels=["phase", "reason"],
+    )
+    for phase in Phase:
+        for reason in Failure:
+            family.add_metric([phase.value, reason.value], failures.get((phase, reason), 0))
+    return family
 
 
 def _counters(counts: Counts) -> Iterator[Metric]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from router import debug, metrics, translate, vouchers
+from router.choosing import Choosing
 from router.config import RouterConfig
 from router.core import events
 from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Discovery, make_discovery, make_share
-from router.policies import POLICIES
 from router.relay import Relay
 from router.servicer import RouterServicer
 from router.story_book import StoryBook
@@ -73,7 +73,14 @@ class RunningRouter:
         relay.close_frontends()
 
 
-def build_core(config: RouterConfig) -> Core:
+def build_choosing(config: RouterConfig) -> Choosing:
+    """Raises LoadError where it names a policy that cannot be had."""
+    return Choosing(config.prefill_policy, config.decode_policy, seconds=config.policy_seconds)
+
+
+def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
+    """`choosing`: None: by the policies that the settings name."""
+    policies = choosing or build_choosing(config)
     return Core(
         budget=ByteBudget(config.max_held_bytes),
         bounds=Bounds(
@@ -92,8 +99,8 @@ def build_core(config: RouterConfig) -> Core:
             eject_most_share=config.eject_most_share,
             canary_seconds=config.canary_seconds,
         ),
-        prefill_policy=POLICIES[config.prefill_policy],
-        decode_policy=POLICIES[config.decode_policy],
+        prefill_policy=policies.prefill,
+        decode_policy=policies.decode,
         new_room=ids.new_room,
         promptless=translate.promptless,
         canary_task=translate.canary_task,
@@ -108,9 +115,12 @@ async def running(
     tracer: Tracer | None = None,
     with_admin: bool = False,
 ) -> AsyncIterator[RunningRouter]:
-    """A router that serves within the block. Raises StartError where an address is taken."""
+    """A router that serves within the block. Raises StartError where an address is taken, or there
+    is no policy of a name.
+    """
+    choosing = build_choosing(config)
     relay = Relay(
-        build_core(config),
+        build_core(config, choosing),
         tracer=tracer,
         vouchers=vouchers.load(config.voucher_key_file),
         book=StoryBook(config.max_stories, config.max_story_bytes) if with_admin else None,
@@ -133,8 +143,8 @@ async def running(
         "tandem.v1.Router",
     )
     router = RunningRouter(relay, server, DrainMetrics("router"), workers)
-    admin = _admin(config, router).serving(config.metrics_listen) if with_admin else nullcontext()
-    async with admin:
+    admin = _admin(config, router, choosing)
+    async with admin.serving(config.metrics_listen) if with_admin else nullcontext():
         router.port = await _listen(server, config.listen)
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -146,6 +156,7 @@ async def running(
                 yield router
             finally:
                 await server.stop(LAST_WORDS_SECONDS)
+                choosing.close()
                 for task in tasks:
                     task.cancel()
 
@@ -168,9 +179,9 @@ async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None
         await router.drain(config.drain_seconds)
 
 
-def _admin(config: RouterConfig, router: RunningRouter) -> Admin:
+def _admin(config: RouterConfig, router: RunningRouter, choosing: Choosing) -> Admin:
     loop = asyncio.get_running_loop()
-    read = from_loop(loop, lambda: metrics.read(router.relay, router.workers))
+    read = from_loop(loop, lambda: metrics.read(router.relay, router.workers, choosing))
     registry = metrics.new_registry(read)
     registry.register(router.drained)
     registry.register(HeldMetrics("router", router.relay.budget))

@@ -72,6 +72,19 @@ def step_age(load: worker_pb2.Load) -> float | None:
     return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
 
 
+def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
+    """What the worker at that address reports."""
+    return events.WorkerLoad(
+        address,
+        load.open_legs,
+        step_age(load),
+        load.moved_kv,
+        load.prompt_tokens if load.HasField("prompt_tokens") else None,
+        load.kv_tokens_used,
+        load.kv_tokens_total,
+    )
+
+
 def submit(
     frontend: int,
     message: router_pb2.Submit,

@@ -881,6 +881,20 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-252",
+        "Given prompts of different lengths, then a prefill worker's load is the tokens that it "
+        "has to compute for each of its slots, and a decode worker's the fuller of its slots and "
+        "its KV cache, those of other routers' requests included, as it reports them.",
+        ours=True,
+    ),
+    Promise(
+        "S5-253",
+        "Given a policy of an operator's own that raises, takes too long or names no worker that "
+        "it was offered, then the router chooses in its place, counts and says so, and no request "
+        "fails; one that cannot be had keeps the router from starting.",
+        ours=True,
+    ),
+    Promise(
         "S5-260",
         "Given a worker that has handed over no KV since its start, then it gets no request of a "
         "client's and is not ready, until a canary has moved KV to or from it; where no hand-over "

@@ -7,6 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from router.core.values import Needs, Phase, Profile, Voucher
+from router.policies import Prompt
 from tandem.endings import Outcome
 from tandem.errors import TandemError
 
@@ -65,6 +66,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
         return Needs(tokens, self.logits_processors)
 
     @property
+    def prompt(self) -> Prompt:
+        """What policies know of it. A token is at least a byte, so a text counts as its task's."""
+        return Prompt(self.prompt_tokens or len(self.task), self.tenant)
+
+    @property
     def held(self) -> bool:
         """Whether decode's output waits until prefill has said all that it has to say."""
         return self.want_report or self.prompt_logprobs
@@ -89,7 +95,7 @@ class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     other_legs: int = 0
     """Legs of other routers, by its first report."""
     step_age: float | None = None
-    """By that report too."""
+    """By that report too. What else it says comes as a WorkerLoad."""
 
 
 class WorkerDown(msgspec.Struct, frozen=True):
@@ -120,6 +126,11 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     """Seconds since its engine's last step, while that has work; None: it cannot say."""
     moved_kv: bool = False
     """Some router has said since its start that KV has moved to or from it."""
+    prompt_tokens: int | None = None
+    """Those of the prompts of all its open legs; None: it does not say."""
+    kv_tokens_used: int = 0
+    kv_tokens_total: int = 0
+    """0: it does not say."""
 
 
 class WorkerFault(msgspec.Struct, frozen=True):

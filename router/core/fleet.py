@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -14,9 +14,8 @@ from router.core.record import Record
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
 from router.core.values import Edition, Fingerprint, Needs, Phase, ServedModel, Standing
 from router.core.worker import Worker, defect_text, difference_text
-from router.policies import Policy
+from router.policies import Policy, PolicyFactory, Prompt
 
-PolicyFactory = Callable[[], Policy]
 NOTHING = Needs()
 MOST_CANDIDATES = 4
 """Told of each choice; more would cost each request."""
@@ -165,7 +164,7 @@ class Fleet:
         )
 
     def pick(
-        self, edition: Edition, needs: Needs, *, other_than: Pair | None
+        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
     ) -> tuple[Pick, Pick] | None:
         """A pair with a free slot on both sides, by the policies; None where there is none.
 
@@ -185,7 +184,7 @@ class Fleet:
             prefills = preferred(free, (last.prefill,), barred=alone, again=True)
         if prefills is None:
             return None
-        prefill = _choose(mine.policy, prefills)
+        prefill = _choose(mine.policy, prefills, prompt)
         group = next(each for each in groups if each.prefill is prefill.worker.side)
         if last is None:
             candidates = preferred(group.decode.indexes())
@@ -193,7 +192,7 @@ class Fleet:
             barred, free = prefill.worker is last.prefill, group.decode.indexes()
             candidates = preferred(free, (last.decode,), barred=barred, again=True)
         assert candidates is not None
-        return prefill, _choose(group.policy, candidates)
+        return prefill, _choose(group.policy, candidates, prompt)
 
     def parkers(self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()) -> int:
         """How many prefill workers of an edition may run a context-only request: not where it would
@@ -212,12 +211,17 @@ class Fleet:
         return sum(each.slots for each in self._free_parkers(edition, needs))
 
     def pick_parker(
-        self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()
+        self,
+        edition: Edition,
+        needs: Needs,
+        prompt: Prompt,
+        *,
+        other_than: Collection[str] = (),
     ) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
         others = self._connected(other_than)
         found = preferred(self._free_parkers(edition, needs), others, barred=True)
-        return _choose(self.editions[edition].policy, found) if found else None
+        return _choose(self.editions[edition].policy, found, prompt) if found else None
 
     def _free_parkers(self, edition: Edition, needs: Needs) -> list[Index]:
         return [
@@ -244,11 +248,11 @@ class Fleet:
         group = self._group_of(kv_peer)
         return 0 if group is None else group.decode.slots
 
-    def pick_decoder(self, kv_peer: str) -> Pick | None:
+    def pick_decoder(self, kv_peer: str, prompt: Prompt) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
         group = self._group_of(kv_peer)
         found = group and preferred(group.decode.indexes())
-        return _choose(group.policy, found) if group and found else None
+        return _choose(group.policy, found, prompt) if group and found else None
 
     def mismatches(self, worker: Worker) -> Iterator[tuple[Worker, str, int]]:
         """What it differs from: for each fingerprint of its model that workers of the other phase
@@ -323,8 +327,8 @@ class Fleet:
         return mine, group
 
 
-def _choose(policy: Policy, candidates: FreeWorkers) -> Pick:
-    worker = policy.choose(candidates)
+def _choose(policy: Policy, candidates: FreeWorkers, prompt: Prompt) -> Pick:
+    worker = policy.choose(candidates, prompt)
     first = islice(candidates.by_load(), MOST_CANDIDATES)
     others = tuple([Alternative(each.key, each.cost) for each in first if each is not worker])
     name = worker.profile.name[:MAX_NAME_CHARACTERS]

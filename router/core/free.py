@@ -84,7 +84,7 @@ class Index:
         del self._by_address[bisect_left(self._by_address, worker.key)]
 
     def by_load(self) -> Iterator[Entry]:
-        """From the smallest share of slots that is taken; of equals by address."""
+        """From the smallest cost; of equals by address."""
         return iter(self._by_load)
 
     def at(self, place: int) -> Worker:
@@ -129,6 +129,10 @@ class FreeWorkers:
     def __len__(self) -> int:
         return self._count - len(self._without)
 
+    def __contains__(self, found: object) -> bool:
+        held = type(found) is Worker and any(found in index for index in self._indexes)
+        return held and found not in self._without
+
     @property
     def shared(self) -> bool:
         """Whether legs of other routers run on any of them, as far as they have reported."""
@@ -137,7 +141,7 @@ class FreeWorkers:
         return any(each.shared for each in self._indexes)
 
     def by_load(self) -> Iterator[Worker]:
-        """From the smallest share of slots that is taken; of equals by address."""
+        """From the smallest cost; of equals by address."""
         if self._only is not None:
             return map(_WORKER, self._only.by_load())
         return self._in_turn(lambda: _merged([each.by_load() for each in self._indexes]))

@@ -427,8 +427,9 @@ class Lifecycle:
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
         submit = sequence.request.submit
         self._last_leg += 1
-        leg = Leg(self._last_leg, worker.phase, worker, sequence, held)
-        worker.take(leg.number)
+        tokens = sequence.request.prompt.tokens
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, held)
+        worker.take(leg.number, tokens)
         self._state.fleet.place(worker)
         self._state.legs[leg.number] = leg
         sequence.request.legs += 1
@@ -477,7 +478,7 @@ class Lifecycle:
     def _forget(self, leg: Leg, outcome: Outcome) -> None:
         """The leg is closed: its slot is free, and its room once the other leg is closed too."""
         sequence, worker = leg.sequence, leg.worker
-        worker.legs.remove(leg.number)
+        worker.give_back(leg.number, leg.tokens)
         del self._state.legs[leg.number]
         request = sequence.request
         request.legs -= 1

@@ -14,7 +14,7 @@ from router.core.actions import Action
 from router.core.canaries import Canaries
 from router.core.edition import EditionFleet
 from router.core.events import Event
-from router.core.fleet import Fleet, Pair, PolicyFactory
+from router.core.fleet import Fleet, Pair
 from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
@@ -23,6 +23,7 @@ from router.core.story import Story
 from router.core.values import Bounds, Edition, Offer, Profile, ServedModel
 from router.core.waiting import Queue
 from router.core.worker import Worker
+from router.policies import PolicyFactory
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -224,7 +225,7 @@ class Core:
     def _worker_up(self, event: events.WorkerUp) -> None:
         self._worker_down(events.WorkerDown(event.worker, "it connected anew"))
         worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
-        worker.other_legs = event.other_legs
+        worker.report(event.other_legs, None, 0, 0)
         fleet = self.state.fleet
         worker.stalled = self._is_stalled(event.step_age)
         worker.record = fleet.record(event.worker)
@@ -259,7 +260,8 @@ class Core:
     def _worker_load(self, event: events.WorkerLoad) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
-            worker.other_legs = max(0, event.open_legs - len(worker.legs))
+            used, total = event.kv_tokens_used, event.kv_tokens_total
+            worker.report(event.open_legs, event.prompt_tokens, used, total)
             if self.state.fleet.place(worker) or worker.unproved:
                 self._lifecycle.may_start = True
             if event.moved_kv and worker.unproved:
@@ -435,11 +437,12 @@ class Core:
             return (each.avoided, mine.meeting(each.request.needs)) in stuck
 
         while sequence := queue.head(is_stuck if stuck else None):
-            avoided, needs = sequence.avoided, sequence.request.needs
-            if sequence.request.submit.context_only:
+            request, avoided = sequence.request, sequence.avoided
+            needs = request.needs
+            if request.submit.context_only:
                 if not self._start_prefill(sequence, edition):
                     break
-            elif picked := fleet.pick(edition, needs, other_than=avoided):
+            elif picked := fleet.pick(edition, needs, request.prompt, other_than=avoided):
                 self._lifecycle.start(sequence, *picked)
             elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):
                 # No other pair is left, nor to be proved.
@@ -452,7 +455,8 @@ class Core:
     def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
         """Whether a context-only sequence has left the queue."""
         fleet, full, needs = self.state.fleet, sequence.no_room_at, sequence.request.needs
-        if picked := fleet.pick_parker(edition, needs, other_than=full):
+        prompt = sequence.request.prompt
+        if picked := fleet.pick_parker(edition, needs, prompt, other_than=full):
             self._lifecycle.start_prefill(sequence, picked)
         elif fleet.parkers(edition, needs, other_than=full):
             return False
@@ -464,11 +468,11 @@ class Core:
     def _start_decodes(self, queue: Queue) -> None:
         """Those that go on from parked KV."""
         while sequence := queue.head():
-            voucher = sequence.request.submit.voucher
+            request, voucher = sequence.request, sequence.request.submit.voucher
             assert voucher is not None
-            if error := admission.voucher_error(self.state, sequence.request, voucher):
+            if error := admission.voucher_error(self.state, request, voucher):
                 self._lifecycle.end(sequence, error=error)
-            elif picked := self.state.fleet.pick_decoder(voucher.kv_peer):
+            elif picked := self.state.fleet.pick_decoder(voucher.kv_peer, request.prompt):
                 self._lifecycle.start_decode(sequence, picked, voucher)
             else:
                 break

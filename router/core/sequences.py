@@ -20,6 +20,7 @@ from router.core.fleet import Pair
 from router.core.story import Choice, Moment, MomentName
 from router.core.values import Edition, Needs, Phase
 from router.core.worker import Worker
+from router.policies import Prompt
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 
@@ -67,9 +68,10 @@ class Request:
     deaths: int = 0
     """Workers that may have died of it: see suspicion.py."""
     needs: Needs = field(init=False)
+    prompt: Prompt = field(init=False)
 
     def __post_init__(self) -> None:
-        self.needs = self.submit.needs
+        self.needs, self.prompt = self.submit.needs, self.submit.prompt
 
     @property
     def may_run(self) -> bool:
@@ -170,6 +172,8 @@ class Leg:
     phase: Phase
     worker: Worker
     sequence: Sequence
+    tokens: int
+    """Those of its prompt, as its worker's load counts them."""
     held: bool = False
     """A decode leg that must not send before it is released."""
     settle_by: float | None = None

@@ -23,7 +23,7 @@ class Alternative(msgspec.Struct, frozen=True, gc=False):
     worker: str
     """Its address."""
     cost: float
-    """The share of its slots that is taken: what least_loaded compares."""
+    """Its load: what least_loaded compares."""
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -36,7 +36,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     candidates: int
     """How many there were, itself included."""
     others: tuple[Alternative, ...]
-    """Those of them with the smallest share of slots taken, itself left out."""
+    """Those of them with the smallest cost, itself left out."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -11,7 +11,7 @@ from router.core.values import Phase, Profile, Standing
 if TYPE_CHECKING:
     from router.core.group import Side
 
-_WHOLE = Standing.WHOLE
+_WHOLE, _PREFILL = Standing.WHOLE, Phase.PREFILL
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +28,12 @@ class Worker:
     """Legs that it has not closed in time after a cancel; each keeps its slot."""
     other_legs: int = 0
     """Legs of other routers, by its last report; a start that is on its way may hide one."""
+    tokens: int = 0
+    """Those of the prompts of its open legs."""
+    other_tokens: int = 0
+    """What it had beyond these by its last report: of other routers, and what decode generated."""
+    kv_tokens_total: int = 0
+    """How many its KV cache can hold; 0: it does not say."""
     paired: bool = False
     """It has been told that a pair uses it."""
     died: bool = False
@@ -66,8 +72,15 @@ class Worker:
 
     @property
     def cost(self) -> float:
-        """The share of its slots that is taken, as it is told of candidates."""
-        return (len(self.legs) + self.other_legs) / self.profile.max_sequences
+        """Its load, which is compared among workers of its phase. Prefill computes one prompt after
+        the other, so what counts is how many tokens wait for each slot; decode runs all at once, so
+        it is full when its slots are, or its KV cache: the larger share counts.
+        """
+        slots, tokens = self.profile.max_sequences, self.tokens + self.other_tokens
+        if self.profile.phase is _PREFILL:
+            return tokens / slots
+        taken = (len(self.legs) + self.other_legs) / slots
+        return max(taken, tokens / self.kv_tokens_total) if self.kv_tokens_total else taken
 
     @property
     def usable(self) -> bool:
@@ -79,11 +92,30 @@ class Worker:
         """It could take new work, if it were proved and not ejected."""
         return not (self.draining or self.stalled or self.defect())
 
-    def take(self, leg: int) -> None:
-        """A leg is started on it; on probation it has to prove itself with that one."""
+    def report(
+        self, open_legs: int, prompt_tokens: int | None, kv_tokens_used: int, kv_tokens_total: int
+    ) -> None:
+        """Take in what it says that it has: what is not this router's is the others'. Where prefill
+        does not say how many tokens that is, each of their legs counts as one.
+        """
+        self.other_legs = max(0, open_legs - len(self.legs))
+        self.kv_tokens_total = kv_tokens_total
+        tokens = prompt_tokens if self.phase is _PREFILL else kv_tokens_used
+        self.other_tokens = self.other_legs if tokens is None else max(0, tokens - self.tokens)
+
+    def take(self, leg: int, tokens: int) -> None:
+        """A leg with so long a prompt is started on it; on probation it has to prove itself with
+        that one.
+        """
         self.legs.add(leg)
+        self.tokens += tokens
         if self.record.standing is Standing.PROBATION:
             self.record.probe = leg
+
+    def give_back(self, leg: int, tokens: int) -> None:
+        """A leg that was started on it is closed."""
+        self.legs.remove(leg)
+        self.tokens -= tokens
 
     def fill(self) -> None:
         """It has said that it is full: others have what we do not, until it reports again."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Mapping
 
-from router.policies.base import Candidates, Policy
+from router.policies.base import Candidates, Policy, PolicyFactory, Prompt
 from router.policies.least_loaded import LeastLoaded
 from router.policies.round_robin import RoundRobin
 
-__all__ = ["POLICIES", "Candidates", "LeastLoaded", "Policy", "PolicyName", "RoundRobin"]
+__all__ = [
+    "POLICIES",
+    "Candidates",
+    "LeastLoaded",
+    "Policy",
+    "PolicyFactory",
+    "Prompt",
+    "RoundRobin",
+]
 
-PolicyName = Literal["round_robin", "least_loaded"]
-POLICIES: dict[PolicyName, Callable[[], Policy]] = {
-    "round_robin": RoundRobin,
-    "least_loaded": LeastLoaded,
-}
+POLICIES: Mapping[str, PolicyFactory] = {"round_robin": RoundRobin, "least_loaded": LeastLoaded}
+"""The router's own, by the names that settings give them."""

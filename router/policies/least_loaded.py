@@ -1,15 +1,15 @@
-"""The worker with the largest share of its slots free."""
+"""The least_loaded policy: the worker with the least to do for its size."""
 
 from __future__ import annotations
 
 import random
 
-from router.policies.base import AnyCandidate, Candidates, Draw
+from router.policies.base import AnyCandidate, Candidates, Draw, Prompt
 
 
 class LeastLoaded:
-    """Open legs relative to capacity, so that workers of different size fill alike; the first key
-    where two are equal.
+    """The smallest cost (see Candidate), which is relative to a worker's slots, so that workers of
+    different size fill alike; the first key where two are equal.
 
     Where other routers use the workers too, the better of two at random. What is known of those
     routers' legs is up to a second old, and all that took the least loaded worker would run to the
@@ -20,7 +20,7 @@ class LeastLoaded:
     def __init__(self, draw: Draw = random.randrange) -> None:
         self._draw = draw
 
-    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+    def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
         if not candidates.shared:
             return next(candidates.by_load())
         one, other = candidates.two_at_random(self._draw)

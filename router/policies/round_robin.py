@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.policies.base import AnyCandidate, Candidates
+from router.policies.base import AnyCandidate, Candidates, Prompt
 
 
 class RoundRobin:
@@ -11,7 +11,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+    def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
         chosen = next(candidates.by_address(after=self._last))
         self._last = chosen.key
         return chosen

@@ -147,6 +147,7 @@ class Load(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     STEP_AGE_MS_FIELD_NUMBER: _builtins.int
     MOVED_KV_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     open_legs: _builtins.int
     waiting_legs: _builtins.int
     """accepted, not yet in the engine's running batch"""
@@ -158,6 +159,8 @@ class Load(_message.Message):
     """since the engine's last step, while it has work; 0: it has none; absent: it cannot say"""
     moved_kv: _builtins.bool
     """a router has said `paired` since this worker's start; absent: it takes no canaries"""
+    prompt_tokens: _builtins.int
+    """of all open legs together: what prefill has to do; absent: it does not say"""
     def __init__(
         self,
         *,
@@ -168,17 +171,22 @@ class Load(_message.Message):
         draining: _builtins.bool = ...,
         step_age_ms: _builtins.int | None = ...,
         moved_kv: _builtins.bool | None = ...,
+        prompt_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_step_age_ms", b"_step_age_ms", "moved_kv", b"moved_kv", "step_age_ms", b"step_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "moved_kv", b"moved_kv", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "moved_kv", b"moved_kv", "open_legs", b"open_legs", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "moved_kv", b"moved_kv", "open_legs", b"open_legs", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__moved_kv: _TypeAlias = _typing.Literal["moved_kv"]  # noqa: Y015
     _WhichOneofArgType__moved_kv: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
+    _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
     _WhichOneofReturnType__step_age_ms: _TypeAlias = _typing.Literal["step_age_ms"]  # noqa: Y015
     _WhichOneofArgType__step_age_ms: _TypeAlias = _typing.Literal["_step_age_ms", b"_step_age_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__moved_kv) -> _WhichOneofReturnType__moved_kv | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step_age_ms) -> _WhichOneofReturnType__step_age_ms | None: ...
 

@@ -207,6 +207,7 @@ class Shell:
         """What this worker carries now."""
         load = self._engine.load()
         load.open_legs = len(self._core)
+        load.prompt_tokens = sum(leg.prompt_tokens for leg in self._core.legs)
         load.draining = self._core.draining
         load.moved_kv = self._moved_kv
         return load

@@ -66,6 +66,7 @@ class Bench:
             done = self.core.handle(self.now, each)
             self.rules.observe(self.now, *each or (None,), done)
             check(self.core.state)
+            self.rules.compare_loads(self.core.state.fleet.workers)
             self.done += done
         return self.done
 
@@ -116,6 +117,55 @@ class Bench:
     def at_rest(self) -> bool:
         state = self.core.state
         return self.core.idle and not (state.rooms or len(state.waiting) or list(state.deadlines))
+
+
+# --- loads ---
+
+
+def prefills(bench: Bench, *prompts: int, task: bytes = b"t") -> list[str]:
+    """Where requests with prompts of so many tokens are started."""
+    first = len(bench.core.state.legs) + 1
+    found = []
+    for number, tokens in enumerate(prompts, start=first):
+        bench.submit(number, prompt_tokens=tokens, task=task)
+        found.append(bench.legs()[0].worker)
+    return found
+
+
+@pytest.mark.promise("S5-252")
+def test_a_long_prompt_keeps_its_worker_from_short_ones() -> None:
+    bench = Bench(0, 0)
+    for index in range(2):
+        bench.worker(Phase.PREFILL, index, max_sequences=8)
+    bench.worker(Phase.DECODE, max_sequences=8)
+    assert prefills(bench, 60, 10, 10, 10) == ["prefill-0", *["prefill-1"] * 3]
+
+
+@pytest.mark.promise("S5-252")
+def test_a_text_counts_as_many_tokens_as_it_can_have() -> None:
+    bench = Bench(0, 0)
+    for index in range(2):
+        bench.worker(Phase.PREFILL, index, max_sequences=8)
+    bench.worker(Phase.DECODE, max_sequences=8)
+    assert prefills(bench, 0, 20, 20, task=b"t" * 30) == ["prefill-0", "prefill-1", "prefill-1"]
+
+
+@pytest.mark.promise("S5-252")
+def test_a_report_says_how_much_others_have_given_a_worker() -> None:
+    bench = Bench(2, 1)
+    bench.feed(events.WorkerLoad("prefill-0", 0, prompt_tokens=50))
+    assert prefills(bench, 10) == ["prefill-1"]
+    bench.feed(events.WorkerLoad("prefill-0", 0, prompt_tokens=0))
+    bench.feed(events.WorkerLoad("decode-0", 1, kv_tokens_used=10, kv_tokens_total=100))
+    assert prefills(bench, 10) == ["prefill-0"]
+
+
+@pytest.mark.promise("S5-252")
+def test_a_full_kv_cache_keeps_a_decode_worker_from_what_another_can_take() -> None:
+    bench = Bench(1, 2)
+    bench.feed(events.WorkerLoad("decode-0", 0, kv_tokens_used=90, kv_tokens_total=100))
+    bench.submit(1)
+    assert bench.legs()[1].worker == "decode-1"
 
 
 def test_the_fingerprint_has_every_field_of_the_wire_s() -> None:

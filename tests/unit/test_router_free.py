@@ -28,7 +28,7 @@ from router.core.values import (
 )
 from router.core.waiting import Queue
 from router.core.worker import Worker
-from router.policies import POLICIES, Candidates, LeastLoaded, Policy, PolicyName
+from router.policies import POLICIES, Candidates, LeastLoaded, PolicyFactory, Prompt
 from router.policies.base import AnyCandidate
 from tandem.endings import Outcome
 
@@ -36,26 +36,31 @@ EDITION = Edition("tiny", "sha")
 FINGERPRINTS = (FINGERPRINT, FINGERPRINT._replace(revision="2"))
 REGEX = frozenset({"regex"})
 NEEDS = (Needs(), Needs(), Needs(tokens=150), Needs(logits_processors=REGEX))
+PROMPT = Prompt(tokens=100, tenant="")
 SEEDS, STEPS = 30, 120
 
 
 class Least:
     """least_loaded, as if no other router used the workers: then nothing is left to chance."""
 
-    def choose(self, candidates: Candidates[AnyCandidate]) -> AnyCandidate:
+    def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
         return next(candidates.by_load())
 
 
-CHOOSING: dict[PolicyName, Callable[[], Policy]] = {**POLICIES, "least_loaded": Least}
+CHOOSING: dict[str, PolicyFactory] = {**POLICIES, "least_loaded": Least}
 
 
 class Naive:
     """The rules of docs/router.md, "Pairs", by passes over all workers."""
 
-    def __init__(self, policy: PolicyName, fleet: Fleet) -> None:
+    def __init__(self, policy: str, fleet: Fleet) -> None:
         self.policy, self.fleet = policy, fleet
         self.last: dict[object, str] = {}
         """Of round_robin: the last that it chose, by what it chooses for."""
+        self.prompts: dict[int, int] = {}
+        """Tokens, by leg."""
+        self.others: dict[Worker, int] = {}
+        """Tokens that a worker had beyond those, when it last said so."""
 
     def takers(self, fingerprint: Fingerprint, phase: Phase) -> list[Worker]:
         workers = sorted(self.fleet.workers.values(), key=lambda each: each.key)
@@ -67,11 +72,18 @@ class Naive:
 
     def choose(self, what: object, workers: list[Worker]) -> Worker:
         if self.policy == "least_loaded":
-            return min(workers, key=lambda each: (each.open_legs / each.capacity, each.key))
+            return min(workers, key=lambda each: (self.load(each), each.key))
         last = self.last.get(what, "")
         chosen = next((each for each in workers if each.key > last), workers[0])
         self.last[what] = chosen.key
         return chosen
+
+    def load(self, worker: Worker) -> float:
+        tokens = sum(map(self.prompts.__getitem__, worker.legs)) + self.others.get(worker, 0)
+        if worker.phase is Phase.PREFILL:
+            return tokens / worker.capacity
+        total = worker.kv_tokens_total
+        return max(worker.open_legs / worker.capacity, tokens / total if total else 0)
 
     def able(self, needs: Needs) -> list[Fingerprint]:
         """Those all of whose workers that take work can run what needs that."""
@@ -145,7 +157,7 @@ def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
 class Chance:
     """A fleet in which workers come, go and change by a seed."""
 
-    def __init__(self, seed: int, policy: PolicyName) -> None:
+    def __init__(self, seed: int, policy: str) -> None:
         self.dice = random.Random(seed)
         self.fleet = Fleet(CHOOSING[policy], CHOOSING[policy])
         self.naive = Naive(policy, self.fleet)
@@ -180,15 +192,20 @@ class Chance:
         else:
             self.slots(worker)
         assert [*fleet_faults(self.fleet)] == []
+        self.forget_groups()
+
+    def forget_groups(self) -> None:
+        """A group that comes anew begins anew."""
         for each in FINGERPRINTS:
             if EDITION in self.fleet.editions and each not in self.fleet.editions[EDITION].groups:
-                self.naive.last.pop(each, None)  # a group that comes anew begins anew
+                self.naive.last.pop(each, None)
 
     def up(self) -> None:
         phase, number = self.dice.choice([*Phase]), self.dice.randrange(self.size)
         key = f"{phase.value}-{number}"
         if old := self.fleet.workers.pop(key, None):
             self.fleet.update(old, 0.0)
+            self.forget_groups()
         profile = Profile(
             name=key,
             phase=phase,
@@ -206,19 +223,35 @@ class Chance:
         self.fleet.update(worker, 0.0)
 
     def slots(self, worker: Worker) -> None:
+        prompts = self.naive.prompts
         if worker.free and self.dice.random() < 0.6:
-            worker.take(next(self.numbers))
+            number = next(self.numbers)
+            prompts[number] = self.dice.randint(1, 9)
+            worker.take(number, prompts[number])
         elif worker.legs and self.dice.random() < 0.7:
-            worker.legs.pop()
+            number = self.dice.choice(sorted(worker.legs))
+            worker.give_back(number, prompts[number])
             worker.record.probe = 0
             worker.overdue = min(worker.overdue, len(worker.legs))
         elif worker.legs and self.dice.random() < 0.3:
             worker.overdue = 1
         else:
-            worker.other_legs = self.dice.choice((0, 0, 1, 2))
+            self.report(worker)
         had = worker.side is not None and worker.side.has(worker)
         takes = worker.usable and not worker.ejected
         assert self.fleet.place(worker) is (takes and worker.free > 0 and not had)
+
+    def report(self, worker: Worker) -> None:
+        """What it says of others' legs, and maybe of tokens."""
+        mine = sum(map(self.naive.prompts.__getitem__, worker.legs))
+        legs, tokens = self.dice.choice((0, 0, 1, 2)), self.dice.randint(0, 20)
+        knows = self.dice.random() < 0.7
+        said = mine + tokens if knows else None
+        if worker.phase is Phase.DECODE:
+            worker.report(len(worker.legs) + legs, None, mine + tokens, 50 if knows else 0)
+        else:
+            worker.report(len(worker.legs) + legs, said, self.dice.randint(0, 99), 100)
+        self.naive.others[worker] = tokens if knows or worker.phase is Phase.DECODE else legs
 
     def pair(self) -> Pair | None:
         """One that a retry may avoid; its workers may be gone."""
@@ -240,7 +273,10 @@ class Chance:
         if EDITION not in fleet.editions:
             return False
         needs = self.dice.choice(NEEDS)
-        expected, found = naive.pick(needs, last), fleet.pick(EDITION, needs, other_than=last)
+        expected, found = (
+            naive.pick(needs, last),
+            fleet.pick(EDITION, needs, PROMPT, other_than=last),
+        )
         assert (found and Pair(found[0].worker, found[1].worker)) == expected
         pairs = naive.pairs(naive.able(needs))
         has_pair = fleet.has_pair(EDITION, needs, other_than=last)
@@ -252,7 +288,7 @@ class Chance:
         assert fleet.parkers(EDITION, needs, other_than=full) == len(parkers)
         free = [each for each in parkers if each.free]
         if full:
-            assert worker_of(fleet.pick_parker(EDITION, needs, other_than=full)) is (
+            assert worker_of(fleet.pick_parker(EDITION, needs, PROMPT, other_than=full)) is (
                 naive.choose("prefill", _preferred(free, None)) if free else None
             )
         else:
@@ -273,7 +309,7 @@ class Chance:
         assert self.fleet.decoders("kv-of-1") == len(takers)
         assert self.fleet.decode_slots("kv-of-1") == sum(each.free for each in free)
         chosen = self.naive.choose(print_, _preferred(free, None)) if free else None
-        assert worker_of(self.fleet.pick_decoder("kv-of-1")) is chosen
+        assert worker_of(self.fleet.pick_decoder("kv-of-1", PROMPT)) is chosen
 
 
 def worker_of(pick: Pick | None) -> Worker | None:
@@ -282,7 +318,7 @@ def worker_of(pick: Pick | None) -> Worker | None:
 
 @pytest.mark.promise("S5-240")
 @pytest.mark.parametrize("policy", [*POLICIES])
-def test_the_indexes_choose_what_a_look_at_every_worker_would(policy: PolicyName) -> None:
+def test_the_indexes_choose_what_a_look_at_every_worker_would(policy: str) -> None:
     chosen = 0
     for seed in range(SEEDS):
         chance = Chance(seed, policy)

@@ -9,25 +9,36 @@ from collections.abc import Callable
 
 import pytest
 
+from router import translate
+from router.core import events
 from router.core.free import FreeWorkers, Index, Kind
 from router.core.values import Fingerprint, Phase, Profile
 from router.core.worker import Worker
-from router.policies import LeastLoaded, RoundRobin
+from router.policies import LeastLoaded, Prompt, RoundRobin
+from tandem.v1 import worker_pb2
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 PLAIN = Kind(overdue=False, parks=False, has_hook=False)
+PROMPT = Prompt(tokens=100, tenant="")
 
 
-def worker(key: str, open_legs: int = 0, capacity: int = 4, *, others: int = 0) -> Worker:
+def worker(
+    key: str,
+    open_legs: int = 0,
+    capacity: int = 4,
+    *,
+    others: int = 0,
+    phase: Phase = Phase.DECODE,
+) -> Worker:
     """`others`: legs of other routers, beside the open ones."""
     profile = Profile(
         name=key,
-        phase=Phase.DECODE,
+        phase=phase,
         fingerprint=FINGERPRINT,
         max_sequences=capacity,
         context_length=100,
     )
-    worker = Worker(key, Phase.DECODE, profile, draining=False, other_legs=others)
+    worker = Worker(key, phase, profile, draining=False, other_legs=others)
     worker.legs.update(range(open_legs))
     return worker
 
@@ -41,24 +52,93 @@ def free(*workers: Worker) -> FreeWorkers:
 
 def test_round_robin_takes_turns() -> None:
     policy, workers = RoundRobin(), free(worker("a"), worker("b"), worker("c"))
-    assert [policy.choose(workers).key for _ in range(5)] == ["a", "b", "c", "a", "b"]
+    assert [policy.choose(workers, PROMPT).key for _ in range(5)] == ["a", "b", "c", "a", "b"]
 
 
 def test_round_robin_goes_on_where_it_was_when_workers_come_and_go() -> None:
     policy = RoundRobin()
-    assert policy.choose(free(worker("a"), worker("b"))).key == "a"
-    assert policy.choose(free(worker("aa"), worker("b"))).key == "aa"
-    assert policy.choose(free(worker("a"), worker("aa"))).key == "a"
+    assert policy.choose(free(worker("a"), worker("b")), PROMPT).key == "a"
+    assert policy.choose(free(worker("aa"), worker("b")), PROMPT).key == "aa"
+    assert policy.choose(free(worker("a"), worker("aa")), PROMPT).key == "a"
 
 
 def test_least_loaded_compares_shares_not_numbers() -> None:
     workers = free(worker("small", open_legs=2, capacity=4), worker("large", 3, 16))
-    assert LeastLoaded().choose(workers).key == "large"
+    assert LeastLoaded().choose(workers, PROMPT).key == "large"
 
 
 def test_least_loaded_takes_the_first_of_equals() -> None:
     workers = free(worker("b"), worker("a"), worker("c"))
-    assert LeastLoaded().choose(workers).key == "a"
+    assert LeastLoaded().choose(workers, PROMPT).key == "a"
+
+
+# --- what a worker's load is ---
+
+
+def prefill(key: str, *prompts: int, capacity: int = 4) -> Worker:
+    found = worker(key, capacity=capacity, phase=Phase.PREFILL)
+    for leg, tokens in enumerate(prompts):
+        found.take(leg, tokens)
+    return found
+
+
+def least(*workers: Worker) -> str:
+    return LeastLoaded(of_all([])).choose(free(*workers), PROMPT).key
+
+
+@pytest.mark.promise("S5-252")
+def test_of_prefill_workers_the_one_with_the_fewest_tokens_for_each_slot_is_chosen() -> None:
+    assert least(prefill("a", 8_000), prefill("b", 100, 100, 100)) == "b"
+    assert least(prefill("a", 300), prefill("b", 1_000, capacity=16)) == "b"
+    assert least(prefill("a", 1), prefill("b", 2)) == "a"
+
+
+@pytest.mark.promise("S5-252")
+def test_a_prompt_counts_until_its_leg_is_closed() -> None:
+    one = prefill("a", 500, 70)
+    one.give_back(0, 500)
+    assert (one.tokens, one.legs, one.cost) == (70, {1}, 17.5)
+
+
+@pytest.mark.promise("S5-252")
+def test_of_decode_workers_the_fuller_of_slots_and_kv_cache_counts() -> None:
+    many, long = worker("many", 3, 8), worker("long", 1, 8)
+    assert least(many, long) == "long"
+    long.report(1, None, 900, 1_000)
+    many.report(3, None, 300, 1_000)
+    assert (many.cost, long.cost) == (0.375, 0.9)
+    assert least(many, long) == "many"
+
+
+@pytest.mark.promise("S5-252")
+def test_what_a_worker_has_beyond_this_router_s_legs_is_others() -> None:
+    one = prefill("a", 500)
+    one.report(3, 1_700, 0, 0)
+    assert (one.other_legs, one.other_tokens) == (2, 1_200)
+    one.take(7, 300)
+    assert one.cost == 2_000 / 4
+    one.report(1, 400, 0, 0)
+    assert (one.other_legs, one.other_tokens) == (0, 0)
+
+
+@pytest.mark.promise("S5-252")
+def test_a_worker_that_does_not_say_how_much_others_have_there_has_a_token_for_each_leg() -> None:
+    old, decode = prefill("a", 40), worker("b", capacity=8)
+    old.report(3, None, 999, 1_000)
+    assert old.cost == 42 / 4
+    decode.report(2, None, 999, 0)
+    assert decode.cost == 2 / 8
+
+
+@pytest.mark.promise("S5-252")
+def test_a_report_is_read_with_all_that_it_says_of_load_and_nothing_that_it_does_not() -> None:
+    load = worker_pb2.Load(
+        open_legs=3, prompt_tokens=0, kv_tokens_used=40, kv_tokens_total=100, moved_kv=True
+    )
+    assert translate.worker_load("a:1", load) == events.WorkerLoad(
+        "a:1", 3, None, True, prompt_tokens=0, kv_tokens_used=40, kv_tokens_total=100
+    )
+    assert translate.worker_load("a:1", worker_pb2.Load()) == events.WorkerLoad("a:1", 0)
 
 
 # --- several routers ---
@@ -100,7 +180,7 @@ def test_any_two_are_drawn_as_often_and_never_one_twice() -> None:
 def test_of_workers_that_others_use_too_the_better_of_two_is_taken() -> None:
     workers = free(worker("a", others=1), worker("b", others=2), worker("c", others=3))
     chosen = {
-        (first, second): LeastLoaded(of_all([first, second])).choose(workers).key
+        (first, second): LeastLoaded(of_all([first, second])).choose(workers, PROMPT).key
         for first in range(3)
         for second in range(2)
     }
@@ -110,13 +190,13 @@ def test_of_workers_that_others_use_too_the_better_of_two_is_taken() -> None:
 @pytest.mark.promise("S5-251")
 def test_what_nobody_else_uses_is_taken_without_a_draw() -> None:
     workers = free(worker("a", 2), worker("b", 1), worker("c", 3))
-    assert LeastLoaded(of_all([])).choose(workers).key == "b"
+    assert LeastLoaded(of_all([])).choose(workers, PROMPT).key == "b"
 
 
 @pytest.mark.promise("S5-251")
 def test_an_idle_worker_is_drawn_as_others_may_have_seen_it_idle_too() -> None:
     workers = free(worker("a"), worker("b"), worker("c", others=1), worker("d", others=2))
-    assert LeastLoaded(of_all([1, 1])).choose(workers).key == "b"
+    assert LeastLoaded(of_all([1, 1])).choose(workers, PROMPT).key == "b"
 
 
 @pytest.mark.promise("S5-251")
@@ -136,12 +216,12 @@ def test_what_others_used_is_one_s_own_when_they_have_gone() -> None:
 
 @pytest.mark.promise("S5-251")
 def test_the_only_worker_is_taken_and_after_a_failure_the_least_loaded() -> None:
-    assert LeastLoaded(of_all([])).choose(free(worker("a", others=1))).key == "a"
+    assert LeastLoaded(of_all([])).choose(free(worker("a", others=1)), PROMPT).key == "a"
     index, failed = Index(PLAIN), worker("a", others=1)
     for each in (failed, worker("b", others=3), worker("c", others=2)):
         index.put(each)
-    assert LeastLoaded(of_all([])).choose(FreeWorkers([index], [failed])).key == "c"
-    assert LeastLoaded(of_all([])).choose(FreeWorkers([index], again=True)).key == "a"
+    assert LeastLoaded(of_all([])).choose(FreeWorkers([index], [failed]), PROMPT).key == "c"
+    assert LeastLoaded(of_all([])).choose(FreeWorkers([index], again=True), PROMPT).key == "a"
 
 
 def refused(draw_of: Callable[[int], Callable[[int], int]]) -> int:
@@ -152,7 +232,7 @@ def refused(draw_of: Callable[[int], Callable[[int], int]]) -> int:
     chosen: Counter[str] = Counter()
     for router in range(8):
         policy = LeastLoaded(draw_of(router))
-        chosen.update(policy.choose(free(*loads)).key for _ in range(4))
+        chosen.update(policy.choose(free(*loads), PROMPT).key for _ in range(4))
     return sum(max(0, chosen[each.key] - each.free) for each in loads)
 
 

@@ -524,7 +524,7 @@ def test_a_line_tells_what_the_admin_port_tells() -> None:
         "[0] 0.000 queued; 0.000 pair_chosen prefill-0:1 (0 of 2, prefill-1:1 0)"
         " decode-0:1 (0 of 2, decode-1:1 0); 1.000 closed prefill engine_error;"
         " 1.000 engine_error"
-        " | [1] 0.000 queued; 0.000 pair_chosen prefill-1:1 (0 of 2, prefill-0:1 0.25)"
+        " | [1] 0.000 queued; 0.000 pair_chosen prefill-1:1 (0 of 2, prefill-0:1 6.2)"
         " decode-1:1 (0 of 2, decode-0:1 0.25)"
     )
 

@@ -131,9 +131,8 @@ class CanaryRules:
         sequence = self._open.get(action.sequence)
         if sequence is None:
             sequence = self._begin(action, worker)
-        leg = LegBook(
-            action.leg, worker, worker.profile.phase, sequence, action.room, action.hold_output
-        )
+        phase, tokens = worker.profile.phase, len(action.task)
+        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         if worker.free < 1 or not worker.fit or self._on(worker, sequence):
             self._fault(f"a canary is started on {worker}, which takes none or runs one")
         told = action.frontend, action.output_index, action.hold_output, action.context_only

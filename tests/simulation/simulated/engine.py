@@ -118,6 +118,8 @@ class ScriptedEngine:
         self.stuck_since: float | None = None
         """Since when nothing comes of it any more, whatever it is asked."""
         self.moved_kv = False
+        self._kv_tokens = dice.random.choice((0, 50, 200))
+        """What it says that it can hold; 0: it does not say."""
         self._missed: list[Callable[[], None]] = []
         """What was due since."""
         self.cancels: dict[int, float] = {}
@@ -134,7 +136,12 @@ class ScriptedEngine:
     def load(self) -> worker_pb2.Load:
         """Its steps take no time, so that it is never behind unless it is stuck."""
         since, now = self.stuck_since, self._dice.loop.time()
-        return worker_pb2.Load(step_age_ms=0 if since is None else round((now - since) * 1000))
+        used = sum(len(each.request.token_ids) + each.next for each in self.open.values())
+        return worker_pb2.Load(
+            step_age_ms=0 if since is None else round((now - since) * 1000),
+            kv_tokens_used=used,
+            kv_tokens_total=self._kv_tokens,
+        )
 
     def get_stuck(self) -> None:
         if self.stuck_since is None:

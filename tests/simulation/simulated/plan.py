@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from router.conduct import EJECT_AFTER
 from router.core.values import Bounds, Phase
-from router.policies import PolicyName
 from simulated import themes
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
@@ -107,7 +106,7 @@ class Plan:
     """Faults after which a worker is taken out; 0: none is."""
     fault_seconds: float = 60.0
     """Faults of a worker that lie further apart do not add up."""
-    policy: PolicyName | None = None
+    policy: str | None = None
     """How workers are chosen; None: each router draws it."""
     stall_seconds: float = 3.0
     """For so long an engine stands that goes on."""

@@ -37,6 +37,10 @@ class WorkerBook:
     draining: bool
     others: int = 0
     """Legs of other routers, by its last report."""
+    others_tokens: int = 0
+    """What it had then beyond the prompts of this router's."""
+    kv_tokens: int = 0
+    """What its KV cache can hold, if it says so."""
     legs: dict[int, LegBook] = field(default_factory=dict)
     paired: bool = False
     died: bool = False
@@ -70,6 +74,19 @@ class WorkerBook:
         return min(free, not self.past.probe) if self.past.out else free
 
     @property
+    def tokens(self) -> int:
+        return sum(leg.tokens for leg in self.legs.values())
+
+    @property
+    def load(self) -> float:
+        """What policies are to be told, by docs/router.md."""
+        tokens, slots = self.tokens + self.others_tokens, self.profile.max_sequences
+        if self.profile.phase is Phase.PREFILL:
+            return tokens / slots
+        filled = tokens / self.kv_tokens if self.kv_tokens else 0.0
+        return max((len(self.legs) + self.others) / slots, filled)
+
+    @property
     def overdue(self) -> bool:
         return any(leg.overdue for leg in self.legs.values())
 
@@ -85,6 +102,8 @@ class LegBook:
     sequence: SequenceBook
     room: int
     held: bool
+    tokens: int
+    """Of its prompt, or as many as there can be in a text."""
     cancelled_at: float | None = None
     overdue: bool = False
 
@@ -114,6 +133,10 @@ class RequestBook:
         submit = self.submit
         tokens = submit.prompt_tokens + submit.max_tokens if submit.prompt_tokens else 0
         return tokens, submit.logits_processors
+
+    @property
+    def tokens(self) -> int:
+        return self.submit.prompt_tokens or len(self.submit.task)
 
     @property
     def line(self) -> Line:

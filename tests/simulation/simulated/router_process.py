@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
+from random import Random
 from typing import Any
 
 from router import translate
+from router.choosing import Failure, Guarded
 from router.config import RouterConfig
 from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
@@ -15,7 +18,8 @@ from router.core.machine import Core
 from router.core.values import Bounds
 from router.discovery import Listing
 from router.links import Sink, WorkerLink
-from router.policies import POLICIES, LeastLoaded, PolicyName
+from router.policies import POLICIES, Candidates, LeastLoaded, PolicyFactory, Prompt
+from router.policies.base import AnyCandidate
 from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
@@ -62,6 +66,26 @@ class ScriptedDiscovery:
             yield self._listing
 
 
+class Odd:
+    """An operator's policy that may do anything."""
+
+    def __init__(self, source: Random) -> None:
+        self._source = source
+        self._last: Any = None
+
+    def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
+        kind, chosen = self._source.randrange(4), self._last
+        if kind == 0:
+            raise RuntimeError(prompt.tenant)
+        if kind > 1:
+            chosen = self._last = [*candidates.by_load()][-1]
+        return chosen  # type: ignore[no-any-return]
+
+
+def _told_nobody(_: Failure, reason: str) -> None:
+    """The shell logs and counts it."""
+
+
 class RouterProcess:
     """One life of one router."""
 
@@ -74,14 +98,16 @@ class RouterProcess:
         begun: set[tuple[str, int]],
         *,
         eject_after: int,
-        policy: PolicyName | None,
+        policy: str | None,
     ) -> None:
         source, loop = dice.random, dice.loop
         self.dice = dice
         self.network = network
         self.name = name
         self.process = Process(name)
-        made = {**POLICIES, "least_loaded": lambda: LeastLoaded(source.randrange)}
+        own: PolicyFactory = partial(LeastLoaded, source.randrange)
+        guarded = partial(Guarded, partial(Odd, source), _told_nobody, math.inf, own)
+        made = {**POLICIES, "least_loaded": own, "odd": guarded}
         policies = [made[policy]] if policy else list(made.values())
         self.core = Core(
             bounds=bounds,
@@ -152,6 +178,7 @@ class RouterProcess:
                 self.rules.observe(now, event, done[begin:end])
             if done or not isinstance(taken[-1][0], Tick | WorkerLoad):
                 check(self.core.state)
+                self.rules.compare_loads(self.core.state.fleet.workers)
             return done
 
         return watched

@@ -9,7 +9,7 @@ given, then by arrival, to a pair that may have them; and nothing that could sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from router.core import actions, events
@@ -18,6 +18,7 @@ from router.core.events import Event
 from router.core.sequences import MOST_MOMENTS
 from router.core.story import Story
 from router.core.values import Bounds, Phase, Voucher
+from router.core.worker import Worker
 from simulated.canary_rules import CanaryRules
 from simulated.health_books import usual
 from simulated.router_books import (
@@ -161,6 +162,13 @@ class RouterRules:
             if judge is not None:
                 judge(action)
         self._settle(event)
+
+    def compare_loads(self, workers: Mapping[str, Worker]) -> None:
+        """What policies are told of workers that they may choose."""
+        loads = {key: each.load for key, each in self.books.workers.items() if each.takes}
+        told = {key: workers[key].cost for key in loads}
+        if told != loads:
+            self.fault(f"loads are {told}, and should be {loads}")
 
     def fault(self, text: str, excuse: str = "") -> None:
         self._fault(f"router rules: {text}", excuse)
@@ -314,6 +322,7 @@ class RouterRules:
             event.listed_as,
             event.profile.draining,
             event.other_legs,
+            event.other_legs,
         )
         worker.stalled = self._is_stalled(event.step_age)
         worker.past = self.books.health.past(event.worker)
@@ -398,6 +407,12 @@ class RouterRules:
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
             worker.others = max(0, event.open_legs - len(worker.legs))
+            worker.kv_tokens = event.kv_tokens_total
+            tokens: int | None = event.kv_tokens_used
+            if worker.profile.phase is Phase.PREFILL:
+                tokens = event.prompt_tokens
+            known = tokens is not None
+            worker.others_tokens = max(0, tokens - worker.tokens) if known else worker.others
             if event.moved_kv and not worker.proved:
                 self.canaries.prove(worker)
                 self._take_proved()
@@ -752,7 +767,8 @@ class RouterRules:
             self.fault(f"leg {action.leg} is started for nobody, or nowhere")
             return
         phase = worker.profile.phase
-        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output)
+        tokens = sequence.request.tokens
+        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         self._start_rules(action, leg)
         if sequence.request.submit.half:
             self._half_rules(action, sequence, leg)

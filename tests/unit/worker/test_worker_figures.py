@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
+from worker_harness import Bench, delta
 
 from tandem.endings import Outcome
-from tandem.engine.base import EngineFigures
+from tandem.engine.base import Ending, EngineFigures
 from tandem.errors import KvTransferError
+from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
 from tandem.worker.core.leg import Closing
 from tandem.worker.counters import WorkerCounters
@@ -114,3 +117,17 @@ def test_a_machine_without_such_counts_has_no_series(tmp_path: Path) -> None:
 def test_this_machines_counts_can_be_read() -> None:
     found = _values(list(network_metrics("decode")), "tandem_worker_network_bytes_total")
     assert found.keys() == {"receive", "transmit"}
+
+
+@pytest.mark.promise("S5-252")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_report_counts_the_prompts_of_all_that_is_open(
+    tokenizer: Tokenizer, phase: Phase
+) -> None:
+    bench = Bench(tokenizer, phase=phase)
+    assert bench.shell.load().HasField("prompt_tokens")
+    first, _ = bench.start(1), bench.start(2)
+    lengths = [len(each.token_ids) for each in bench.engine.submitted]
+    assert bench.shell.load().prompt_tokens == sum(lengths)
+    bench.step(delta(first, [20], Ending.LENGTH))
+    assert bench.shell.load().prompt_tokens == lengths[1]
