@@ -13,7 +13,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test playground-pictures stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -56,8 +56,11 @@ fuzz-parsers: lean ## give the parsers of answers 10,000 spoilt outputs of each 
 stress: lean ## 200 threads, then 5,000 tasks at executors whose router is killed (ARGS="--seconds 60")
 	$(BIN)/python tests/e2e/executor_stress.py $(ARGS)
 
-client-test: lean ## run other people's clients, unmodified, in environments of their own (ARGS="--only langchain")
+client-test: lean ## run other people's clients, and the playground in Chromium (ARGS="--only langchain")
 	. scripts/uv_environment.sh && $(BIN)/python tests/clients/run.py $(ARGS)
+
+playground-pictures: full ## take the pictures of docs/playground.md, of a real answer in Chromium
+	$(BIN)/python tests/clients/playground_pictures.py
 
 chaos: lean ## strike real processes under load with faults of each kind (ARGS="--seed 7 --only router")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true

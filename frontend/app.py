@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from frontend.http import errors as http_errors
@@ -22,6 +22,7 @@ from frontend.openai.generation import Generation
 from frontend.openai.messages import errors as message_errors
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.responses.dialect import RESPONSES
+from frontend.playground import File
 from frontend.tenants import Tenant, Tenants
 from tandem.complaints import Complaints
 from tandem.errors import (
@@ -72,10 +73,13 @@ class App:
         browsers: Browsers,
         capacity: Capacity,
         complaints: Complaints,
+        files: Mapping[str, File],
         spans: CallSpans | None = None,
         trust_traceparent: bool = False,
     ) -> None:
-        """`spans`: of the requests that are counted; None: nothing is traced."""
+        """`files`: what is served as it is, by its path. `spans`: of the requests that are counted;
+        None: nothing is traced.
+        """
         self._metrics = metrics
         self._browsers = browsers
         self._capacity = capacity
@@ -111,6 +115,7 @@ class App:
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
             "/docs": Route(get, endpoints.docs),
+            **{path: Route(get, file.serve) for path, file in files.items()},
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

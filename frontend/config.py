@@ -202,6 +202,9 @@ class FrontendConfig:
     slo_itl_seconds: float = setting(
         0.1, "Objective for a request's mean time between tokens: counted in the same way."
     )
+    playground: bool = setting(
+        False, "Serve /playground: a page that chats with this server from a browser."
+    )
     allow_reports: bool = setting(
         False, 'Let clients ask for `tandem: {"report": true}`: workers, request ids, KV figures.'
     )

@@ -9,6 +9,7 @@ from asyncio import TaskGroup
 from collections.abc import Callable
 from pathlib import Path
 
+from frontend import playground
 from frontend.app import App
 from frontend.config import FrontendConfig
 from frontend.http.browsers import Browsers, is_loopback
@@ -188,6 +189,7 @@ def _build(
         browsers=_browsers(config),
         capacity=Capacity(max_requests=config.max_open_requests, budget=budget),
         complaints=complaints,
+        files=playground.files() if config.playground else {},
         spans=_spans(config, tracer),
         trust_traceparent=config.trust_traceparent,
     )

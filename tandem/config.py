@@ -142,6 +142,12 @@ def inherited(name: str) -> str:
     return os.environ.get(variable_name(name), "")
 
 
+def inherited_switch(name: str, *, default: bool) -> bool:
+    """The same of one that is true or false. Raises ConfigError."""
+    raw = inherited(name)
+    return bool(_scalar(raw, bool, name)) if raw else default
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of this process's environment for a child, with `extra` laid over it."""
     return {**os.environ, **(extra or {})}

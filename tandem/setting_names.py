@@ -89,6 +89,7 @@ NAMES: Final = frozenset(
         "pair_memory_seconds",
         "pair_wait_seconds",
         "park_seconds",
+        "playground",
         "policy_seconds",
         "prefill",
         "prefill_policy",

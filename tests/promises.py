@@ -1291,6 +1291,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-370",
+        "Given the setting `playground`, then /playground is a page that no other page frames and "
+        "no other script runs in; without it there is none.",
+        ours=True,
+    ),
+    Promise(
+        "S6-371",
+        "Given whatever a model writes, then the playground shows it as text; the key is kept in "
+        "its memory alone, and no other server is called.",
+        ours=True,
+    ),
+    Promise(
         "S6-151",
         "Given anything but a whole key, then the API stays closed; given keys without a key "
         "among them, then nothing starts.",

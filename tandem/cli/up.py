@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,11 +21,16 @@ from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0}
+PLAYGROUND = "playground"
+OFFERED = (PLAYGROUND, "allow_reports")
+"""Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
+environment turns them off.
+"""
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
-    wanted = options.stack_options(arguments)
+    wanted = replace(options.stack_options(arguments), flags=offers())
     present = run_state.read(run_dir)
     if present is not None and present.running():
         _check_same(present, wanted)
@@ -46,6 +52,12 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         else:
             run_state.remove(run_dir)
     return 0
+
+
+def offers() -> dict[str, tuple[str, ...]]:
+    """Flags for what the stack offers to its user alone. Raises ConfigError."""
+    on = (name for name in OFFERED if config.inherited_switch(name, default=True))
+    return {"frontend": tuple(map(config.flag_name, on))}
 
 
 def _check_same(present: RunState, wanted: StackOptions) -> None:
@@ -79,6 +91,8 @@ def bring_up(stack: Stack, console: Console) -> None:
 def show_endpoint(stack: Stack, console: Console) -> None:
     console.line()
     console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {stack.model}")
+    if config.flag_name(PLAYGROUND) in stack.components["frontend"].launch.flags:
+        console.line(f"playground: {stack.url}/playground")
     console.line()
     console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
     if config.inherited("api_keys"):

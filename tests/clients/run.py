@@ -2,7 +2,8 @@
 
 Each client gets an environment of its own under build/clients, of the versions in
 environments.toml. The node ones need npm, and are left out, with a word, where it brings nothing.
-docs/clients.md has the matrix of what passed:
+docs/clients.md has the matrix of what passed. What is ours and needs a browser, the playground, is
+tried here too, and has no row there:
 
     python tests/clients/run.py            # fails where a test does, or where the matrix is stale
     python tests/clients/run.py --write    # writes the matrix
@@ -13,6 +14,7 @@ docs/clients.md has the matrix of what passed:
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import shutil
@@ -54,25 +56,29 @@ def main() -> int:
             lock(name, client)
     failed = False
     passed: dict[str, Mapping[str, bool]] = {}
-    with server() as url:
+    with server("scripted.py") as port:
+        url = f"http://127.0.0.1:{port}"
         for name, client in chosen.items():
             print(f"==> {name}", flush=True)
             try:
-                found = (
-                    run_node(client, url)
-                    if client["kind"] == "node"
-                    else run_python(name, client, url)
-                )
+                match client["kind"]:
+                    case "browser":
+                        found = run_browser(client)
+                    case "node":
+                        found = run_node(client, {"TANDEM_CLIENTS_URL": url})
+                    case _:
+                        found = run_python(name, client, url)
             except Left as error:
                 print(f"    left out: {error}", flush=True)
                 continue
             for test, good in sorted(found.items()):
                 print(f"    {'ok' if good else 'FAILED'}  {test}", flush=True)
             failed |= not all(found.values()) or not found
-            passed[title(name, client)] = by_feature(found, str(client.get("api", "")))
+            if client["kind"] != "browser":
+                passed[title(name, client)] = by_feature(found, str(client.get("api", "")))
     if options.write:
         write(table(passed))
-    elif not options.only and len(passed) == len(clients):
+    elif len(passed) == sum(client["kind"] != "browser" for client in clients.values()):
         failed |= stale(table(passed))
     return int(failed)
 
@@ -82,9 +88,9 @@ class Left(Exception):
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """The scripted frontend's address, without /v1."""
-    command = [sys.executable, str(HERE / "scripted.py")]
+def server(script: str) -> Iterator[str]:
+    """What a program of this folder that serves says of where it is reached."""
+    command = [sys.executable, str(HERE / script)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -95,10 +101,10 @@ def server() -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        port = process.stdout.readline().strip()
-        if not port:
-            raise SystemExit("the scripted frontend did not start: run tests/clients/scripted.py")
-        yield f"http://127.0.0.1:{port}"
+        where = process.stdout.readline().strip()
+        if not where:
+            raise SystemExit(f"a server did not start: run tests/clients/{script}")
+        yield where
     finally:
         process.communicate(timeout=START_SECONDS)
 
@@ -138,19 +144,28 @@ def run_python(name: str, client: Mapping[str, object], url: str) -> dict[str, b
     }
 
 
-def run_node(client: Mapping[str, object], url: str) -> dict[str, bool]:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise Left("there is no npm")
-    folder = HERE / "node"
-    try:
-        _call([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder)
-    except SystemExit as error:
-        raise Left(str(error)) from error
+def run_browser(client: Mapping[str, object]) -> dict[str, bool]:
+    """The tests of a page, in Chromium."""
+    environment = browser_environment()
+    with server("playground_server.py") as where:
+        return run_node(client, {**environment, "TANDEM_PLAYGROUND": where})
+
+
+def browser_environment() -> dict[str, str]:
+    """With the command of a Chromium, which is brought here where it is missing."""
+    command = str(ROOT / "scripts" / "set_up_chromium.sh")
+    ran = subprocess.run([command], check=False, capture_output=True, text=True)
+    if ran.returncode:
+        raise Left(f"there is no Chromium: {ran.stderr}")
+    return {**os.environ, "CHROMIUM": ran.stdout.strip()}
+
+
+def run_node(client: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, bool]:
+    """`environment`: where the tests find their servers."""
     ran = subprocess.run(
-        ["node", "--test", "--test-reporter=tap", str(client["tests"])],
-        cwd=folder,
-        env={**os.environ, "TANDEM_CLIENTS_URL": url},
+        ["node", "--test", "--test-reporter=tap", *str(client["tests"]).split()],
+        cwd=install_node(),
+        env={**os.environ, **environment},
         timeout=RUN_SECONDS,
         capture_output=True,
         text=True,
@@ -160,6 +175,20 @@ def run_node(client: Mapping[str, object], url: str) -> dict[str, bool]:
     if not lines or any(result != "ok" for result, _ in lines):
         print(ran.stdout + ran.stderr)
     return {name: result == "ok" for result, name in lines}
+
+
+@functools.cache
+def install_node() -> Path:
+    """The folder of all that runs in node, with its packages."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Left("there is no npm")
+    folder = HERE / "node"
+    try:
+        _call([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder)
+    except SystemExit as error:
+        raise Left(str(error)) from error
+    return folder
 
 
 def by_feature(found: Mapping[str, bool], api: str) -> dict[str, bool]:

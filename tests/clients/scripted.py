@@ -37,10 +37,17 @@ _tokenizer = Tokenizer.load(MODEL_PATH)
 
 
 async def say(reply: Reply) -> None:
-    prompt = _tokenizer.decode(reply.task.prompt_token_ids)
     forms = {each.name: json.loads(each.args_json) for each in reply.task.logits.processors}
-    text = answer(prompt, forms)
-    rows = [text[place : place + ROW] for place in range(0, len(text), ROW)]
+    await tell(reply, answer(prompt_of(reply), forms))
+
+
+def prompt_of(reply: Reply) -> str:
+    return _tokenizer.decode(reply.task.prompt_token_ids)
+
+
+async def tell(reply: Reply, text: str, *, row: int = ROW) -> None:
+    """`row`: characters at once."""
+    rows = [text[place : place + row] for place in range(0, len(text), row)]
     for output in range(reply.submit.n):
         for row in rows:
             reply.text(row, output=output)

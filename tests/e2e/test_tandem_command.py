@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tandem.cli import processes, run_state
@@ -44,6 +45,18 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
     assert state is not None
     assert f"curl -N {state.url}/v1/chat/completions" in started.stdout
     assert set(state.running()) == {"frontend", "router", "prefill_worker-0", "decode_worker-0"}
+
+    assert f"playground: {state.url}/playground" in started.stdout
+    asked = {
+        "model": "tandem-tiny",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 2,
+        "tandem": {"report": True},
+    }
+    with httpx.Client(base_url=state.url) as client:
+        assert "Tandem playground" in client.get("/playground").text
+        report = client.post("/v1/chat/completions", json=asked).json()["tandem"]
+    assert {phase["phase"] for phase in report["phases"]} == {"prefill", "decode"}
 
     said = tandem("chat", "--url", state.url, "--max-tokens=8", "Hello")
     assert said.returncode == 0, said.stderr

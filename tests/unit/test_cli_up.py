@@ -18,7 +18,8 @@ from tandem.cli.console import Console
 from tandem.cli.plan import StackOptions, plan
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import Component, Stack, StackError
-from tandem.cli.up import show_endpoint
+from tandem.cli.up import offers, show_endpoint
+from tandem.errors import ConfigError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -63,7 +64,8 @@ def test_up_while_up_says_so_and_starts_nothing(
         run_state.write(tmp_path, state)
         assert main(["up", "--engine", "sim", "--run-dir", str(tmp_path)]) == 0
         assert "already up: sim at http://127.0.0.1:1" in capsys.readouterr().out
-        asked = run_state.asked_for(StackOptions(model_path=model_path, engine="sim", port=8000))
+        options = StackOptions(model_path=model_path, engine="sim", port=8000, flags=offers())
+        asked = run_state.asked_for(options)
         for prefill, expected in ((1, 0), (2, 2)):
             state = replace(state, asked=asked | {"prefill": prefill})
             run_state.write(tmp_path, state)
@@ -130,3 +132,43 @@ def test_the_endpoint_is_told_as_the_environment_has_it_made(
     assert "authorization: Bearer KEY" in shown.getvalue()
     assert "a-key" not in shown.getvalue()
     assert run_state.of(stack, owner=None).url == f"{scheme}://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("playground", "reports", "flags"),
+    [
+        ("", "", ("--playground", "--allow-reports")),
+        ("true", "no", ("--playground",)),
+        ("false", "1", ("--allow-reports",)),
+    ],
+)
+def test_the_page_and_the_traces_are_there_unless_the_environment_turns_them_off(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    playground: str,
+    reports: str,
+    flags: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("TANDEM_PLAYGROUND", playground)
+    monkeypatch.setenv("TANDEM_ALLOW_REPORTS", reports)
+    assert offers() == {"frontend": flags}
+    options = StackOptions(engine="sim", model_path=tmp_path, port=8000, flags=offers())
+    with ExitStack() as held:
+        *_, router, frontend = plan(options, held=held)
+    assert ("--allow-reports" in router.flags) == ("--allow-reports" in flags)
+    stack = Stack(options, run_dir=tmp_path)
+    here = processes.identify(os.getpid())
+    assert here is not None
+    stack.components["frontend"] = Component(frontend, cast("Any", None), here, tmp_path)
+    shown = io.StringIO()
+    show_endpoint(stack, Console(shown))
+    told = "playground: http://127.0.0.1:8000/playground" in shown.getvalue()
+    assert told == ("--playground" in flags)
+
+
+def test_a_switch_of_the_environment_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TANDEM_PLAYGROUND", "perhaps")
+    with pytest.raises(ConfigError, match="playground must be true or false, not 'perhaps'"):
+        offers()

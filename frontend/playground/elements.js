@@ -1,0 +1,55 @@
+// Parts of the page. Whatever a model or a server wrote goes in as text, never as markup.
+
+const BLOCK = 4096;
+
+export function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  Object.assign(made, properties);
+  made.append(...children);
+  return made;
+}
+
+// A text that grows at its end. Browsers lay out a whole block when its text changes: a long text is
+// blocks of some lines each, so that its last lines alone are laid out anew.
+export class GrowingText {
+  #length = 0;
+
+  constructor(className) {
+    this.node = element("div", { className, hidden: true });
+    this.#begin();
+  }
+
+  // `text`: all of it, of which the node shows a part already.
+  show(text) {
+    let more = text.slice(this.#length);
+    if (!more) return;
+    this.node.hidden = false;
+    this.#length = text.length;
+    for (;;) {
+      const from = Math.max(0, BLOCK - this.last.length);
+      const end = more.slice(from).search(/[^\n]\n/); // a block must not end with an empty line: it would not show
+      if (end < 0) break;
+      this.last.appendData(more.slice(0, from + end + 1));
+      more = more.slice(from + end + 2);
+      this.#begin();
+    }
+    this.last.appendData(more);
+  }
+
+  #begin() {
+    this.last = document.createTextNode("");
+    this.node.append(element("div", { className: "block" }, this.last));
+  }
+}
+
+export function folded(className, title, ...children) {
+  return element("details", { className }, element("summary", {}, title), ...children);
+}
+
+export function duration(seconds) {
+  return seconds < 1 ? `${(seconds * 1e3).toFixed(1)} ms` : `${seconds.toFixed(2)} s`;
+}
+
+export function count(number, word) {
+  return `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+}
