@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import machine
 
+from frontend.config import FrontendConfig
 from frontend.openai.asked import Asked, Parsing
 from frontend.openai.parsed import ParsedEvents
 from frontend.openai.parsing.families import FAMILIES
@@ -29,6 +30,7 @@ from frontend.openai.writers import EventWriter
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2
 
+MOST_HELD = FrontendConfig(model_path="").max_call_characters
 TEXT = "the model writes an answer about cooking pasta with tomatoes and basil, "
 CODE = "if a < b and c[0] < d: print({1: [2]}) # <b> "
 TOKENIZER = Tokenizer(Path(__file__).resolve().parents[1] / "model" / "tandem-tiny")
@@ -98,7 +100,13 @@ def main() -> None:
 
 def parsing(case: Case) -> Parsing:
     """What a request with reasoning and one tool asks for."""
-    return Parsing(family=case.family, reasoning=True, opened=case.opened, tools={"f": {}})
+    return Parsing(
+        family=case.family,
+        most_held=MOST_HELD,
+        reasoning=True,
+        opened=case.opened,
+        tools={"f": {}},
+    )
 
 
 def _pieces(case: Case) -> list[str]:
@@ -149,7 +157,13 @@ def _seconds(case: Case) -> float:
     body = _pieces(case)
     taken = []
     for _ in range(10):
-        parser = Parser(FAMILIES[case.family], reasoning=True, opened=case.opened, tools={"f": {}})
+        parser = Parser(
+            FAMILIES[case.family],
+            reasoning=True,
+            opened=case.opened,
+            tools={"f": {}},
+            most_held=MOST_HELD,
+        )
         parser.push(case.before)
         pieces = [*body, case.after]
         taken.append(

@@ -87,7 +87,7 @@ class App:
         self._spans = spans
         self._trust_traceparent = trust_traceparent
         self._tenants = tenants
-        self._model_name = endpoints.model_name
+        self._model_names = endpoints.model_names
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
@@ -192,7 +192,7 @@ class App:
             call.tenant = tenant
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
-        tenant.check_model(self._model_name)
+        tenant.check_model(self._model_names)
 
     async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
         """Serve a request and count it by how it ended."""

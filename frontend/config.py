@@ -36,6 +36,9 @@ _POSITIVE = (
     "max_n",
     "max_choices",
     "max_prompt_logprobs",
+    "max_tools",
+    "max_calls",
+    "max_call_characters",
     "key_limit_shares",
     "max_request_bytes",
     "max_backlog_bytes",
@@ -82,6 +85,11 @@ class FrontendConfig:
     )
     served_model_name: str = setting(
         "", "The `model` that requests name; empty: the name of the model's folder."
+    )
+    model_aliases: tuple[str, ...] = setting(
+        (),
+        "Further names by which requests may call the served model, for programs that have one"
+        " built in, such as gpt-4o. Answers have the name that was asked for.",
     )
     api_keys: tuple[str, ...] = setting(
         (),
@@ -185,6 +193,14 @@ class FrontendConfig:
         "Most numbers that the log-probabilities of a request's prompts may be: their tokens, times"
         " one more than the alternatives, for each choice. At most 1048576. More are refused.",
     )
+    max_tools: int = setting(128, "Most tools that one request may declare.")
+    max_calls: int = setting(128, "Most calls of tools in one message that a request sends back.")
+    max_call_characters: int = setting(
+        256 * 1024,
+        "Characters of an answer that are held back until it is clear whether they are a call of a"
+        " tool: its beginning, and all of a call that is not written as JSON. What is longer is"
+        " text. It bounds memory, and for how long a conversion keeps other requests waiting.",
+    )
     max_request_bytes: int = setting(
         64 * 1024 * 1024,
         "Largest sum of what a request sends to the router: each of its prompts, with all the rest"
@@ -269,6 +285,8 @@ class FrontendConfig:
             raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
         if self.api_keys and not any(key.strip() for key in self.api_keys):
             raise ConfigError("api_keys holds no key: give one, or leave the setting out")
+        if not all(self.model_aliases):
+            raise ConfigError("model_aliases holds an empty name")
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")
@@ -289,5 +307,10 @@ class FrontendConfig:
 
     @functools.cached_property
     def model_name(self) -> str:
-        """What requests call the model."""
+        """What workers and routers call the model, and requests where they use no other name."""
         return self.served_model_name or Path(self.model_path).resolve().name
+
+    @functools.cached_property
+    def model_names(self) -> tuple[str, ...]:
+        """All that requests may call it, its own name first."""
+        return tuple(dict.fromkeys((self.model_name, *self.model_aliases)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from frontend import playground
 from frontend.app import App
 from frontend.config import FrontendConfig
-from frontend.http.browsers import Browsers, is_loopback
+from frontend.http.browsers import Browsers
 from frontend.http.capacity import Capacity
 from frontend.http.connection import Connection, ConnectionBounds
 from frontend.http.draining import Draining
@@ -37,6 +37,7 @@ from tandem.complaints import Complaints
 from tandem.errors import DrainingError, TandemError
 from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics, HeldMetrics
+from tandem.sockets import is_loopback
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.upstream.demultiplexer import Demultiplexer
@@ -165,7 +166,7 @@ def _build(
     reader = Reader(Preprocessor(config, tokenizer, template), tokenizer, config.unknown_fields)
     reading = Reading(reader, readers, demultiplexer, metrics)
     endpoints = Endpoints(
-        config.model_name, tokenizer, reading, demultiplexer, draining, config.unknown_fields
+        config.model_names, tokenizer, reading, demultiplexer, draining, config.unknown_fields
     )
     generation = Generation(
         reading,

@@ -64,10 +64,11 @@ class Tenant:
         self.series.prompt_tokens.inc(prompt)
         self.series.completion_tokens.inc(completion)
 
-    def check_model(self, model: str) -> None:
-        """Raises NotAllowedError."""
-        if self.grant.models is not None and model not in self.grant.models:
-            raise NotAllowedError(f"This key is not allowed the model `{model}`", param="model")
+    def check_model(self, names: Sequence[str]) -> None:
+        """All names of a model are one to a key, its own first. Raises NotAllowedError."""
+        allowed = self.grant.models
+        if allowed is not None and not any(name in allowed for name in names):
+            raise NotAllowedError(f"This key is not allowed the model `{names[0]}`", param="model")
 
     def headers(self, now: float) -> Headers:
         """What is left of the limits by the minute, as OpenAI's API tells it."""

@@ -132,8 +132,9 @@ class RouterConfig:
     )
     client_logits_processors: tuple[str, ...] = setting(
         (),
-        "Names of logits processors that requests may use: what the frontends' setting allows. The"
-        " forms of answers need no name here.",
+        "Names of logits processors that requests may use: what the frontends' setting allows."
+        " Those behind fields of the API (forms of answers, `min_tokens`, `thinking_token_budget`)"
+        " need no name here.",
     )
     allow_reports: bool = setting(
         False, "Let requests ask for reports: true where a frontend's setting is."

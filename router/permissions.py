@@ -11,8 +11,11 @@ from google.protobuf.message import DecodeError
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.v1 import common_pb2
 
-FORMS = frozenset({"json_schema", "regex", "choice", "ebnf", "tagged"})
-"""Processors behind `response_format`, `guided_...` and tools: all clients may use them."""
+OF_FIELDS = frozenset(
+    {"json_schema", "regex", "choice", "ebnf", "tagged", "min_new_tokens", "thinking_budget"}
+)
+"""Processors behind `response_format`, `guided_...`, tools, `min_tokens` and
+`thinking_token_budget`: all clients may use them."""
 _NONE: frozenset[str] = frozenset()
 
 
@@ -40,9 +43,10 @@ class Permissions:
                 "this router lets no external scores pass", param="tandem.external_scores"
             )
         for place, processor in enumerate(asked.logits.processors):
-            if processor.name not in FORMS and processor.name not in self.client_logits_processors:
+            name = processor.name
+            if name not in OF_FIELDS and name not in self.client_logits_processors:
                 raise UnsupportedError(
-                    f"this router lets no logits processor {processor.name[:64]!r} pass",
+                    f"this router lets no logits processor {name[:64]!r} pass",
                     param=f"logits_processors[{place}].name",
                 )
         names = asked.logits.processors

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
 import resource
 import socket
 
 from tandem.errors import ConfigError
+
+_USUAL_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+"""Known without being parsed: each request of a local server names one of them."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address, in lower case, can only be this machine."""
+    if host in _USUAL_LOOPBACK or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def listen(address: str, *, setting: str, backlog: int = 128) -> socket.socket:

@@ -1149,6 +1149,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-315",
+        "Given more tools, or more calls in a message, than the deployment takes, then the request "
+        "is refused by the field's name in every dialect; a call longer than may be held is text.",
+        ours=True,
+    ),
+    Promise(
+        "S6-316",
+        "Given further names of the served model, then requests, model cards and limits of keys "
+        "know it by each of them, answers repeat the one that was asked for, and others are 404.",
+        ours=True,
+    ),
+    Promise(
         "S6-340",
         "Given a request to /v1/responses, then its answer and its events are of OpenAI's types, "
         "and their items, sent back, are what the model said.",

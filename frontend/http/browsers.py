@@ -9,12 +9,12 @@ name that it was called by, and that a page cannot send JSON to another origin u
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 
 from frontend.http.errors import HostNotAllowedError, MediaTypeError
 from frontend.http.messages import JSON, Call, Headers
+from tandem.sockets import is_loopback
 
 _TOKENS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,2048}")
 _EXPOSED = (
@@ -83,20 +83,6 @@ class Browsers:
     def _is_local(self, name: str) -> bool:
         assert self._local_names is not None
         return is_loopback(name) or name in self._local_names
-
-
-_USUAL_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-"""Known without being parsed: each request of a local server names one of them."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address, in lower case, can only be this machine."""
-    if host in _USUAL_LOOPBACK or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _name(host: str) -> str:

@@ -110,6 +110,8 @@ class Connection(HttpToolsProtocol):
         """The transport itself, while `transport` is what uvicorn writes to."""
         self._answering = False
         """A head has been read, and its answer is not complete."""
+        self._chunks = True
+        """Whether the client reads chunks: one of HTTP/1.0 does not."""
         self._reading_on: asyncio.Handle | None = None
         self._paused = False
         """Too much has come behind a request that has no answer yet."""
@@ -147,7 +149,7 @@ class Connection(HttpToolsProtocol):
         try:
             send_head.send(None)
         except StopIteration:
-            held.append(b"%x\r\n%b\r\n" % (len(body), body))
+            held.append(self._part(body))
         else:
             raise RuntimeError("the HTTP server waits although the socket has room")
         finally:
@@ -156,11 +158,24 @@ class Connection(HttpToolsProtocol):
                 self._socket.write(b"".join(held))
 
     def write_chunk(self, body: bytes) -> None:
-        """A part of an answer whose head says `transfer-encoding: chunked`. ASGI's `send`, which
-        awaits, costs half as much as all else that the frontend does for a token.
+        """A part of a stream. ASGI's `send`, which awaits, costs half as much as all else that the
+        frontend does for a token.
         """
         if not self._socket.is_closing():
-            self._socket.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self._socket.write(self._part(body))
+
+    def begins_in_chunks(self) -> bool:
+        """How the stream goes that begins now: in chunks, or as it is, up to the connection's end.
+        Of that uvicorn knows nothing: it is told that there is a length.
+        """
+        if not self._chunks:
+            self.cycle.chunked_encoding = False
+        return self._chunks
+
+    def announce(self, size: int) -> None:
+        """So much more of a stream goes by ASGI: uvicorn counts what is not in chunks."""
+        if not self._chunks:
+            self.cycle.expected_content_length += size
 
     @property
     def peer(self) -> str:
@@ -260,6 +275,7 @@ class Connection(HttpToolsProtocol):
         self._stop_head_timer()
         super().on_headers_complete()
         self._answering = True
+        self._chunks = self.scope["http_version"] != "1.0"
 
     def on_response_complete(self) -> None:
         self._on_lost = self._on_stall = self.on_writable = None
@@ -270,6 +286,9 @@ class Connection(HttpToolsProtocol):
             self._read_on()
 
     # --- inside ---
+
+    def _part(self, body: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(body), body) if self._chunks else body
 
     def _read(self) -> None:
         """Read a request on, for a bounded part of a turn. What is behind it waits for its answer,

@@ -30,8 +30,9 @@ _PIECE_BYTES = 256 * 1024
 _STREAM: Headers = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-    (b"transfer-encoding", b"chunked"),
 )
+_IN_CHUNKS: Headers = (*_STREAM, (b"transfer-encoding", b"chunked"))
+_TO_THE_END: Headers = (*_STREAM, (b"connection", b"close"))
 
 
 class Call:
@@ -143,7 +144,7 @@ class Call:
         """The first part of a stream of server-sent events, which leaves together with the head;
         `connection.write_chunk` writes the next ones. Neither waits: ask `connection.writable`.
         """
-        head = self._send(self._head(200, EVENTS, _STREAM))
+        head = self._send(self._stream_head())
         self.connection.start_chunks(head, events)
 
     async def send_events(self, events: bytes) -> None:
@@ -151,15 +152,21 @@ class Call:
         turn.
         """
         if not self.started:
-            await self._send(self._head(200, EVENTS, _STREAM))
+            await self._send(self._stream_head())
+        self.connection.announce(len(events))
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
         await asyncio.sleep(0)
 
     async def end_stream(self, events: bytes) -> None:
         """The stream's last part; waits while the client's socket is full."""
         if not self.started:
-            await self._send(self._head(200, EVENTS, _STREAM))
+            await self._send(self._stream_head())
+        self.connection.announce(len(events))
         await self._send({"type": "http.response.body", "body": events, "more_body": False})
+
+    def _stream_head(self) -> Message:
+        in_chunks = self.connection.begins_in_chunks()
+        return self._head(200, EVENTS, _IN_CHUNKS if in_chunks else _TO_THE_END)
 
     def _head(self, status: int, content_type: bytes, more: Headers) -> Message:
         self.started = True

@@ -13,6 +13,8 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """How an answer's text is taken apart; families.py says what the families' formats are."""
 
     family: str
+    most_held: int
+    """Characters that may be held back until it is clear whether they are a call."""
     reasoning: bool = False
     """Reasoning is told from the answer."""
     opened: bool = False
@@ -34,8 +36,15 @@ class Asked(Submission, frozen=True, kw_only=True):
 
     parsing: Parsing | None = None
     """None: the text is the answer."""
+    alias: str = ""
+    """What the client calls the model; empty: as it is called here."""
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
+
+    @property
+    def shown_model(self) -> str:
+        """The model as its answers name it."""
+        return self.alias or self.model
 
     @property
     def held_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from frontend.config import FrontendConfig
 from frontend.openai.asked import Parsing
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.conversation import ChatMessage
@@ -22,7 +23,10 @@ _THINKING = ("enable_thinking", "thinking")
 class Chats:
     """Knows the model's template, and the family of models whose formats its answers have."""
 
-    def __init__(self, template: ChatTemplate | None, family: Family | None) -> None:
+    def __init__(
+        self, config: FrontendConfig, template: ChatTemplate | None, family: Family | None
+    ) -> None:
+        self._config = config
         self._template = template
         self._family = family
 
@@ -39,8 +43,8 @@ class Chats:
         if template is None:
             raise UnsupportedError("The model has no chat template", param="messages")
         for position, message in enumerate(messages):
-            message.check(f"messages[{position}]")
-        if tools is not None and tools.choice != "none":
+            message.check(f"messages[{position}]", most_calls=self._config.max_calls)
+        if tools is not None:
             self._check_tools(template, tools)
         shown = tools.shown() if tools is not None and template.takes_tools else ()
         options = _options(fields)
@@ -73,6 +77,7 @@ class Chats:
             return None
         return Parsing(
             family=family.name,
+            most_held=self._config.max_call_characters,
             reasoning=reasoning,
             opened=_opened(family.thinking, prompt),
             shows_reasoning=request.include_reasoning is not False,
@@ -90,6 +95,12 @@ class Chats:
 
     def _check_tools(self, template: ChatTemplate, tools: AskedTools) -> None:
         param = "functions" if tools.older else "tools"
+        if len(tools.functions) > self._config.max_tools:
+            raise InvalidRequestError(
+                f"At most {self._config.max_tools} `{param}` are taken", param=param
+            )
+        if tools.choice == "none":
+            return
         if not template.takes_tools:
             raise UnsupportedError("The model's chat template takes no tools", param=param)
         if self._family is None or not self._family.calls:

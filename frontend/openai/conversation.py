@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.openai.tools import CalledFunction, MadeCall, MadeCalls
+from frontend.openai.tools import CalledFunction, MadeCall
 from tandem.errors import InvalidRequestError
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -25,7 +25,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     content: str | list[TextPart] | None = None
     """None, of the assistant alone: it said nothing, or called tools."""
     name: str | None = None
-    tool_calls: MadeCalls | None = None
+    tool_calls: list[MadeCall] | None = None
     tool_call_id: str | None = None
     """The id of the call whose result a message of the role `tool` is."""
     function_call: CalledFunction | None = None
@@ -48,8 +48,8 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             return [MadeCall(id=f"call_{self.function_call.name}", function=self.function_call)]
         return self.tool_calls or []
 
-    def check(self, param: str) -> None:
-        """Raises InvalidRequestError for what its role does not have."""
+    def check(self, param: str, *, most_calls: int) -> None:
+        """Raises InvalidRequestError for what its role does not have, and for more calls."""
         assistant = self.role == "assistant"
         if self.content is None and not assistant:
             raise InvalidRequestError(
@@ -58,6 +58,10 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.calls and not assistant:
             field = "tool_calls" if self.tool_calls else "function_call"
             raise InvalidRequestError(f"Only the assistant has `{field}`", param=f"{param}.{field}")
+        if len(self.calls) > most_calls:
+            raise InvalidRequestError(
+                f"At most {most_calls} calls may be in a message", param=f"{param}.tool_calls"
+            )
         for place, call in enumerate(self.tool_calls or ()):
             if not call.function.name:
                 path = f"{param}.tool_calls[{place}].function.name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,21 +26,24 @@ class Endpoints:
 
     def __init__(
         self,
-        model: str,
+        models: Sequence[str],
         tokenizer: Tokenizer,
         reading: Reading,
         demultiplexer: Demultiplexer,
         draining: Draining,
         unknown_fields: UnknownFields,
     ) -> None:
-        self.model_name = model
+        """`models`: all names of the served one."""
+        self.model_names = models
         self._unknown_fields: UnknownFields = unknown_fields
         self._reading = reading
         self._demultiplexer = demultiplexer
         self._draining = draining
-        self._card = answers.ModelCard(
-            id=model, created=int(time.time()), max_model_len=tokenizer.context_length
-        )
+        created, longest = int(time.time()), tokenizer.context_length
+        self._cards = {
+            name: answers.ModelCard(id=name, created=created, max_model_len=longest)
+            for name in models
+        }
 
     @property
     def serving(self) -> bool:
@@ -58,11 +62,12 @@ class Endpoints:
         await call.respond(200, await self._reading.answer("count_tokens", call))
 
     async def models(self, call: Call) -> None:
-        await _json(call, answers.ModelList(data=[self._card]))
+        await _json(call, answers.ModelList(data=list(self._cards.values())))
 
     async def model(self, call: Call) -> None:
-        self._reading.check_model(call.path.removeprefix(MODELS))
-        await _json(call, self._card)
+        name = call.path.removeprefix(MODELS)
+        self._reading.check_model(name)
+        await _json(call, self._cards[name])
 
     # --- for operators ---
 

@@ -250,9 +250,18 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         ),
     }
 )
-OF_ITEMS: Mapping[str, Foreign] = dict.fromkeys(
-    ("phase", "created_by", "namespace", "provider_specific_fields"), _DROPPED
-)
+_AT_ONCE = Foreign("calls are answered before the model goes on", _FALSE)
+OF_ITEMS: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("phase", "created_by", "namespace", "caller", "provider_specific_fields"), _DROPPED
+    ),
+    "async": _AT_ONCE,
+}
+OF_FLAT_TOOLS: Mapping[str, Foreign] = {
+    **dict.fromkeys(("cache_control", "allowed_callers", "defer_loading"), _DROPPED),
+    "output_schema": Foreign("templates show what a tool takes, not what it gives"),
+    "async": _AT_ONCE,
+}
 OF_MESSAGES: Mapping[str, Foreign] = {
     "refusal": Foreign("messages are text alone; give it as `content`", ('""',)),
     "audio": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
@@ -262,7 +271,7 @@ OF_MESSAGES: Mapping[str, Foreign] = {
     "provider_specific_fields": _DROPPED,
 }
 OF_PARTS: Mapping[str, Foreign] = {
-    "cache_control": _DROPPED,
+    **dict.fromkeys(("cache_control", "prompt_cache_breakpoint"), _DROPPED),
     **dict.fromkeys(("image_url", "input_audio", "file"), Foreign(_ONLY_TEXT)),
 }
 OF_TOOLS: Mapping[str, Foreign] = {

@@ -33,6 +33,7 @@ class Answer:
             reasoning=parsing.reasoning,
             opened=parsing.opened,
             tools=parsing.tools,
+            most_held=parsing.most_held,
         )
         self._parsing = parsing
         self.calls = 0

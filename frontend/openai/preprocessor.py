@@ -57,13 +57,13 @@ class Preprocessor:
         family = model_family.of(config, tokenizer, template)
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
-        self._chats = Chats(template, family)
+        self._chats = Chats(config, template, family)
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
 
     def check_model(self, model: str | None) -> None:
         """None means the served one. Raises UnknownModelError."""
-        if model is not None and model != self._config.model_name:
+        if model is not None and model not in self._config.model_names:
             raise UnknownModelError(f"The model `{model[:100]}` does not exist", param="model")
 
     def chat_text(
@@ -243,6 +243,7 @@ class Preprocessor:
             id=id,
             trace_id=trace_id,
             model=self._config.model_name,
+            alias=request.model,
             tokenizer_sha256=self._tokenizer.sha256,
             prompts=prompts,
             n=request.n or 1,

@@ -25,17 +25,13 @@ from frontend.openai.foreign import (
 from frontend.openai.formats import FormFields
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
-    MAX_CALLS,
-    MAX_TOOLS,
     CalledFunction,
     Choice,
     FunctionDefinition,
-    Functions,
     MadeCall,
     OlderChoice,
     Tool,
     ToolChoice,
-    Tools,
 )
 from tandem.sampling import (
     MAX_INT32,
@@ -146,12 +142,12 @@ class ChatRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     """False: the answer comes without its reasoning."""
     separate_reasoning: bool | None = None
     """False: the reasoning stays in the `content`, as the model wrote it."""
-    tools: Tools | None = None
+    tools: list[Tool] | None = None
     tool_choice: Choice | ToolChoice | None = None
     """`auto` where there are tools: the model decides."""
     parallel_tool_calls: bool | None = None
     """False: one call at most."""
-    functions: Functions | None = None
+    functions: list[FunctionDefinition] | None = None
     """The older form of `tools`."""
     function_call: OlderChoice | None = None
     """The older form of `tool_choice`."""
@@ -177,7 +173,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    tools: Tools | None = None
+    tools: list[Tool] | None = None
     chat_template_kwargs: TemplateOptions | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -203,7 +199,7 @@ class _AnyMadeCall(MadeCall, forbid_unknown_fields=False, kw_only=True):
 
 class _AnyMessage(ChatMessage, forbid_unknown_fields=False, kw_only=True):
     content: str | list[_AnyTextPart] | None = None  # type: ignore[assignment]
-    tool_calls: Annotated[list[_AnyMadeCall], Meta(max_length=MAX_CALLS)] | None = None  # type: ignore[assignment]
+    tool_calls: list[_AnyMadeCall] | None = None  # type: ignore[assignment]
     function_call: _AnyCalledFunction | None = None
 
 
@@ -215,12 +211,9 @@ class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
     function: _AnyFunction
 
 
-_AnyTools = Annotated[list[_AnyTool], Meta(max_length=MAX_TOOLS)]
-
-
 class AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: _AnyTools | None = None  # type: ignore[assignment]
+    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
 
 
 class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
@@ -229,7 +222,7 @@ class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_on
 
 class AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
-    tools: _AnyTools | None = None  # type: ignore[assignment]
+    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
 
 
 class AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):

@@ -13,10 +13,6 @@ from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
 
-MAX_TOOLS = 128
-MAX_CALLS = 128
-"""The most calls of one message that is sent back."""
-
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Characters that mean nothing in any family's way to write a call."""
 CallId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -66,18 +62,15 @@ class MadeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 OlderChoice: TypeAlias = Literal["none", "auto"] | FunctionChoice
-Tools: TypeAlias = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
-Functions: TypeAlias = Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)]
-MadeCalls: TypeAlias = Annotated[list[MadeCall], Meta(max_length=MAX_CALLS)]
 
 
 class ToolFields(Protocol):
     """What a chat says of tools."""
 
-    tools: Tools | None
+    tools: list[Tool] | None
     tool_choice: Choice | ToolChoice | None
     parallel_tool_calls: bool | None
-    functions: Functions | None
+    functions: list[FunctionDefinition] | None
     function_call: OlderChoice | None
 
 

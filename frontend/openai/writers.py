@@ -13,12 +13,12 @@ import msgspec
 
 from frontend.http import errors as http_errors
 from frontend.openai.answers import ChatFinishReason, Report, Usage
+from frontend.openai.asked import Asked
 from frontend.openai.logprobs import for_prompt
 from frontend.openai.shapes import Logprobs, Shape
 from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import InternalError, TandemError
 from tandem.upstream.request_state import Finish, Row
-from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 
 _encode = msgspec.json.Encoder().encode
@@ -63,14 +63,14 @@ class EventWriter:
         self,
         shape: Shape,
         tokenizer: Tokenizer,
-        submission: Submission,
+        submission: Asked,
     ) -> None:
         head = _encode(
             {
                 "id": shape.id_prefix + submission.id,
                 "object": shape.chunk_object,
                 "created": int(time.time()),
-                "model": submission.model,
+                "model": submission.shown_model,
             }
         )
         self._head = b"data: " + head[:-1]
@@ -165,7 +165,7 @@ class CountingWriter:
     """
 
     def __init__(
-        self, events: EventWriter, submission: Submission, tokens: Callable[[int], int]
+        self, events: EventWriter, submission: Asked, tokens: Callable[[int], int]
     ) -> None:
         """`tokens`: how many a choice has so far."""
         self._events = events
@@ -207,7 +207,7 @@ class CountingWriter:
 class BodyWriter:
     """Collects rows and writes them as one JSON body."""
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, submission: Submission) -> None:
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, submission: Asked) -> None:
         choices = submission.choices
         self._shape = shape
         self._offsets = _Offsets(shape, tokenizer, choices)
@@ -262,7 +262,7 @@ class BodyWriter:
             self._shape.body(
                 id=self._shape.id_prefix + self._submission.id,
                 created=int(time.time()),
-                model=self._submission.model,
+                model=self._submission.shown_model,
                 choices=[],
                 usage=usage,
                 **self._blank(self._shape.in_messages),

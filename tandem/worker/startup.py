@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import time
 from typing import Protocol, TypeVar
@@ -19,6 +18,7 @@ from tandem.logits.forms.workshop import Workshop
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.sockets import is_loopback
 from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
 from tandem.wire.tls import PeerTls
@@ -63,18 +63,12 @@ def engine_settings(
 
 
 def keep_transfer_local(host: str) -> None:
-    """Where peers reach this worker on this machine alone, keep UCX there too: it would listen on
-    every network of the machine. An operator's own choice stays. Before an engine is made.
+    """Where peers reach this worker on this machine alone, keep UCX and Gloo there too: they would
+    listen on every network of the machine, and on that of its name. An operator's own choice stays.
+    Before an engine is made.
     """
     if is_loopback(host):
-        export({"UCX_NET_DEVICES": "lo"})
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+        export({"UCX_NET_DEVICES": "lo", "GLOO_SOCKET_IFNAME": "lo"})
 
 
 def make_workshop(config: WorkerConfig, settings: EngineSettings) -> Workshop:

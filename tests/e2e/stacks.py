@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.engine.model_files import eos_token_ids
@@ -55,6 +57,18 @@ def metric_sum(text: str, name: str, labels: dict[str, str]) -> float:
             total, found = total + float(match[2]), True
     assert found, f"no series {name} {labels}"
     return total
+
+
+def listens_at(stack: Stack) -> set[str]:
+    """The addresses at which its processes, and theirs, wait for connections."""
+    workers = [psutil.Process(component.pid) for component in stack.components.values()]
+    everybody = [each for worker in workers for each in (worker, *worker.children(recursive=True))]
+    return {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in everybody
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
 
 
 def options(engine: str, model_path: Path, **changes: Any) -> StackOptions:

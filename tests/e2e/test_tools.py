@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tool_hook
 from openai import OpenAI
 
+from tandem.engine import model_files
 from tandem.testing.sim_stack import SimStack, sim_stack
 
 USER = {"role": "user", "content": "What is the code of my door?"}
@@ -140,3 +142,20 @@ def test_the_end_of_a_hook_after_a_call_is_still_the_hooks(
     message, reason, why = asked(openai, stack, call("look") + " ENOUGH said", stream=stream)
     assert (reason, why) == ("stop", tool_hook.CUT)
     assert [made.function.name for made in message.tool_calls] == ["look"]
+
+
+def test_fields_that_are_logits_processors_pass_a_router_that_allows_none(
+    model_path: Path, openai: OpenAI, stack: SimStack
+) -> None:
+    """An answer that would end at once goes on, and a thought that would go on ends."""
+    fields: dict[str, Any] = {"model": stack.model, "messages": [USER], "max_tokens": 60}
+    (end,) = model_files.eos_token_ids(model_path)
+    ends = {"logit_bias": {str(end): 100}}
+    least = openai.chat.completions.create(**fields, **ends, extra_body={"min_tokens": 40})
+    assert least.usage is not None
+    assert least.usage.completion_tokens == 41
+    budget = {"thinking_token_budget": 10}
+    thought = openai.chat.completions.create(
+        **fields, extra_body=budget, logit_bias={str(end): -100}
+    )
+    assert "</think>" in (thought.choices[0].message.content or "")

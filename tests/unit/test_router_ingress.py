@@ -17,7 +17,7 @@ from router.ingress import (
     check_message,
     read_submit,
 )
-from router.permissions import FORMS, Permissions
+from router.permissions import OF_FIELDS, Permissions
 from tandem.endings import Outcome
 from tandem.errors import (
     MAX_MESSAGE_CHARS,
@@ -111,7 +111,7 @@ def test_what_is_not_allowed_does_not_pass(asked: bytes, allowed: dict[str, Any]
 
 
 def test_forms_of_answers_need_no_leave() -> None:
-    assert Permissions().check(_task(*FORMS)) == FORMS
+    assert Permissions().check(_task(*OF_FIELDS)) == OF_FIELDS
 
 
 @pytest.mark.promise("S5-221")

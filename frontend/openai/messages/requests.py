@@ -21,8 +21,6 @@ from frontend.openai.requests import (
 )
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
-    MAX_CALLS,
-    MAX_TOOLS,
     CalledFunction,
     CallId,
     Choice,
@@ -111,7 +109,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     messages: Annotated[list[Turn], Meta(min_length=1)]
     system: str | list[ContentBlock] | None = None
-    tools: Annotated[list[ClientTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: list[ClientTool] | None = None
     tool_choice: ToolUse | None = None
     thinking: ThinkingOptions | None = None
     output_config: OutputConfig | None = None
@@ -142,13 +140,13 @@ class _AnyClientTool(ClientTool, forbid_unknown_fields=False, kw_only=True):
 class _AnyCountRequest(CountRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
     system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: Annotated[list[_AnyClientTool], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
 
 
 class _AnyMessageRequest(MessageRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
     system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: Annotated[list[_AnyClientTool], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
 
 
 _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOCKS))
@@ -160,6 +158,7 @@ _INNER = {
 BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, **_INNER)
 COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)
 NAMES = {
+    "messages": "messages",
     "stop": "stop_sequences",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
@@ -167,7 +166,7 @@ NAMES = {
     "chat_template_kwargs": "thinking",
     "continue_final_message": "messages",
 }
-"""What the fields of a chat are called here."""
+"""What the fields of a chat are called here. Places of messages are others: none is told."""
 
 
 def chat(request: MessageRequest) -> ChatRequest:
@@ -248,8 +247,6 @@ def _said(blocks: Sequence[ContentBlock], path: str) -> ChatMessage:
                 calls.append(_call(block, at))
             case "tool_result":
                 raise InvalidRequestError("The user has a tool's results", param=at)
-    if len(calls) > MAX_CALLS:
-        raise InvalidRequestError(f"More than {MAX_CALLS} calls in `{path}`", param=path)
     return ChatMessage(
         role="assistant",
         content="\n".join(texts) if texts else None,

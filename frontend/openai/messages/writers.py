@@ -93,7 +93,7 @@ class _Answer:
     def _message(self, content: list[AnswerBlock], usage: MessageUsage) -> WholeMessage:
         return WholeMessage(
             id=f"msg_{self._asked.id}",
-            model=self._asked.model,
+            model=self._asked.shown_model,
             content=content,
             stop_reason=None,
             stop_sequence=None,

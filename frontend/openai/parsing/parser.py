@@ -31,17 +31,25 @@ class Parser:
         tools: The JSON schema of the parameters of each tool that may be called, by the tool's
             name. Values that the family writes without their types get those of the schema. None:
             no call is looked for.
+        most_held: Characters that may be held back, of beginnings of calls and of calls that have
+            to be converted. What would take more is text.
     """
 
     def __init__(
-        self, family: Family, *, reasoning: bool, opened: bool, tools: Tools | None
+        self,
+        family: Family,
+        *,
+        reasoning: bool,
+        opened: bool,
+        tools: Tools | None,
+        most_held: int,
     ) -> None:
         self.in_reasoning = reasoning and opened and family.thinking is not None
         """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
         """Calls that failed after it was clear that they were some."""
         self._parts: list[Part] = []
-        self._source = Source()
+        self._source = Source(most_held)
         self._reader = CallReader(self._source, tools or {}, self._part_of_call)
         self._table = _table(family, reasoning, bool(tools))
         self._fresh = True

@@ -13,11 +13,6 @@ from typing import TypeAlias, TypeVar
 
 from frontend.openai.parsing.json_reader import JsonReader
 
-HELD_LIMIT = 256 * 1024
-"""Characters of an answer that may be held back, about 64,000 tokens of it: heads of calls, and
-calls that have to be converted. With more, what is held is text. It bounds memory, and for how
-long a conversion keeps the loop."""
-
 T = TypeVar("T")
 Reader: TypeAlias = Generator[None, None, T]
 
@@ -63,7 +58,10 @@ def marks_of(*marks: str) -> Marks:
 
 
 class Source:
-    def __init__(self) -> None:
+    """The text of an answer; `most_held` is how many characters of it may be held at once."""
+
+    def __init__(self, most_held: int) -> None:
+        self._most_held = most_held
         self.text = ""
         self.at = 0
         self.ended = False
@@ -82,7 +80,7 @@ class Source:
     def hold(self) -> None:
         """Holds what is taken from here on."""
         self._held = []
-        self._room = HELD_LIMIT
+        self._room = self._most_held
         self._holds = True
 
     def release(self) -> str:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from frontend.openai.conversation import ChatMessage, TextPart
 from frontend.openai.decoding import Body
-from frontend.openai.foreign import OF_FUNCTIONS, OF_ITEMS, OF_PARTS, OF_RESPONSES
+from frontend.openai.foreign import OF_FLAT_TOOLS, OF_ITEMS, OF_PARTS, OF_RESPONSES
 from frontend.openai.formats import (
     JsonObjectFormat,
     JsonSchema,
@@ -25,8 +25,6 @@ from frontend.openai.requests import (
 )
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
-    MAX_CALLS,
-    MAX_TOOLS,
     CalledFunction,
     CallId,
     Choice,
@@ -116,7 +114,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     input: str | Annotated[list[InputItem], Meta(min_length=1)]
     instructions: str | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: list[FunctionTool] | None = None
     tool_choice: Choice | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -147,7 +145,7 @@ class _AnyFunctionTool(FunctionTool, forbid_unknown_fields=False, kw_only=True):
 
 class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=True):
     input: str | Annotated[list[_AnyItem], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: Annotated[list[_AnyFunctionTool], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+    tools: list[_AnyFunctionTool] | None = None  # type: ignore[assignment]
 
 
 _PARTS = Kind.of(ItemText, OF_PARTS)
@@ -156,7 +154,7 @@ BODY = Body.of(
     _AnyResponseRequest,
     OF_RESPONSES,
     input=Kind.of(InputItem, OF_ITEMS, content=_PARTS, summary=_PARTS, output=_PARTS),
-    tools=Kind.of(FunctionTool, OF_FUNCTIONS),
+    tools=Kind.of(FunctionTool, OF_FLAT_TOOLS),
 )
 NAMES = {
     "messages": "input",
@@ -223,8 +221,6 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
                 last = ChatMessage(role="assistant")
                 messages.append(last)
             last.tool_calls = [*(last.tool_calls or ()), call]
-            if len(last.tool_calls) > MAX_CALLS:
-                raise InvalidRequestError(f"More than {MAX_CALLS} calls in a row", param=path)
         case "function_call_output":
             id = _needed(item.call_id, f"{path}.call_id")
             output = _parts(item.output, f"{path}.output")

@@ -98,7 +98,7 @@ class _Answer:
             id=f"resp_{self._asked.id}",
             created_at=self._created_at,
             status=status,
-            model=self._asked.model,
+            model=self._asked.shown_model,
             output=output,
             **fields,
         )

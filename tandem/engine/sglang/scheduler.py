@@ -6,6 +6,7 @@
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so.
+- torch's store listens on loopback alone, where nobody else needs it.
 - The logits processors of the worker's registry, and how many sequences have some.
 """
 
@@ -33,6 +34,7 @@ from tandem.engine.sglang import (
     processor,
     rows,
     seeds,
+    store,
     threads,
 )
 from tandem.engine.sglang.additions import Additions
@@ -56,6 +58,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     load_plugins()
     if additions.on_cpu:
         cpu.verify()
+    store.keep_local()
     _send_past_detokenizer()
     Scheduler.get_output_streamer_class = _streamer_class(additions)
     if additions.seeded:

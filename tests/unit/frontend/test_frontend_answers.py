@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from harness import (
     PATIENCE,
     Start,
     events,
+    request_bytes,
     say_hello,
     say_nothing,
     stream_text,
@@ -603,3 +604,33 @@ async def test_usage_counts_withheld_tokens_alike_in_both_modes(start: Start) ->
     streamed = await frontend.chat(stream=True, stream_options={"include_usage": True})
     assert events(streamed.text)[-1]["usage"] == collected
     assert collected["completion_tokens"] == 5
+
+
+async def say_megabytes(reply: Reply) -> None:
+    """More than sockets buffer."""
+    for _ in range(300):
+        reply.text("x" * 10_000)
+        await reply.flush()
+    reply.finish(completion_tokens=300)
+    await reply.flush()
+
+
+@pytest.mark.parametrize("asks", ["close", "keep-alive"])
+@pytest.mark.parametrize("answer", [say_hello, say_megabytes], ids=["little", "much"])
+async def test_a_stream_to_http_1_0_is_not_in_chunks_and_ends_its_connection(
+    start: Start, answer: Callable[[Reply], Awaitable[None]], asks: str
+) -> None:
+    """What was said to HTTP/1.1 is said, whether the client would keep the connection or not."""
+    frontend = await start(answer, max_backlog_bytes=8 * 1024 * 1024)
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    head = b"connection: %b\r\n" % asks.encode()
+    sent = request_bytes(body, head=head).replace(b"HTTP/1.1", b"HTTP/1.0")
+    got = await frontend.raw(sent, until_closed=True)
+    head, _, events_text = got.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert head.count(b"connection: close") == 1
+    said = stream_text(events(events_text.decode()))
+    modern = await frontend.chat(stream=True)
+    assert said == stream_text(events(modern.text))
+    collected = request_bytes(json.dumps(CHAT).encode()).replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert b"content-length" in await frontend.raw(collected, until_closed=True)

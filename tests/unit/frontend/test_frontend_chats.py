@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from frontend.config import FrontendConfig
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.chats import Chats
 from frontend.openai.conversation import ChatMessage
@@ -18,6 +19,7 @@ from frontend.openai.tools import CalledFunction, MadeCall, asked_tools
 from tandem.errors import InvalidRequestError
 
 pytestmark = pytest.mark.promise("S6-310")
+CONFIG = FrontendConfig(model_path="")
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "look"}}
 ALL = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools | tojson }}"
@@ -30,7 +32,7 @@ def request(**fields: Any) -> ChatRequest:
 def prompt(source: str, **fields: Any) -> str:
     asked = request(**fields)
     template = ChatTemplate(source, {"bos_token": "<s>"})
-    chats = Chats(template, FAMILIES["qwen3"])
+    chats = Chats(CONFIG, template, FAMILIES["qwen3"])
     return chats.text(asked.messages, asked, asked_tools(asked))
 
 
@@ -86,7 +88,7 @@ def test_ids_are_made_to_fit_a_template_that_is_particular_about_them() -> None:
 
 def test_a_template_of_its_own_for_tools_is_used_for_them_alone() -> None:
     template = ChatTemplate("plain", {}, tool_source="tools: {{ tools | length }}")
-    chats = Chats(template, FAMILIES["hermes"])
+    chats = Chats(CONFIG, template, FAMILIES["hermes"])
     with_tools = request(tools=[TOOL])
     assert chats.text(with_tools.messages, with_tools, asked_tools(with_tools)) == "tools: 1"
     assert chats.text(with_tools.messages, with_tools, None) == "plain"
@@ -132,11 +134,11 @@ def test_options_that_are_not_the_clients_are_refused(name: str) -> None:
 def test_a_prompt_may_end_within_the_reasoning(end: str, opened: bool) -> None:
     asked = request()
     template = ChatTemplate("{{ messages[0].content }}" + end, {})
-    chats = Chats(template, FAMILIES["qwen3"])
+    chats = Chats(CONFIG, template, FAMILIES["qwen3"])
     parsing = chats.parsing(asked, None, chats.text(asked.messages, asked, None))
     assert parsing is not None
     assert (parsing.reasoning, parsing.opened) == (True, opened)
-    assert Chats(template, FAMILIES["hermes"]).parsing(asked, None, "x") is None
+    assert Chats(CONFIG, template, FAMILIES["hermes"]).parsing(asked, None, "x") is None
 
 
 @pytest.mark.promise("S6-314")
@@ -144,7 +146,7 @@ def test_a_call_that_must_come_waits_for_reasoning_that_is_not_told_from_it() ->
     asked = request(tools=[TOOL], tool_choice="required", separate_reasoning=False)
     tools = asked_tools(asked)
     template = ChatTemplate("{{ tools | length }}<think>\n", {})
-    chats = Chats(template, FAMILIES["qwen3"])
+    chats = Chats(CONFIG, template, FAMILIES["qwen3"])
     parsing = chats.parsing(asked, tools, chats.text(asked.messages, asked, tools))
     assert parsing is not None
     assert (parsing.reasoning, parsing.opened) == (False, True)

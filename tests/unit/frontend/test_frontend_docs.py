@@ -46,6 +46,7 @@ def test_every_refused_field_is_documented() -> None:
         foreign.OF_PARTS,
         foreign.OF_RESPONSES,
         foreign.OF_ITEMS,
+        foreign.OF_FLAT_TOOLS,
         foreign.OF_TURNS,
         foreign.OF_BLOCKS,
         foreign.OF_CLIENT_TOOLS,

@@ -48,7 +48,12 @@ def form_of(
     assert tools is not None
     forced = tools.choice == "required" and FAMILIES[family].envelope("f") is None
     parsing = Parsing(
-        family=family, reasoning=True, opened=opened, tools=tools.schemas(), forced=forced
+        family=family,
+        most_held=1000,
+        reasoning=True,
+        opened=opened,
+        tools=tools.schemas(),
+        forced=forced,
     )
     return form_with_calls(tools, parsing, form, ends=ends), parsing
 
@@ -71,6 +76,7 @@ def read(parsing: Parsing, text: str) -> tuple[list[str], list[str], int]:
         reasoning=parsing.reasoning,
         opened=parsing.opened,
         tools=parsing.tools,
+        most_held=parsing.most_held,
     )
     parts = [*parser.push(text), *parser.flush()]
     names = [part.name for part in parts if isinstance(part, CallStart)]

@@ -47,6 +47,7 @@ class Client(Wire):
 
     def ask(self, path: str = "/v1/completions", *, version: bytes = b"1.1", **fields: Any) -> None:
         self.began = asyncio.get_running_loop().time()
+        self.version = version
         body = json.dumps({**PATHS[path], "stream": True, **fields}).encode()
         sent = request_bytes(body, path=path).replace(b"HTTP/1.1", b"HTTP/" + version)
         self.protocol.data_received(sent)
@@ -65,9 +66,11 @@ class Client(Wire):
 
     @property
     def events(self) -> bytes:
-        """The body, out of its chunks, without comments."""
+        """The body, out of its chunks, which HTTP/1.0 does not have, without comments."""
         head, _, rest = self.all.partition(b"\r\n\r\n")
-        assert b"transfer-encoding: chunked" in head
+        assert (b"transfer-encoding: chunked" in head) == (self.version == b"1.1")
+        if self.version == b"1.0":
+            return rest.replace(COMMENT, b"")
         body = b""
         while rest:
             size, _, rest = rest.partition(b"\r\n")

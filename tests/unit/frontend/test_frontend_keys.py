@@ -235,6 +235,19 @@ async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> N
     assert (await ask(frontend, "mine")).status_code == 200
 
 
+@pytest.mark.promise("S6-153")
+@pytest.mark.parametrize("named", [MODEL, "gpt-4o"])
+async def test_a_key_may_use_a_model_by_all_of_its_names_or_by_none(
+    start: Start, path: Path, named: str
+) -> None:
+    keys = line("other", models=["m2"]) + line("mine", models=[named])
+    aliases = ("gpt-4o", "gpt-4o-mini")
+    frontend = await start(say_hello, api_keys_file=str(write(path, keys)), model_aliases=aliases)
+    for name in (MODEL, *aliases):
+        assert error_of(await ask(frontend, "other", model=name)) == (403, "not_allowed", "model")
+        assert (await ask(frontend, "mine", model=name)).status_code == 200
+
+
 async def cached(reply: fake_router.Reply) -> None:
     reply.text("Hello")
     reply.finish(completion_tokens=1, cached_tokens=3)
@@ -386,7 +399,7 @@ def test_a_plain_key_has_no_limits() -> None:
     tenant = made(plain=("key",)).find(b"key")
     assert tenant is not None
     tenant.grant.check(n=10**6, priority=100, processors=["any"])
-    tenant.check_model("any")
+    tenant.check_model(("any",))
     assert tenant.headers(1.0) == ()
 
 

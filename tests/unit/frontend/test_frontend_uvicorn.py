@@ -35,7 +35,10 @@ ARGUMENTS = {"config", "server_state", "app_state"}
 ATTRIBUTES = ("loop", "transport", "flow", "scope", "parser", "_unset_keepalive_if_required")
 PARSER = ("get_method", "get_http_version", "should_keep_alive", "should_upgrade")
 """What uvicorn asks of its parser, in place of which it is given another."""
-CYCLE = ("response_started", "disconnected", "message_event")
+CYCLE = (
+    *("response_started", "disconnected", "message_event"),
+    *("chunked_encoding", "expected_content_length"),
+)
 FLOW = ("resume_reading", "pause_writing", "resume_writing")
 
 

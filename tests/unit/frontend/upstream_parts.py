@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tandem.upstream.submission import Prompt, Submission
+from frontend.openai.asked import Asked
+from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2
 
 
-def submission(**changes: Any) -> Submission:
+def submission(**changes: Any) -> Asked:
     """A request with one prompt of three tokens."""
     fields: dict[str, Any] = {
         "id": "answer-1",
@@ -29,7 +30,7 @@ def submission(**changes: Any) -> Submission:
         "timeout_seconds": 60.0,
         "priority": 0,
     }
-    return Submission(**fields | changes)
+    return Asked(**fields | changes)
 
 
 class FakeClient:

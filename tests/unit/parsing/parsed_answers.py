@@ -9,14 +9,24 @@ from typing import Any
 
 from recorded_answers import TOOLS
 
+from frontend.config import FrontendConfig
 from frontend.openai.parsing.families import FAMILIES, Family
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 
+MOST_HELD = FrontendConfig(model_path="").max_call_characters
 
-def parser(family: Family | str, *, opened: bool = False, tools: Any = TOOLS) -> Parser:
+
+def parser(
+    family: Family | str,
+    *,
+    reasoning: bool = True,
+    opened: bool = False,
+    tools: Any = TOOLS,
+    most_held: int = MOST_HELD,
+) -> Parser:
     family = FAMILIES[family] if isinstance(family, str) else family
-    return Parser(family, reasoning=True, opened=opened, tools=tools)
+    return Parser(family, reasoning=reasoning, opened=opened, tools=tools, most_held=most_held)
 
 
 def parsed(one: Parser, pieces: Iterable[str]) -> list[Part]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from parsed_answers import parsed, parser, plain
-from recorded_answers import ANSWERS, ONE, OTHERS, RECORDED, TOOLS, TWO
+from recorded_answers import ANSWERS, ONE, OTHERS, RECORDED, TWO
 
 from frontend.openai.parsing.families import FAMILIES, detect
-from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
 
 THINKING = [name for name, recorded in RECORDED.items() if recorded.opens[0]]
@@ -270,7 +269,7 @@ def test_every_family_that_writes_calls_has_recorded_answers() -> None:
 
 def test_harmony_without_reasoning_split_off_keeps_its_channels() -> None:
     text = "<|channel|>analysis<|message|>Hm.<|end|>"
-    one = Parser(FAMILIES["gpt_oss"], reasoning=False, opened=True, tools=TOOLS)
+    one = parser("gpt_oss", reasoning=False, opened=True)
     assert not one.in_reasoning
     assert parsed(one, [text]) == [Content(text)]
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsed_answers import parsed, parser, plain
+from parsed_answers import MOST_HELD, parsed, parser, plain
 from recorded_answers import ONE, PLAN, RECORDED
 from spoilt_answers import CONVERTED, check, spoilt
 
 from frontend.openai.parsing import parser as parser_module
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
-from frontend.openai.parsing.source import HELD_LIMIT
 from frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
 
 FAMILY_NAMES = st.sampled_from(sorted(FAMILIES))
@@ -192,7 +191,8 @@ def test_arguments_that_are_no_object_are_a_fault() -> None:
 
 
 @pytest.mark.promise("S6-244")
-@pytest.mark.parametrize("size", [HELD_LIMIT - 1, HELD_LIMIT, HELD_LIMIT + 1])
+@pytest.mark.parametrize("most", [100, MOST_HELD])
+@pytest.mark.parametrize("more", [-1, 0, 1])
 @pytest.mark.parametrize(
     ("family", "begin"),
     [
@@ -204,13 +204,14 @@ def test_arguments_that_are_no_object_are_a_fault() -> None:
         ("hermes", ""),
     ],
 )
-def test_no_more_is_held_than_may_be(family: str, begin: str, size: int) -> None:
+def test_no_more_is_held_than_may_be(family: str, begin: str, most: int, more: int) -> None:
+    size = most + more
     filler = " " if begin in ("", "<tool_call>") else "x"
     text = begin + filler * (size - len(begin))
-    whole, many = parser(family), parser(family)
+    whole, many = (parser(family, most_held=most) for _ in range(2))
     held = whole.push(text)
-    in_pieces = [part for at in range(0, size, 1000) for part in many.push(text[at : at + 1000])]
-    assert bool(held) == (size > HELD_LIMIT)
+    in_pieces = [part for at in range(0, size, 97) for part in many.push(text[at : at + 97])]
+    assert bool(held) == (more > 0)
     for parts, one in ((held, whole), (in_pieces, many)):
         said = "".join(part.text for part in parts if isinstance(part, Content))
         assert said + "".join(map(str, plain(parsed(one, ["!"])))) == text + "!"
