@@ -119,7 +119,7 @@ async def serve(
             following = group.create_task(tenants.follow())
             serving = group.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
-            log.info("serving", extra={"address": f"port {port}"})
+            log.info("serving", extra={"address": sockets.bound(config.listen, port)})
             on_started(port, metrics_port)
             await stop.wait()
             drained.begin()

@@ -21,7 +21,7 @@ from router.relay import Relay
 from router.servicer import RouterServicer
 from router.story_book import StoryBook
 from router.workers import Workers
-from tandem import ids
+from tandem import ids, sockets
 from tandem.admin import Admin, Document, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
@@ -173,7 +173,7 @@ async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None
     async with running(config, tracer=tracer, with_admin=True) as router:
         # What is loaded by now lives as long as the process: the collector need not look at it.
         gc.freeze()
-        log.info("router is listening", extra={"address": config.listen})
+        log.info("serving", extra={"address": sockets.bound(config.listen, router.port)})
         await stop.wait()
         log.info("router is draining")
         await router.drain(config.drain_seconds)

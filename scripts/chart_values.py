@@ -1,8 +1,10 @@
 """What helm/tandem/values.yaml says of each value: its path, default, description and schema.
 
 A comment that begins with `# --` describes the key below it; a mapping that has one is free-form. A
-line `# @schema {…}` is laid over the JSON schema that the default implies; `{"settings": "router"}`
-in it stands for the settings of that component that the chart leaves to its user.
+line `# @schema {…}` is laid over the JSON schema that the default and the name imply;
+`{"settings": "router"}` in it stands for the settings of that component that the chart leaves to
+its user. Every value is required, so that a null, by which Helm takes a default away, is refused by
+name; but one whose schema takes null may be taken away.
 """
 
 import dataclasses
@@ -64,6 +66,41 @@ _TYPES: dict[Any, str] = {
     list: "array",
     dict: "object",
 }
+_PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+_OBJECT = {"type": "object"}
+_NAMED = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+}
+_RESOURCES = {"requests": _OBJECT, "limits": _OBJECT, "claims": {"type": "array"}}
+_RULES: tuple[tuple[dict[str, Any], str], ...] = (
+    (
+        {"additionalProperties": {"type": "string"}},
+        "additionalLabels annotations commonAnnotations commonLabels files labels nodeSelector"
+        " podAnnotations podLabels",
+    ),
+    (
+        {"items": {"type": "string"}},
+        "accessModes apiCIDRs disabled dnsNames extraArgs hostnames hosts loadBalancerSourceRanges",
+    ),
+    ({"items": _PORT}, "apiPorts dnsPorts"),
+    (
+        {"items": _OBJECT},
+        "allowFrom extra extraEnvFrom extraGroups extraObjects metricRelabelings metrics"
+        " hostAliases metricsFrom relabelings tls tolerations topologySpreadConstraints triggers",
+    ),
+    (
+        {"items": _NAMED},
+        "claims extraContainers extraEnv extraInitContainers extraVolumeMounts extraVolumes"
+        " imagePullSecrets parentRefs",
+    ),
+    (_PORT, "port"),
+    ({"additionalProperties": False, "properties": _RESOURCES}, "resources"),
+    ({"pattern": r"^([0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?)?$"}, "size sizeLimit"),
+)
+_BY_NAME = {name: rule for rule, names in _RULES for name in names.split()}
+"""What a value of that name holds, wherever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +150,37 @@ def _comment(lines: list[str], line: int) -> tuple[str, dict[str, Any]]:
 
 def json_schema(values: list[Value]) -> dict[str, Any]:
     """The schema of the whole file: no key is taken that it does not have."""
-    root: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
+    root = _section()
     for value in values:
         inside = root
         for key in value.path[:-1]:
             inside = inside["properties"][key]
-        inside["properties"][value.path[-1]] = _schema(value)
+        found = _schema(value)
+        inside["properties"][value.path[-1]] = found
+        if "null" not in found["type"]:
+            inside["required"].append(value.path[-1])
     # What Helm itself puts into the values of a chart that is another one's dependency.
     root["properties"]["global"]["additionalProperties"] = True
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "tandem", **root}
 
 
+def _section() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": [], "properties": {}}
+
+
 def _schema(value: Value) -> dict[str, Any]:
     if value.section:
-        return {"type": "object", "additionalProperties": False, "properties": {}}
+        return _section()
     kind: dict[str, Any] = {"type": _TYPES[type(value.default)]}
+    kind |= _BY_NAME.get(value.path[-1], {})
     annotated = dict(value.schema)
     if component := annotated.pop("settings", None):
         kind |= {"additionalProperties": False, "properties": settings_schema(component)}
     described = {"description": value.description} if value.description else {}
-    return {**kind, **annotated, **described}
+    found = {**kind, **annotated, **described}
+    if found["type"] == "array" and "items" not in found:
+        raise ValueError(f"{'.'.join(value.path)}: what are the items of this list?")
+    return found
 
 
 def settings_schema(component: str) -> dict[str, Any]:

@@ -10,13 +10,13 @@ compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-comm
 for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
 
 compile "$@" --python-version 3.11 \
-    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra certificates --extra sglang --extra dev \
+    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates --extra sglang --extra dev \
     --override requirements/overrides-full.txt \
     pyproject.toml --output-file constraints.txt
 echo "constraints.txt: $(grep -c == constraints.txt) packages"
 
 for_image tandem --python-version 3.11 --override requirements/overrides-lean.txt \
-    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra certificates pyproject.toml
+    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates pyproject.toml
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
 for_image build --python-version 3.11 - <<<hatchling

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import sys
 import time
 from typing import Literal
 
 FIELDS = (
     "component",
+    "host",
     "worker",
     "phase",
     "trace_id",
@@ -62,21 +64,24 @@ class _ConsoleFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class _Component(logging.Filter):
-    def __init__(self, component: str) -> None:
+class _Origin(logging.Filter):
+    def __init__(self, **fields: str) -> None:
         super().__init__()
-        self._component = component
+        self._fields = fields
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.component = self._component
+        record.__dict__.update(self._fields)
         return True
 
 
 def configure(component: str, *, format: Format = "console", level: str = "info") -> None:
-    """Send this process's logs to standard error, each line with `component`."""
+    """Send this process's logs to standard error, each line with `component`. What collectors read
+    says `host` too, which on Kubernetes is the pod's name.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if format == "json" else _ConsoleFormatter())
-    handler.addFilter(_Component(component))
+    host = {"host": socket.gethostname()} if format == "json" else {}
+    handler.addFilter(_Origin(component=component, **host))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

@@ -43,6 +43,11 @@ def listen(address: str, *, setting: str, backlog: int = 128) -> socket.socket:
         raise ConfigError(f"cannot listen on {address!r} ({setting}): {error}") from error
 
 
+def bound(address: str, port: int) -> str:
+    """The address "host:port" of a setting with the port that it came to, where it says 0."""
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
 def allow_files(wanted: int) -> int:
     """Let this process have so many files and sockets open. Returns how many it may have: fewer
     where its hard limit is lower.

@@ -721,7 +721,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-133",
-        "Given a release, when it is uninstalled, then nothing of it is left.",
+        "Given a release, when it is uninstalled, then nothing of it is left but the pod of its "
+        "last test, for its log.",
         ours=True,
     ),
     Promise(
@@ -1545,6 +1546,47 @@ PROMISES: tuple[Promise, ...] = (
         "S6-244",
         "Given an answer that keeps a call open for ever, then what is held of it is bounded, and "
         "its parser's time grows with its length alone.",
+        ours=True,
+    ),
+    Promise(
+        "S6-261",
+        "Given any component's log lines, then they name it, its host and its address alike.",
+        ours=True,
+    ),
+    Promise(
+        "S6-262",
+        "Given a value of the chart that cannot work, then it is refused by name when the chart is "
+        "rendered: nulls, names, ports, items of lists, labels.",
+        ours=True,
+    ),
+    Promise(
+        "S6-263",
+        "Given a container of the chart that fails, or a test, then its last words are where "
+        "kubectl describe and helm test --logs look for them.",
+        ours=True,
+    ),
+    Promise(
+        "S6-264",
+        "Given a namespace that denies all traffic, has a quota on limits, or is OpenShift's, then "
+        "every pod of the chart runs there, those of tests, downloads and certificates among them.",
+        ours=True,
+    ),
+    Promise(
+        "S6-265",
+        "Given what a platform asks of Services, monitors, probes, rollouts and names, then values "
+        "of the chart say it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-266",
+        "Given workers that are scaled to nothing, when a request comes, then it waits for the "
+        "workers that are started for it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-267",
+        "Given a model in a bucket of S3 or of Google's storage, then it is fetched whole or not "
+        "at all, and what has come is not fetched again.",
         ours=True,
     ),
 )

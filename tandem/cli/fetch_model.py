@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tandem.cli.console import Console
+from tandem.cli.model_bucket import SCHEMES, Bucket
 from tandem.cli.model_folder import FetchError, Marker, ModelFolder, Source
 from tandem.cli.model_hub import Hub
 from tandem.cli.model_sources import Folder, ModelSource, wanted
@@ -25,7 +26,11 @@ _REPOSITORY = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("uri", metavar="URI", help="hf://organisation/name, or file:///folder.")
+    add(
+        "uri",
+        metavar="URI",
+        help="hf://organisation/name, s3://bucket/folder, gs://bucket/folder, or file:///folder.",
+    )
     add("--to", type=Path, required=True, metavar="DIR", help="The model's folder afterwards.")
     add("--revision", default="", help="Branch, tag or commit of a hub. [its main branch]")
     add(
@@ -102,8 +107,11 @@ def _origin(source: Source, folder: ModelFolder) -> ModelSource:
         return Hub(parts.netloc + parts.path, source.revision, folder)
     if parts.scheme == "file" and not parts.netloc and parts.path and not source.revision:
         return Folder(Path(unquote(parts.path)))
+    if parts.scheme in SCHEMES and parts.netloc and parts.path.strip("/") and not source.revision:
+        return Bucket(source.uri)
     raise ConfigError(
-        f"{source}: write it hf://organisation/name, or file:///folder without a revision"
+        f"{source}: write it hf://organisation/name, or s3://bucket/folder, gs://bucket/folder or"
+        " file:///folder without a revision"
     )
 
 

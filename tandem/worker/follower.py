@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tandem import metrics, process
+from tandem import metrics, process, sockets
 from tandem.admin import Admin
 from tandem.engine import factory
 from tandem.engine.base import Role
@@ -56,8 +56,10 @@ class Follower:
                 metrics.new_registry(f"{self._phase}_worker"),
                 ready=lambda: self._following,
             )
-            async with admin.serving(self._config.metrics_address(self._phase)) as port:
-                told = {"peer": self._config.leader, "count": ranks, "address": str(port)}
+            listen = self._config.metrics_address(self._phase)
+            async with admin.serving(listen) as port:
+                address = sockets.bound(listen, port)
+                told = {"peer": self._config.leader, "count": ranks, "address": address}
                 log.info("following", extra=told)
                 await self._follow(stop)
                 await self._engine.close()

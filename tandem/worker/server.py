@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
-from tandem import metrics, process, tracing
+from tandem import metrics, process, sockets, tracing
 from tandem.admin import Admin, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
@@ -151,7 +151,8 @@ class Worker:
         self._make_service(engine)
         await self._listen()
         await self._readiness.open()
-        log.info("serving", extra={"worker": self._description.name, "address": str(self.port)})
+        address = sockets.bound(self._config.address(self._phase), self.port)
+        log.info("serving", extra={"worker": self._description.name, "address": address})
         return True
 
     async def serve(self, stop: asyncio.Event) -> None:

@@ -35,6 +35,14 @@ _ROUTE_RULE = shape(
     backendRefs=items(_BACKEND),
 )
 
+
+def _monitor(endpoints: str) -> Schema:
+    endpoint = shape("port", port=TEXT, path=TEXT, interval=TEXT, scrapeTimeout=TEXT)
+    selector = shape("matchLabels", matchLabels=FREE)
+    own = {"namespaceSelector": shape("matchNames", matchNames=items(TEXT)), "jobLabel": TEXT}
+    return shape(f"selector {endpoints}", selector=selector, **own, **{endpoints: items(endpoint)})
+
+
 SPECS: dict[tuple[str, str], Schema] = {
     ("cert-manager.io/v1", "Certificate"): shape(
         "secretName issuerRef dnsNames",
@@ -58,6 +66,13 @@ SPECS: dict[tuple[str, str], Schema] = {
         scaleTargetRef=shape("name", apiVersion=TEXT, kind=TEXT, name=TEXT),
         minReplicaCount={"type": "integer"},
         maxReplicaCount={"type": "integer"},
+        pollingInterval={"type": "integer"},
+        cooldownPeriod={"type": "integer"},
+        fallback=shape(
+            "failureThreshold replicas",
+            failureThreshold={"type": "integer"},
+            replicas={"type": "integer"},
+        ),
         advanced=shape("horizontalPodAutoscalerConfig", horizontalPodAutoscalerConfig=FREE),
         triggers=items(
             shape(
@@ -92,15 +107,8 @@ SPECS: dict[tuple[str, str], Schema] = {
             workerTemplate=shape("metadata spec", metadata=FREE, spec=FREE),
         ),
     ),
-    ("monitoring.coreos.com/v1", "PodMonitor"): shape(
-        "selector podMetricsEndpoints",
-        selector=shape("matchLabels", matchLabels=FREE),
-        namespaceSelector=shape("matchNames", matchNames=items(TEXT)),
-        jobLabel=TEXT,
-        podMetricsEndpoints=items(
-            shape("port", port=TEXT, path=TEXT, interval=TEXT, scrapeTimeout=TEXT)
-        ),
-    ),
+    ("monitoring.coreos.com/v1", "PodMonitor"): _monitor("podMetricsEndpoints"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): _monitor("endpoints"),
     ("monitoring.coreos.com/v1", "PrometheusRule"): shape(
         "groups", groups=items(shape("name rules", name=TEXT, interval=TEXT, rules=items(_RULE)))
     ),

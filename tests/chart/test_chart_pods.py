@@ -8,6 +8,7 @@ from typing import Any
 import chart_renders
 import pods
 import pytest
+import yaml
 from chart_renders import SETS
 from pods import Pod
 
@@ -25,6 +26,7 @@ RESTRICTED = [
 SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
 EXTERNAL = {
     # Set -> what the operator says is there already.
+    "bucket": {"Secret/bucket-reader", "ServiceAccount/bucket-reader"},
     "existing-secrets": {
         "Secret/pairs",
         "Secret/edge",
@@ -33,7 +35,7 @@ EXTERNAL = {
         "Secret/vouchers",
     },
     "gpu-rdma": {"PersistentVolumeClaim/models"},
-    "hf-model": {"Secret/hub-token"},
+    "hf-model": {"Secret/hub-token", "ConfigMap/own-ca"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
     "ingress-gateway": {"Secret/tandem-keys"},
     "multi-node": {"PersistentVolumeClaim/models"},
@@ -63,7 +65,7 @@ def all_pods(
 def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
     security = pod.spec["securityContext"]
     assert security["runAsNonRoot"] is True
-    assert security["runAsUser"] == 10001
+    assert security.get("runAsUser", 10001) == 10001
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.spec.keys()
     for container in pod.containers:
@@ -84,11 +86,71 @@ def test_the_root_file_system_is_read_only_and_tmp_is_not(pod: Pod) -> None:
         assert "/tmp" in (mount["mountPath"] for mount in container["volumeMounts"])
 
 
-def test_a_platform_may_choose_the_user_itself() -> None:
-    values = {"router": {"podSecurityContext": {"runAsUser": None}}}
-    pod = next(each for each in pods.of(chart_renders.manifests(values)) if "router" in each.owner)
-    assert pod.spec["securityContext"]["runAsUser"] is None
-    assert pod.spec["securityContext"]["runAsNonRoot"] is True
+@pytest.mark.promise("S6-264")
+@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+def test_openshift_chooses_users_and_groups_itself(pod: Pod) -> None:
+    """Its own are those of the namespace: it refuses pods that name others."""
+    chosen = {"runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy"}
+    assert not chosen & pod.spec["securityContext"].keys()
+    for container in pod.containers:
+        assert not chosen & container["securityContext"].keys()
+
+
+@pytest.mark.promise("S6-264")
+@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+def test_a_quota_on_limits_takes_every_pod(pod: Pod) -> None:
+    for container in pod.containers:
+        for bound in ("requests", "limits"):
+            given = container["resources"][bound]
+            assert {"cpu", "memory", "ephemeral-storage"} <= given.keys()
+
+
+@pytest.mark.promise("S6-264")
+@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+def test_every_pod_runs_where_global_says_unless_it_says_so_itself(pod: Pod) -> None:
+    is_worker = pod.component in ("prefill", "decode")
+    assert pod.spec["nodeSelector"] == {"pool": "gpu" if is_worker else "serving"}
+    assert pod.spec["tolerations"] == [{"key": "serving", "operator": "Exists"}]
+    own = {"router": "serving-high"}
+    assert pod.spec["priorityClassName"] == own.get(pod.component, "serving")
+
+
+@pytest.mark.promise("S6-264")
+def test_pods_that_run_once_take_what_others_take() -> None:
+    found = pods.of_set("openshift")
+    assert found["model"].labels["team"] == found["tls"].labels["team"] == "serving"
+    assert found["test"].annotations["team"] == "serving"
+    for component in ("test", "tls"):
+        assert found[component].spec["securityContext"]["supplementalGroups"] == [7]
+    jobs = [each for each in chart_renders.of_set("openshift") if each["kind"] == "Job"]
+    stay = {each["metadata"]["name"]: each["spec"]["ttlSecondsAfterFinished"] for each in jobs}
+    assert sorted(stay.values()) == [0, 600]
+    for each in chart_renders.of_set("default"):
+        assert "ttlSecondsAfterFinished" not in each.get("spec", {})
+
+
+@pytest.mark.promise("S6-264")
+def test_what_is_laid_over_the_containers_of_such_pods_is_in_them() -> None:
+    own = {"securityContext": {"seLinuxOptions": {"type": "mine"}}}
+    model = {"uri": "hf://a/b", "cache": {"type": "pvc"}, "preload": {"enabled": True, **own}}
+    values = {"tests": own, "tls": {"job": own}, "model": model}
+    for pod in pods.of(chart_renders.manifests(values)):
+        changed = [each for each in pod.containers if "seLinuxOptions" in each["securityContext"]]
+        once = pod.component in ("test", "tls", "model")
+        assert [each["name"] for each in changed] == [
+            each["name"] for each in pod.containers if once or each["name"] == "fetch-model"
+        ]
+
+
+@pytest.mark.promise("S6-264")
+@pytest.mark.parametrize("pod", all_pods(["hf-model"]))
+def test_whatever_downloads_knows_the_proxy_and_the_authority(pod: Pod) -> None:
+    downloads = [each for each in pod.containers if each["name"] == "fetch-model"]
+    assert bool(downloads) is (pod.component in ("frontend", "prefill", "decode", "model"))
+    for container in downloads:
+        names = {each["name"] for each in container["env"]}
+        assert {"HTTPS_PROXY", "SSL_CERT_FILE"} <= names
+        assert "/etc/own-ca" in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 @pytest.mark.promise("S6-162")
@@ -112,6 +174,21 @@ def test_every_image_is_a_version(pod: Pod) -> None:
 def test_every_container_says_what_it_needs(pod: Pod) -> None:
     for container in pod.containers:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+
+
+@pytest.mark.promise("S6-263")
+@pytest.mark.parametrize("pod", all_pods())
+def test_the_last_words_of_a_container_are_in_its_status(pod: Pod) -> None:
+    for container in pod.containers:
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+@pytest.mark.promise("S6-263")
+def test_the_pod_of_a_test_stays_for_its_log() -> None:
+    """`helm test --logs` reads it after Helm has deleted what it should."""
+    (test,) = (each for each in chart_renders.of_set("default") if each["kind"] == "Pod")
+    policy = test["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert policy == "before-hook-creation"
 
 
 @pytest.mark.parametrize("pod", all_pods(components=COMPONENTS))
@@ -199,6 +276,8 @@ def _references(pod: Pod) -> Iterator[str]:
         for variable in container.get("env", ()):
             if source := variable.get("valueFrom", {}).get("secretKeyRef"):
                 yield f"Secret/{source['name']}"
+        for source in container.get("envFrom", ()):
+            yield f"Secret/{source['secretRef']['name']}"
 
 
 def gibibytes(limits: dict[str, str]) -> int:
@@ -225,7 +304,8 @@ def test_simulated_workers_have_a_memory_limit_and_engines_only_one_that_is_set(
             room = gibibytes(limits) * GIB - DEFAULT_BYTES - forms.cache_bytes
             assert room > forms.processes * (forms.memory_bytes + 60 * MIB) + GIB // 2
         else:
-            assert "memory" not in limits
+            own = chart_renders.values(name).get(phase, {}).get("resources", {}).get("limits", {})
+            assert limits.get("memory") == own.get("memory")
 
 
 @pytest.mark.parametrize(
@@ -256,3 +336,26 @@ def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}
     (pod,) = (each for each in pods.of(chart_renders.manifests(own)) if each.component == "decode")
     assert pod.main["resources"]["limits"]["memory"] == "5Gi"
+
+
+@pytest.mark.promise("S6-267")
+@pytest.mark.parametrize("pod", all_pods(["bucket"], (*COMPONENTS[:1], *COMPONENTS[2:], "model")))
+def test_a_model_of_a_bucket_is_fetched_to_where_it_is_served_from(pod: Pod) -> None:
+    (fetch,) = (each for each in pod.containers if each["name"] == "fetch-model")
+    variables = {each["name"]: each["value"] for each in fetch["env"]}
+    assert variables["AWS_ENDPOINT_URL"] == "http://minio.storage:9000"
+    assert variables["AWS_ALLOW_HTTP"] == "true"
+    assert fetch["command"][-1] == "s3://models/qwen3-8b/2026-11"
+    assert fetch["args"][0] == "--to=/models/models--qwen3-8b--2026-11"
+    assert not any("--revision" in each for each in fetch["args"])
+    if pod.component != "model":
+        text = pods.by_name("bucket", "ConfigMap")[f"tandem-{pod.component}"]["data"]["tandem.yaml"]
+        settings = yaml.safe_load(text)
+        assert settings["model_path"] == "/models/models--qwen3-8b--2026-11"
+        assert settings["served_model_name"] == "2026-11"
+
+
+def test_a_bucket_s_port_is_opened_to_whatever_fetches() -> None:
+    for component in ("frontend", "prefill", "decode", "model"):
+        policy = pods.by_name("bucket", "NetworkPolicy")[f"tandem-{component}"]["spec"]
+        assert {"ports": [{"port": 9000}]} in policy["egress"]

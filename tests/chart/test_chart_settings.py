@@ -57,8 +57,9 @@ def test_a_component_takes_its_settings(name: str, component: str, tmp_path: Pat
     loaded = settings(name, component, tmp_path)
     ports = {port["name"]: port["containerPort"] for port in _ports(name, component)}
     main = ports.get("http") or ports["grpc"]
-    assert loaded.listen == f"0.0.0.0:{main}"
-    assert loaded.metrics_listen == f"0.0.0.0:{ports['metrics']}"
+    host = chart_renders.values(name).get("global", {}).get("listen", "0.0.0.0")
+    assert loaded.listen == f"{host}:{main}"
+    assert loaded.metrics_listen == f"{host}:{ports['metrics']}"
     grace = pods.of_set(name)[component].spec["terminationGracePeriodSeconds"]
     assert grace > loaded.drain_seconds
 
@@ -218,3 +219,11 @@ def test_each_frontend_lets_its_part_of_a_key_s_limits_through(tmp_path: Path) -
     made = settings("existing-secrets", "frontend", tmp_path)
     assert made.api_keys_file == "/etc/tandem-keys/keys.jsonl"
     assert made.key_limit_shares == 2
+
+
+def test_a_keys_file_may_be_mounted_by_whoever_brings_it() -> None:
+    values = {"frontend": {"replicas": 4, "apiKeysFile": {"path": "/mnt/vault/keys.jsonl"}}}
+    text = chart_renders.texts(values)["tandem/templates/frontend-configmap.yaml"]
+    content = yaml.safe_load(yaml.safe_load(text)["data"]["tandem.yaml"])
+    assert content["api_keys_file"] == "/mnt/vault/keys.jsonl"
+    assert content["key_limit_shares"] == 4

@@ -15,8 +15,22 @@ import yaml
 from chart_renders import CHART, ROOT
 
 GPU = {"model": {"uri": "pvc://m"}}
+PHASES = ("prefill", "decode")
 RDMA = {"enabled": True}
+NODES = {**GPU, "engine": {"tensorParallel": 2}, "decode": {"workload": {"nodes": 2}}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "name-of-no-service": (
+        {"fullnameOverride": "My_Bad"},
+        'no Service can be called "My_Bad", which every name here begins with: set fullname',
+    ),
+    "own-label": (
+        {"commonLabels": {"app.kubernetes.io/name": "x"}},
+        "the chart sets the label app.kubernetes.io/name itself: leave it out of commonLabels",
+    ),
+    "own-label-of-pods": (
+        {"router": {"podLabels": {"helm.sh/chart": "x"}}},
+        "the chart sets the label helm.sh/chart itself: leave it out of router.podLabels",
+    ),
     "ipc-lock": (
         {"kvTransfer": {"rdma": {**RDMA, "ipcLock": True}}},
         "kvTransfer.rdma.ipcLock needs a namespace that allows it: set global.podSecurity",
@@ -54,11 +68,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "preload-to-nowhere": (
         {"model": {"uri": "hf://a/b", "preload": {"enabled": True}}},
-        "it needs a model.uri of hf:// and model.cache.type=pvc",
+        "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
     ),
     "preload-of-a-claim": (
         {"model": {**GPU["model"], "cache": {"type": "pvc"}, "preload": {"enabled": True}}},
-        "it needs a model.uri of hf:// and model.cache.type=pvc",
+        "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
     ),
     "empty-cache": (
         {"model": {"uri": "hf://a/b", "cache": {"readOnly": True}}},
@@ -104,6 +118,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"monitoring": {"podMonitor": {"enabled": True}}},
         "name Prometheus' namespace in networkPolicy.metricsFrom",
     ),
+    "metrics-twice": (
+        {"monitoring": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}},
+        "monitoring.podMonitor and monitoring.serviceMonitor would both scrape every pod",
+    ),
+    "keys-twice": (
+        {"frontend": {"apiKeysFile": {"existingSecret": "keys", "path": "/keys/keys.jsonl"}}},
+        "frontend.apiKeysFile has two sources: leave existingSecret or path empty",
+    ),
     "metrics-for-no-scraper": (
         {"monitoring": {"scrapeAnnotations": True}},
         "name Prometheus' namespace in networkPolicy.metricsFrom",
@@ -136,6 +158,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"frontend": {"autoscaling": {"type": "hpa", "targetCPUUtilization": 0}}},
         "frontend.autoscaling has nothing to go by: set one of its targets above 0",
     ),
+    "nothing-seen": (
+        {"prefill": {"autoscaling": {"type": "hpa", "minReplicas": 0}}},
+        "prefill.autoscaling.minReplicas=0 needs somebody who sees that requests wait",
+    ),
+    "one-phase-of-nothing": (
+        {"decode": {"autoscaling": {"type": "keda", "minReplicas": 0}}},
+        "set prefill.autoscaling.minReplicas=0 too",
+    ),
+    "nothing-in-no-time": (
+        {phase: {"autoscaling": {"type": "keda", "minReplicas": 0}} for phase in PHASES},
+        "set router.config.pair_wait_seconds to longer than a start takes",
+    ),
     "share-of-nothing": (
         {"router": {"autoscaling": {"type": "hpa"}, "resources": {"requests": {"cpu": None}}}},
         "router.autoscaling.targetCPUUtilization is a share of the request: set router.resources",
@@ -145,6 +179,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
     ),
 }
+VALUES = list(chart_values.read(CHART / "values.yaml"))
+NULLABLE = {each.path for each in VALUES if "null" in each.schema.get("type", ())}
 UNKNOWN: dict[str, dict[str, Any]] = {
     "top": {"replicas": 1},
     "section": {"frontend": {"replica": 1}},
@@ -155,6 +191,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "digest": {"image": {"digest": "sha256:short"}},
     "uri": {"model": {"uri": "Qwen/Qwen3-8B"}},
     "hub": {"model": {"uri": "hf://Qwen"}},
+    "bucket": {"model": {"uri": "s3://models"}},
     "collector": {"tracing": {"otlpEndpoint": "collector:4318"}},
     "setting": {"frontend": {"config": {"max_open_request": 1}}},
     "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
@@ -164,6 +201,28 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "nodes-as-a-setting": {"prefill": {"config": {"nodes": 2}}},
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
+    "port": {"frontend": {"service": {"port": 99999}}},
+    "node-port": {"frontend": {"service": {"nodePort": -1}}},
+    "port-of-a-list": {"networkPolicy": {"egress": {"dnsPorts": ["53"]}}},
+    "address": {"global": {"listen": "::"}},
+    "name-in-labels": {"nameOverride": "My Name"},
+    "label": {"commonLabels": {"team": 7}},
+    "pod-label": {"decode": {"podLabels": {"team": 7}}},
+    "annotation": {"frontend": {"service": {"annotations": {"a": True}}}},
+    "file": {"code": {"files": {"a.py": 1}}},
+    "variable": {"frontend": {"extraEnv": ["A=1"]}},
+    "variable-value": {"frontend": {"extraEnv": [{"name": "A", "value": 1}]}},
+    "volume": {"prefill": {"extraVolumes": [{"emptyDir": {}}]}},
+    "pull-secret": {"global": {"imagePullSecrets": ["pull"]}},
+    "toleration": {"tests": {"tolerations": ["gpu"]}},
+    "host": {"frontend": {"ingress": {"hosts": [{"host": "a"}]}}},
+    "resource": {"prefill": {"resources": {"limit": {"cpu": 1}}}},
+    "frontend-of-nothing": {"frontend": {"autoscaling": {"type": "keda", "minReplicas": 0}}},
+    "family": {"frontend": {"service": {"ipFamilies": ["IPv5"]}}},
+    "traffic-policy": {"frontend": {"service": {"externalTrafficPolicy": "local"}}},
+    "dns-policy": {"router": {"dnsPolicy": "cluster"}},
+    "host-alias": {"router": {"hostAliases": ["10.0.0.1 hub"]}},
+    "quantity": {"decode": {"shm": {"sizeLimit": "8 GiB"}}},
     "objective": {"monitoring": {"prometheusRule": {"objectives": {"itl": 99}}}},
 }
 
@@ -187,6 +246,29 @@ def test_a_value_that_is_none_is_refused(case: str) -> None:
         chart_renders.texts(UNKNOWN[case])
 
 
+@pytest.mark.promise("S6-262")
+@pytest.mark.parametrize("path", [each.path for each in VALUES], ids=".".join)
+def test_a_null_is_refused_by_name_unless_it_has_a_meaning(path: tuple[str, ...]) -> None:
+    *above, name = path
+    given: Any = {name: None}
+    for key in reversed(above):
+        given = {key: given}
+    if path in NULLABLE:
+        chart_renders.texts(given)
+        return
+    with pytest.raises(helm_python.HelmValuesError) as caught:
+        chart_renders.texts(given)
+    assert f"at '{'/'.join(['', *above])}': missing property '{name}'" in str(caught.value)
+
+
+@pytest.mark.promise("S6-262")
+@pytest.mark.parametrize("release", ["my.release", "1tandem"])
+def test_a_release_whose_name_no_service_can_have_is_refused(release: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError, match="no Service can be called"):
+        chart_renders.chart().render({}, name=release, namespace="tandem")
+    chart_renders.chart().render({"fullnameOverride": "fine"}, name=release, namespace="tandem")
+
+
 def test_what_the_values_imply_is_up_to_date() -> None:
     """The schema, the README, deploy/ and the golden renders: `make chart` writes them."""
     stale = [
@@ -204,8 +286,7 @@ def test_nothing_generated_is_left_over() -> None:
 
 
 def test_every_value_says_its_effect() -> None:
-    values = list(chart_values.read(CHART / "values.yaml"))
-    mute = [".".join(each.path) for each in values if not each.section and not each.description]
+    mute = [".".join(each.path) for each in VALUES if not each.section and not each.description]
     assert mute == []
 
 
@@ -240,6 +321,10 @@ def test_sections_take_no_other_keys() -> None:
         ({"frontend": {"https": {"existingSecret": "s"}}}, "curl -k https://", "WARNING"),
         ({"networkPolicy": {"enabled": False}}, "WARNING: no NetworkPolicy", "Bearer"),
         ({"tests": {"enabled": False}}, "port-forward", "helm -n tandem test"),
+        ({}, "rollout status deployment/tandem-prefill", "--reuse-values"),
+        ({}, "rollout status deployment/tandem-router", "leaderworkerset"),
+        ({}, "rollout status deployment/tandem-frontend", "leaderworkerset"),
+        (NODES, "wait leaderworkerset/tandem-decode", "deployment/tandem-decode"),
     ],
 )
 def test_the_notes_say_what_to_type_next(values: dict[str, Any], says: str, not_says: str) -> None:
@@ -280,6 +365,14 @@ def test_leaving_out_an_alert_that_is_none_is_refused() -> None:
     rules = {"enabled": True, "disabled": ["TandemQueueGrowing", "TandemQueueGrwing"]}
     with pytest.raises(helm_python.HelmRenderError, match="TandemQueueGrwing"):
         chart_renders.texts({"monitoring": {"prometheusRule": rules}})
+
+
+def test_the_chart_says_where_it_comes_from() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert all(chart[key] for key in ("home", "sources", "maintainers", "icon"))
+    *_, name = chart["icon"].partition("/helm/tandem/")
+    assert chart["icon"].startswith("https://")
+    assert (CHART / name).read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_the_test_and_the_download_can_be_told_where_to_run() -> None:

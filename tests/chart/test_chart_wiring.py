@@ -16,6 +16,11 @@ from router.discovery import slice_watch
 from tandem.worker import metrics as worker_metrics
 
 COMPONENTS = ("frontend", "router", "prefill", "decode")
+WITHOUT_POLICIES = {
+    name
+    for name in SETS
+    if not chart_renders.values(name).get("networkPolicy", {}).get("enabled", True)
+}
 ONLY_PEERS = {
     # Component -> port to the components that may connect to it; of "" every port.
     "frontend": {"metrics": {"test"}, "http": {"*"}},
@@ -37,18 +42,20 @@ def test_selectors_are_labels_of_the_pods_they_mean(name: str) -> None:
             "PodDisruptionBudget": lambda spec=spec: spec["selector"]["matchLabels"],
         }.get(each["kind"])
         if selector is not None:
-            pod = found[each["metadata"]["labels"]["app.kubernetes.io/component"]]
-            assert selector().items() <= pod.labels.items()
-            assert "app.kubernetes.io/component" in selector()
+            component = each["metadata"]["labels"]["app.kubernetes.io/component"]
+            meant = COMPONENTS if component == "metrics" else (component,)
+            assert all(selector().items() <= found[each].labels.items() for each in meant)
+            assert "app.kubernetes.io/component" in selector() or len(meant) > 1
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_services_lead_to_ports_that_pods_have(name: str) -> None:
     found = pods.of_set(name)
     for service in by_name(name, "Service").values():
-        ports = found[service["spec"]["selector"]["app.kubernetes.io/component"]].main["ports"]
-        for port in service["spec"]["ports"]:
-            assert port["targetPort"] in {each["name"] for each in ports}
+        component = service["spec"]["selector"].get("app.kubernetes.io/component")
+        for meant in (component,) if component else COMPONENTS:
+            ports = {each["name"] for each in found[meant].main["ports"]}
+            assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
 @pytest.mark.parametrize("component", ["prefill", "decode"])
@@ -70,6 +77,45 @@ def test_dns_names_workers_before_a_router_uses_them() -> None:
         assert services[component]["publishNotReadyAddresses"] is True
 
 
+@pytest.mark.promise("S6-264")
+@pytest.mark.parametrize("name", SETS)
+def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
+    """Where a namespace denies all by default, a pod without one reaches nobody."""
+    policies = by_name(name, "NetworkPolicy").values()
+    selectors = [each["spec"]["podSelector"]["matchLabels"] for each in policies]
+    for pod in pods.of(chart_renders.of_set(name)):
+        meant = [each for each in selectors if each.items() <= pod.labels.items()]
+        assert len(meant) == (0 if name in WITHOUT_POLICIES else 1), pod.owner
+
+
+@pytest.mark.promise("S6-264")
+def test_the_test_reaches_what_it_asks_and_nothing_else() -> None:
+    def asked(values: dict[str, object]) -> list[tuple[set[str], set[int]]]:
+        objects = chart_renders.manifests(values)
+        (policy,) = (
+            each
+            for each in objects
+            if each["metadata"]["name"] == "tandem-test" and each["kind"] == "NetworkPolicy"
+        )
+        assert policy["spec"]["ingress"] == []
+        return [
+            (_peers(rule, "to"), {port["port"] for port in rule["ports"]})
+            for rule in policy["spec"]["egress"]
+        ]
+
+    workers = [({"prefill"}, {7101}), ({"decode"}, {7201}), ({"*"}, {53})]
+    assert asked({}) == [({"frontend"}, {8000}), *workers]
+    assert asked({"tests": {"url": "https://llm.example:8443"}}) == [({"*"}, {8443}), *workers]
+
+
+@pytest.mark.promise("S6-264")
+def test_the_download_before_others_reaches_the_hub_and_the_proxy() -> None:
+    policy = by_name("hf-model", "NetworkPolicy")["tandem-model"]["spec"]
+    ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert ports == {8443, 3128, 53}
+    assert policy["ingress"] == []
+
+
 @pytest.mark.promise("S5-128", "S6-161")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: str) -> None:
@@ -86,13 +132,14 @@ def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: s
 
 def test_what_a_policy_lets_out_the_other_lets_in() -> None:
     policies = by_name("default", "NetworkPolicy")
-    for component in COMPONENTS:
+    for component in (*COMPONENTS, "test"):
         for rule in policies[f"tandem-{component}"]["spec"]["egress"]:
             for peer in _peers(rule, "to") - {"*"}:
                 numbers = {port["port"] for port in rule.get("ports", ())}
                 other = pods.of_set("default")[peer].main["ports"]
                 names = {each["name"] for each in other if each["containerPort"] in numbers}
-                assert any(component in ONLY_PEERS[peer][name] for name in names or {""})
+                allowed = [ONLY_PEERS[peer][name] for name in names or {""}]
+                assert any(component in each or "*" in each for each in allowed)
 
 
 def test_a_list_of_ports_that_is_emptied_opens_none() -> None:
@@ -157,6 +204,107 @@ def test_who_is_scaled_has_no_replicas_of_its_own(name: str) -> None:
     for workload in workloads.values():
         scales = workload["metadata"]["name"] in scaled
         assert ("replicas" in workload["spec"]) is not scales
+
+
+@pytest.mark.promise("S6-265")
+def test_a_service_monitor_reads_every_pod_as_the_pod_monitor_does() -> None:
+    service = by_name("hpa", "Service")["tandem-metrics"]
+    made = by_name("hpa", "ServiceMonitor")["tandem-metrics"]
+    other = by_name("monitoring", "PodMonitor")["tandem-metrics"]["spec"]
+    monitor = made["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert made["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    (port,) = service["spec"]["ports"]
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["port"] == port["name"]
+    assert monitor["jobLabel"] == other["jobLabel"]
+    assert service["metadata"]["labels"][monitor["jobLabel"]] == chart_renders.RELEASE
+    assert monitor["namespaceSelector"] == other["namespaceSelector"]
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+@pytest.mark.promise("S6-265")
+def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() -> None:
+    service = by_name("ingress-gateway", "Service")["tandem-frontend"]
+    wanted = {
+        "loadBalancerClass": "example.com/internal",
+        "externalTrafficPolicy": "Local",
+        "internalTrafficPolicy": "Cluster",
+        "ipFamilyPolicy": "PreferDualStack",
+        "ipFamilies": ["IPv6", "IPv4"],
+    }
+    assert wanted.items() <= service["spec"].items()
+    assert service["metadata"]["labels"]["exposed"] == "true"
+    inside = {
+        "frontend": {"service": {"externalTrafficPolicy": "Local", "loadBalancerClass": "a/b"}}
+    }
+    (spec,) = (
+        each["spec"]
+        for each in chart_renders.manifests(inside)
+        if each["kind"] == "Service" and each["metadata"]["name"] == "tandem-frontend"
+    )
+    assert not {"externalTrafficPolicy", "loadBalancerClass"} & spec.keys()
+
+
+@pytest.mark.promise("S6-265")
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> None:
+    dns = {"nameservers": ["10.0.0.10"]}
+    aliases = [{"ip": "10.1.2.3", "hostnames": ["hub.internal"]}]
+    values = {
+        "minReadySeconds": 7,
+        "revisionHistoryLimit": 3,
+        "workload": {"annotations": {"owner": "team"}},
+        "probes": {
+            "startup": {"timeoutSeconds": 9},
+            "liveness": {"failureThreshold": 12},
+            "readiness": {"periodSeconds": 4},
+        },
+        "dnsPolicy": "None",
+        "dnsConfig": dns,
+        "hostAliases": aliases,
+        "tmp": {"sizeLimit": "2Gi"},
+    }
+    objects = chart_renders.manifests({component: values})
+    (made,) = (
+        each
+        for each in objects
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == f"tandem-{component}"
+    )
+    (pod,) = (each for each in pods.of(objects) if each.component == component)
+    assert made["metadata"]["annotations"] == {"owner": "team"}
+    assert (made["spec"]["minReadySeconds"], made["spec"]["revisionHistoryLimit"]) == (7, 3)
+    assert pod.main["startupProbe"]["timeoutSeconds"] == 9
+    assert pod.main["livenessProbe"]["failureThreshold"] == 12
+    assert pod.main["livenessProbe"]["terminationGracePeriodSeconds"] == 30
+    assert pod.main["readinessProbe"]["periodSeconds"] == 4
+    asked = {"dnsPolicy": "None", "dnsConfig": dns, "hostAliases": aliases}
+    assert asked.items() <= pod.spec.items()
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi"}} in pod.spec["volumes"]
+
+
+def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise() -> None:
+    def policy(own: dict[str, object]) -> object:
+        values = {
+            "global": {"podSecurity": "privileged"},
+            "kvTransfer": {"rdma": {"enabled": True, "hostNetwork": True}},
+            "networkPolicy": {"enabled": False},
+            "decode": own,
+        }
+        rendered = pods.of(chart_renders.manifests(values))
+        (pod,) = (each for each in rendered if each.component == "decode")
+        return pod.spec["dnsPolicy"]
+
+    assert policy({}) == "ClusterFirstWithHostNet"
+    assert policy({"dnsPolicy": "Default"}) == "Default"
+
+
+@pytest.mark.promise("S6-266")
+def test_keda_looks_as_often_and_falls_back_as_it_is_told() -> None:
+    spec = by_name("keda", "ScaledObject")["tandem-frontend"]["spec"]
+    assert (spec["pollingInterval"], spec["cooldownPeriod"]) == (10, 300)
+    assert spec["fallback"] == {"failureThreshold": 3, "replicas": 4}
+    assert "fallback" not in by_name("keda", "ScaledObject")["tandem-prefill"]["spec"]
 
 
 def test_keda_asks_for_series_of_the_pods_it_scales() -> None:

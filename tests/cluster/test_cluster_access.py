@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster_values import MONITORING
 from guest_pods import sleeping
-from kube import Namespace, attempt
+from kube import CHART, Namespace, attempt, until
 from release import Release
 
 _CONNECT = """
@@ -110,6 +110,38 @@ def test_a_pod_of_the_monitoring_namespace_reaches_every_metrics_port(release: R
         "prefill": [7101],
         "decode": [7201],
     }
+
+
+@pytest.mark.promise("S6-265")
+def test_the_service_of_a_service_monitor_names_the_metrics_port_of_every_pod(
+    release: Release,
+) -> None:
+    """The ServiceMonitor itself needs the Prometheus Operator; its Service does not."""
+    values = ["monitoring.serviceMonitor.enabled=true", "networkPolicy.enabled=false"]
+    manifest = release.namespace.helm(
+        "template", release.name, str(CHART), "--set", ",".join(values),
+        "--show-only", "templates/metrics-service.yaml",
+    )  # fmt: skip
+    wanted = {
+        (pod["status"]["podIP"], PORTS[component][1])
+        for component in PORTS
+        for pod in release.pods(component)
+    }
+
+    def named() -> set[tuple[str, int]]:
+        label = f"kubernetes.io/service-name={release.name}-metrics"
+        return {
+            (endpoint["addresses"][0], port["port"])
+            for piece in release.namespace.get("endpointslices", "-l", label)["items"]
+            for port in piece["ports"] or ()
+            for endpoint in piece["endpoints"] or ()
+        }
+
+    release.namespace.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        until("every pod is named", lambda: named() == wanted, seconds=20)
+    finally:
+        release.namespace.kubectl("delete", "service", f"{release.name}-metrics")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import pytest
 from kube import Namespace, run, until
 from release import COMPONENTS, Release
 
+LINES_OF_A_TEST = 4
+
 
 def left_over(namespace: Namespace, name: str) -> list[str]:
     """Every object of any namespaced kind that carries the release's label."""
@@ -18,15 +20,18 @@ def left_over(namespace: Namespace, name: str) -> list[str]:
     return found.split()
 
 
-@pytest.mark.promise("S5-133")
-def test_a_bare_install_serves_and_uninstall_leaves_nothing(
+@pytest.mark.promise("S5-133", "S6-263")
+def test_a_bare_install_serves_and_uninstall_leaves_the_log_of_its_test(
     namespace: Namespace, image: str, tmp_path: Path
 ) -> None:
     release = Release("bare", namespace, image)
     release.install({"fullnameOverride": "bare"}, tmp_path)
-    release.namespace.helm("test", "bare", "--timeout", "3m")
+    said = release.namespace.helm("test", "bare", "--logs", "--timeout", "3m").splitlines()
+    checks = said[said.index("POD LOGS: bare-test") + 1 :]
+    assert len([line for line in checks if line.strip()]) == LINES_OF_A_TEST, checks
     assert all(release.ready_pods(component) for component in COMPONENTS)
     assert left_over(namespace, "bare")
     release.namespace.helm("uninstall", "bare", "--wait", "--timeout", "3m")
     # Helm waits for the objects it made, not for the pods that these had.
-    until("nothing is left", lambda: left_over(namespace, "bare") == [])
+    until("its last test is left", lambda: left_over(namespace, "bare") == ["pod/bare-test"])
+    namespace.kubectl("delete", "pod", "bare-test")

@@ -45,7 +45,7 @@ class WorkerProcess:
             assert self.process.poll() is None, self.log.read_text()
             for line in self.log.read_text().splitlines():
                 if '"message": "serving"' in line:
-                    self.port = int(json.loads(line)["address"])
+                    self.port = int(json.loads(line)["address"].rpartition(":")[2])
                     return
             time.sleep(0.02)
         raise AssertionError(f"not serving in time: {self.log.read_text()}")

@@ -4,11 +4,14 @@ that the library asks for: a model's info, its tree, and HEAD and GET of /resolv
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authority import Authority
 
 from tandem.cli import main
 from tandem.cli.model_folder import LOCK, MARKER, FetchError, ModelFolder, Source
@@ -178,6 +182,40 @@ def fetch(hub: FakeHub, to: Path, *more: str, **variables: str) -> tuple[int, st
         return process.returncode, output
 
 
+class Proxy(ThreadingHTTPServer):
+    """Leads every CONNECT to one hub. `asked` lists where they meant to go."""
+
+    daemon_threads = True
+
+    def __init__(self, hub: FakeHub) -> None:
+        super().__init__(("127.0.0.1", 0), _Tunnel)
+        self.hub = hub
+        self.asked: list[str] = []
+
+
+class _Tunnel(BaseHTTPRequestHandler):
+    server: Proxy
+
+    def do_CONNECT(self) -> None:
+        self.server.asked.append(self.path)
+        with socket.create_connection(self.server.hub.server_address[:2]) as far:
+            self.send_response(200)
+            self.end_headers()
+            back = threading.Thread(target=_pour, args=(far, self.connection))
+            back.start()
+            _pour(self.connection, far)
+            back.join(TIMEOUT)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def _pour(source: socket.socket, into: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(1 << 16):
+            into.sendall(piece)
+        into.shutdown(socket.SHUT_WR)
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in folder.iterdir() if each.name[0] != "."}
 
@@ -191,6 +229,31 @@ def test_a_model_of_a_hub_comes_whole_and_leaves_no_cache(hub: FakeHub, tmp_path
     marker = ModelFolder(tmp_path / "model").holds(Source(f"hf://{REPOSITORY}"))
     assert marker is not None
     assert marker.commit == COMMIT
+
+
+@pytest.mark.promise("S6-264")
+def test_a_download_goes_through_a_proxy_and_trusts_an_authority_of_ones_own(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path / "own").issue("hub.test")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    hub.socket = context.wrap_socket(hub.socket, server_side=True)
+    with Proxy(hub) as proxy:
+        threading.Thread(target=proxy.serve_forever, args=(0.01,)).start()
+        variables = {
+            "HF_ENDPOINT": "https://hub.test",
+            "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_address[1]}",
+        }
+        try:
+            status, output = fetch(
+                hub, tmp_path / "model", **variables, SSL_CERT_FILE=str(files.ca)
+            )
+        finally:
+            proxy.shutdown()
+    assert status == 0, output
+    assert content(tmp_path / "model") == {name: FILES[name] for name in SERVED}
+    assert set(proxy.asked) == {"hub.test:443"}
 
 
 def test_a_folder_that_holds_the_model_is_not_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
@@ -309,7 +372,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         wanted(["config.json", "tokenizer.json"], only_tokenizer=False)
 
 
-@pytest.mark.parametrize("uri", ["acme/tiny", "hf://", "hf://a/b/c", "s3://a/b", "hf://../etc"])
+@pytest.mark.parametrize("uri", ["acme/tiny", "hf://", "hf://a/b/c", "s4://a/b", "hf://../etc"])
 def test_an_address_of_no_known_kind_is_refused(uri: str, tmp_path: Path) -> None:
     assert main(["fetch-model", uri, "--to", str(tmp_path / "to")]) == 2
     assert not (tmp_path / "to").exists()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 
 from tandem import logs
 
+ROOT = Path(__file__).parents[2]
 ROOMS = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor")
 
 
@@ -36,6 +40,31 @@ def test_a_json_line_has_the_named_fields_and_no_others(
     assert entry["component"] == "router"
     assert entry["trace_id"] == "abc"
     assert "secret" not in line
+
+
+@pytest.mark.promise("S6-261")
+@pytest.mark.parametrize("component", ["frontend", "router", "prefill_worker", "decode_worker"])
+def test_every_component_says_alike_who_it_is_and_where_it_serves(
+    component: str, model_path: Path
+) -> None:
+    model = f"--model-path={model_path}"
+    own = {"router": ["--prefill=127.0.0.1:1", "--decode=127.0.0.1:2"], "frontend": [model]}
+    command = [
+        *(sys.executable, "-m", component, "--log-format=json"),
+        *("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0"),
+        *own.get(component, ["--engine=sim", model]),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            entries = (json.loads(line) for line in process.stderr)
+            serving = next(entry for entry in entries if entry["message"] == "serving")
+        finally:
+            process.kill()
+    assert (serving["component"], serving["host"]) == (component, socket.gethostname())
+    host, _, port = serving["address"].rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
 
 
 @pytest.mark.usefixtures("root_logger")

@@ -30,6 +30,15 @@ is a number of pods. */}}
 {{- $pods := printf `{namespace="%s",pod=~"%s-.+"}` $root.Release.Namespace (include "tandem.component" .) }}
 {{- if $scaling.triggers }}{{ toYaml $scaling.triggers }}
 {{- else }}
+{{- if not $scaling.minReplicas }}
+{{- $frontends := printf `{namespace="%s",pod=~"%s-.+"}` $root.Release.Namespace (include "tandem.component" (list $root "frontend")) }}
+- type: prometheus
+  metadata:
+    serverAddress: {{ $address }}
+    # One pod while a request is open at a frontend, waiting ones among them, or was a moment ago.
+    query: {{ printf "clamp_max(sum(max_over_time(tandem_frontend_open_requests%s[2m])), 1)" $frontends | squote }}
+    threshold: "1"
+{{- end }}
 {{- with $scaling.targetCPUUtilization }}
 - type: cpu
   metricType: Utilization

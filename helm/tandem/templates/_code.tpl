@@ -54,8 +54,9 @@
   image: {{ .Values.code.image }}
   imagePullPolicy: IfNotPresent
   command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) | quote }}, /code/image]
+  terminationMessagePolicy: FallbackToLogsOnError
   resources:
-    requests: {cpu: 10m, memory: 32Mi}
+    {{- toYaml .Values.code.resources | nindent 4 }}
   securityContext:
     {{- include "tandem.securityContext" (dict) | nindent 4 }}
   volumeMounts:

@@ -9,7 +9,7 @@
 {{- /* Init containers of the frontend, which reads the tokenizer and no weights. */}}
 {{- define "tandem.frontendInit" -}}
 {{- $parts := list }}
-{{- if and (eq (include "tandem.modelScheme" .) "hf") (not .Values.model.cache.readOnly) }}
+{{- if include "tandem.downloads" . }}
 {{- $parts = append $parts (include "tandem.fetchModel" (list . "--only-tokenizer")) }}
 {{- end }}
 {{- with .Values.frontend.extraInitContainers }}

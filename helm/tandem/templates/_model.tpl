@@ -8,22 +8,33 @@
 {{- /* What requests call the model. */}}
 {{- define "tandem.modelName" -}}
 {{- if .Values.model.name }}{{ .Values.model.name }}
-{{- else if .Values.model.uri }}{{ regexReplaceAll "[:@].*$" (regexReplaceAll "^[a-z]+:/+" .Values.model.uri "" | trimSuffix "/" | base) "" }}
+{{- else if .Values.model.uri }}{{ regexReplaceAll "[:@].*$" (regexReplaceAll "^[a-z0-9]+:/+" .Values.model.uri "" | trimSuffix "/" | base) "" }}
 {{- else }}tandem-tiny
 {{- end }}
 {{- end }}
 
-{{- /* hf, pvc, oci, file, image, or baked. */}}
+{{- /* hf, s3, gs, pvc, oci, file, image, or baked. */}}
 {{- define "tandem.modelScheme" -}}
-{{- if .Values.model.uri }}{{ regexFind "^[a-z]+" .Values.model.uri }}{{ else }}baked{{ end }}
+{{- if .Values.model.uri }}{{ regexFind "^[a-z0-9]+" .Values.model.uri }}{{ else }}baked{{ end }}
+{{- end }}
+
+{{- /* Whether the model is downloaded; empty: no. */}}
+{{- define "tandem.isRemote" -}}
+{{- if has (include "tandem.modelScheme" .) (list "hf" "s3" "gs") }}yes{{ end }}
+{{- end }}
+
+{{- /* Whether the pods that need the model download it themselves; empty: no. */}}
+{{- define "tandem.downloads" -}}
+{{- if and (include "tandem.isRemote" .) (not .Values.model.cache.readOnly) }}yes{{ end }}
 {{- end }}
 
 {{- /* The model's folder in a container. */}}
 {{- define "tandem.modelPath" -}}
 {{- $scheme := include "tandem.modelScheme" . }}
-{{- $rest := regexReplaceAll "^[a-z]+://" .Values.model.uri "" }}
+{{- $rest := regexReplaceAll "^[a-z0-9]+://" .Values.model.uri "" }}
 {{- if eq $scheme "baked" }}/opt/tandem/model/tandem-tiny
 {{- else if eq $scheme "hf" }}/models/{{ replace "/" "--" $rest }}/{{ replace "/" "--" .Values.model.revision }}
+{{- else if include "tandem.isRemote" . }}/models/{{ trimSuffix "/" $rest | replace "/" "--" }}
 {{- else if eq $scheme "pvc" }}{{ printf "/model/%s" (regexReplaceAll "^[^/]+/?" $rest "") | trimSuffix "/" }}
 {{- else if eq $scheme "oci" }}{{ printf "/model/%s" (trimPrefix "/" .Values.model.ociPath) | trimSuffix "/" }}
 {{- else if eq $scheme "file" }}/model
@@ -45,7 +56,7 @@
 {{- else if eq $scheme "file" }}
 - name: model
   hostPath: {path: {{ $rest | quote }}, type: Directory}
-{{- else if ne $scheme "hf" }}
+{{- else if not (include "tandem.isRemote" .) }}
 {{- else if eq $cache.type "pvc" }}
 - name: model
   persistentVolumeClaim:
@@ -58,11 +69,16 @@
 - name: model
   emptyDir: {sizeLimit: {{ $cache.size }}}
 {{- end }}
+{{- if include "tandem.downloads" . }}
+{{- with .Values.model.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "tandem.modelMount" -}}
 {{- $scheme := include "tandem.modelScheme" . }}
-{{- if eq $scheme "hf" }}
+{{- if include "tandem.isRemote" . }}
 - {name: model, mountPath: /models, readOnly: true}
 {{- else if has $scheme (list "pvc" "oci" "file") }}
 - {name: model, mountPath: /model, readOnly: true}
@@ -72,57 +88,68 @@
 {{- /* The container that downloads the model, or does nothing where it is there: (list $), or (list $ "--only-tokenizer"). */}}
 {{- define "tandem.fetchModel" -}}
 {{- $root := index . 0 }}
+{{- $isS3 := eq (include "tandem.modelScheme" $root) "s3" }}
 {{- $model := $root.Values.model -}}
 - name: fetch-model
   image: {{ include "tandem.image" (list $root $root.Values.image) }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   command: [tandem, fetch-model, {{ $model.uri | quote }}]
   args:
+    {{- if eq (include "tandem.modelScheme" $root) "hf" }}
     - --revision={{ $model.revision }}
+    {{- end }}
     - --to={{ include "tandem.modelPath" $root }}
     {{- range rest . }}
     - {{ . }}
     {{- end }}
+  terminationMessagePolicy: FallbackToLogsOnError
   env:
     - {name: HOME, value: /tmp}
     {{- with $model.hubEndpoint }}
-    - {name: HF_ENDPOINT, value: {{ . | quote }}}
+    - {name: {{ ternary "AWS_ENDPOINT_URL" "HF_ENDPOINT" $isS3 }}, value: {{ . | quote }}}
+    {{- if and $isS3 (hasPrefix "http://" .) }}
+    - {name: AWS_ALLOW_HTTP, value: "true"}
+    {{- end }}
     {{- end }}
     {{- with $model.auth.existingSecret }}
     - name: HF_TOKEN
       valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $model.auth.key }}}}
     {{- end }}
+    {{- with $model.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $model.extraEnvFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   resources:
     {{- toYaml $model.preload.resources | nindent 4 }}
   securityContext:
-    {{- include "tandem.securityContext" (dict) | nindent 4 }}
+    {{- include "tandem.securityContext" $model.preload.securityContext | nindent 4 }}
   volumeMounts:
     - {name: model, mountPath: /models}
     - {name: tmp, mountPath: /tmp}
+    {{- with $model.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{- /* The pod that downloads the model before workers ask for it. */}}
 {{- define "tandem.preloadPod" -}}
-{{- $root := . -}}
 metadata:
   labels:
-    {{- include "tandem.selectorLabels" (list . "model") | nindent 4 }}
+    {{- include "tandem.podLabels" (list . "model" .Values.model.preload) | nindent 4 }}
+  {{- with merge (dict) .Values.model.preload.podAnnotations .Values.commonAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   restartPolicy: OnFailure
+  {{- with .Values.model.preload.serviceAccountName }}
+  serviceAccountName: {{ . }}
+  {{- end }}
   automountServiceAccountToken: false
-  enableServiceLinks: false
-  securityContext:
-    {{- include "tandem.podSecurityContext" (dict) | nindent 4 }}
-  {{- with .Values.global.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- range $key := list "nodeSelector" "tolerations" }}
-  {{- with get $root.Values.model.preload $key }}
-  {{ $key }}:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- end }}
+  {{- include "tandem.oncePodSpec" (list . .Values.model.preload) | nindent 2 }}
   containers:
     {{- include "tandem.fetchModel" (list .) | nindent 4 }}
   volumes:
@@ -131,4 +158,7 @@ spec:
     - name: model
       persistentVolumeClaim:
         claimName: {{ default (include "tandem.component" (list . "model")) .Values.model.cache.existingClaim }}
+    {{- with .Values.model.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}

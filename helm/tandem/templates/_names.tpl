@@ -28,30 +28,38 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- /* Every label of an object: (list $ "router"). */}}
-{{- define "tandem.labels" -}}
+{{- /* The labels that the chart itself gives an object: (list $ "router"). */}}
+{{- define "tandem.ownLabels" -}}
 {{- $root := index . 0 -}}
 {{ include "tandem.selectorLabels" . }}
 app.kubernetes.io/part-of: tandem
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- with $root.Values.commonLabels }}
+{{- end }}
+
+{{- /* Every label of an object: (list $ "router"). */}}
+{{- define "tandem.labels" -}}
+{{ include "tandem.ownLabels" . }}
+{{- with (index . 0).Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
-{{- /* The head of an object: (list $ "router"), or with a suffix (list $ "router" "-tls"), and further annotations. */}}
+{{- /* The head of an object: (list $ "router"), or with a suffix (list $ "router" "-tls"), further annotations, and
+further labels. */}}
 {{- define "tandem.metadata" -}}
 {{- $root := index . 0 }}
 {{- $suffix := "" }}
 {{- if gt (len .) 2 }}{{ $suffix = index . 2 }}{{ end }}
 {{- $annotations := dict }}
-{{- if gt (len .) 3 }}{{ $annotations = index . 3 }}{{ end -}}
+{{- if gt (len .) 3 }}{{ $annotations = index . 3 }}{{ end }}
+{{- $labels := dict }}
+{{- if gt (len .) 4 }}{{ $labels = index . 4 }}{{ end -}}
 name: {{ include "tandem.component" . }}{{ $suffix }}
 namespace: {{ $root.Release.Namespace }}
 labels:
-  {{- include "tandem.labels" . | nindent 2 }}
+  {{- merge (dict) $labels (include "tandem.labels" . | fromYaml) | toYaml | nindent 2 }}
 {{- with merge (dict) $annotations $root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -59,9 +59,9 @@
 {{- default (ternary "443" "80" (eq $url.scheme "https")) $port }}
 {{- end }}
 
-{{- /* The model's hub, for the download in an init container. */}}
+{{- /* The model's hub or bucket, for the download in an init container. */}}
 {{- define "tandem.hubEgress" -}}
-{{- if eq (include "tandem.modelScheme" .) "hf" }}
+{{- if include "tandem.isRemote" . }}
 - ports: [{port: {{ include "tandem.urlPort" (default "https://" .Values.model.hubEndpoint) }}}]
 {{- end }}
 {{- end }}

@@ -5,10 +5,48 @@
 {{- mergeOverwrite $base (deepCopy .) | toYaml }}
 {{- end }}
 
+{{- /* The same of a pod: (list $ .Values.tests.podSecurityContext). OpenShift chooses users and groups itself. */}}
 {{- define "tandem.podSecurityContext" -}}
-{{- $base := dict "runAsNonRoot" true "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001
-  "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") }}
-{{- mergeOverwrite $base (deepCopy .) | toYaml }}
+{{- $base := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- if not (index . 0).Values.global.openshift }}
+{{- $base = merge $base (dict "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001
+  "fsGroupChangePolicy" "OnRootMismatch") }}
+{{- end }}
+{{- mergeOverwrite $base (deepCopy (index . 1)) | toYaml }}
+{{- end }}
+
+{{- /* How and where a pod runs: (list $ .Values.router). What is empty there is as in `global`. */}}
+{{- define "tandem.placement" -}}
+{{- $root := index . 0 }}
+{{- $values := index . 1 -}}
+enableServiceLinks: false
+{{- with $root.Values.global.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" "schedulerName"
+  "dnsPolicy" "dnsConfig" "hostAliases" }}
+{{- with default (get $root.Values.global $key) (get $values $key) }}
+{{ $key }}: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The same of a pod that runs once, and who it runs as: (list $ .Values.tests). */}}
+{{- define "tandem.oncePodSpec" -}}
+{{ include "tandem.placement" . }}
+securityContext:
+  {{- include "tandem.podSecurityContext" (list (index . 0) (index . 1).podSecurityContext) | nindent 2 }}
+{{- end }}
+
+{{- /* The labels of a pod: (list $ "router" .Values.router). */}}
+{{- define "tandem.podLabels" -}}
+{{- $root := index . 0 -}}
+{{ include "tandem.selectorLabels" . }}
+app.kubernetes.io/part-of: tandem
+{{- with merge (dict) (index . 2).podLabels $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- /* The seconds a pod has to end: (list $ "router"). */}}
@@ -23,11 +61,7 @@
 {{- $component := index . 1 }}
 {{- $values := index $root.Values $component -}}
 labels:
-  {{- include "tandem.selectorLabels" . | nindent 2 }}
-  app.kubernetes.io/part-of: tandem
-  {{- with merge (dict) $values.podLabels $root.Values.commonLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "tandem.podLabels" (list $root $component $values) | nindent 2 }}
 annotations:
   checksum/settings: {{ include (printf "tandem.settings.%s" $component) $root | sha256sum }}
   {{- if and (has $component (list "prefill" "decode")) $root.Values.code.files }}
@@ -58,19 +92,10 @@ annotations:
 {{- end -}}
 serviceAccountName: {{ include "tandem.serviceAccountName" . }}
 automountServiceAccountToken: {{ and (eq (index . 1) "router") (eq $root.Values.router.discovery "kubernetes") }}
-enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "tandem.gracePeriod" . }}
 securityContext:
-  {{- include "tandem.podSecurityContext" (mergeOverwrite $user (deepCopy $values.podSecurityContext)) | nindent 2 }}
-{{- with $root.Values.global.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" "schedulerName" }}
-{{- with get $values $key }}
-{{ $key }}: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
-{{- end }}
-{{- end }}
+  {{- include "tandem.podSecurityContext" (list $root (mergeOverwrite $user (deepCopy $values.podSecurityContext))) | nindent 2 }}
+{{ include "tandem.placement" (list $root $values) }}
 {{- if $values.topologySpreadConstraints }}
 topologySpreadConstraints:
 {{- $own := dict "labelSelector" (dict "matchLabels" (include "tandem.selectorLabels" . | fromYaml)) }}
@@ -83,25 +108,19 @@ topologySpreadConstraints:
 {{- /* Of a component's own container: (list $ "router"). `live` says that the process works, `ready` that it takes
 requests; only `ready` changes when a peer is missing or a drain begins. */}}
 {{- define "tandem.probes" -}}
-{{- $root := index . 0 }}
-{{- $values := index $root.Values (index . 1) -}}
+{{- $values := index (index . 0).Values (index . 1) }}
+{{- $live := dict "httpGet" (dict "path" "/live" "port" "metrics") "timeoutSeconds" 5 }}
+{{- $starts := dict "periodSeconds" 2 "failureThreshold" (div (add $values.startupSeconds 1) 2) }}
+{{- /* What hangs has nothing to drain. */}}
+{{- $hangs := dict "periodSeconds" 10 "failureThreshold" 6 "terminationGracePeriodSeconds" 30 }}
+{{- $ready := dict "httpGet" (dict "path" "/ready" "port" "metrics") "timeoutSeconds" 3 "periodSeconds" 2
+  "failureThreshold" 3 -}}
 startupProbe:
-  httpGet: {path: /live, port: metrics}
-  periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: {{ div (add $values.startupSeconds 1) 2 }}
+  {{- merge (dict) $values.probes.startup $starts $live | toYaml | nindent 2 }}
 livenessProbe:
-  httpGet: {path: /live, port: metrics}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 6
-  # What hangs has nothing to drain.
-  terminationGracePeriodSeconds: 30
+  {{- merge (dict) $values.probes.liveness $hangs $live | toYaml | nindent 2 }}
 readinessProbe:
-  httpGet: {path: /ready, port: metrics}
-  periodSeconds: 2
-  timeoutSeconds: 3
-  failureThreshold: 3
+  {{- merge (dict) $values.probes.readiness $ready | toYaml | nindent 2 }}
 {{- with $values.drain.preStopSeconds }}
 lifecycle:
   preStop: {sleep: {seconds: {{ . }}}}
@@ -125,7 +144,7 @@ lifecycle:
 - name: settings
   configMap: {name: {{ include "tandem.component" . }}}
 - name: tmp
-  emptyDir: {}
+  emptyDir: {{ with $values.tmp.sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}
 {{- if $root.Values.tls.enabled }}
 - {{ include "tandem.tlsVolume" . | nindent 2 | trim }}
 {{- end }}

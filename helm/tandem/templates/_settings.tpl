@@ -46,10 +46,10 @@
   "https_key" "/etc/tandem-https/tls.key") }}
 {{- end }}
 {{- with .Values.frontend.apiKeysFile }}
-{{- if .existingSecret }}
+{{- if or .existingSecret .path }}
 {{- $frontend := $.Values.frontend }}
 {{- $pods := ternary $frontend.replicas $frontend.autoscaling.minReplicas (eq $frontend.autoscaling.type "none") }}
-{{- $settings = merge $settings (dict "api_keys_file" (printf "/etc/tandem-keys/%s" .key)
+{{- $settings = merge $settings (dict "api_keys_file" (default (printf "/etc/tandem-keys/%s" .key) .path)
   "key_limit_shares" (max 1 (int $pods))) }}
 {{- end }}
 {{- end }}
@@ -75,6 +75,10 @@
 {{- end }}
 {{- if include "tandem.voucherVolume" . }}
 {{- $settings = merge $settings (dict "voucher_key_file" "/etc/tandem-voucher/voucher.key") }}
+{{- end }}
+{{- if not (and .Values.prefill.autoscaling.minReplicas .Values.decode.autoscaling.minReplicas) }}
+{{- /* Requests wait for the first worker. */}}
+{{- $settings = merge $settings .Values.router.config (dict "expected_models" (list (include "tandem.modelName" .))) }}
 {{- end }}
 {{- /* What the frontends let clients ask for must pass the router. */}}
 {{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}

@@ -49,24 +49,16 @@ secret:
 {{- $secret := include "tandem.component" (list . "tls") -}}
 metadata:
   labels:
-    {{- include "tandem.selectorLabels" (list . "tls") | nindent 4 }}
+    {{- include "tandem.podLabels" (list . "tls" $job) | nindent 4 }}
+  {{- with merge (dict) $job.podAnnotations .Values.commonAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   restartPolicy: OnFailure
   serviceAccountName: {{ $secret }}
   automountServiceAccountToken: true
-  enableServiceLinks: false
-  securityContext:
-    {{- include "tandem.podSecurityContext" $job.podSecurityContext | nindent 4 }}
-  {{- with .Values.global.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- range $key := list "nodeSelector" "tolerations" }}
-  {{- with get $job $key }}
-  {{ $key }}:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- end }}
+  {{- include "tandem.oncePodSpec" (list . $job) | nindent 2 }}
   containers:
     - name: certificates
       image: {{ include "tandem.image" (list . .Values.image) }}
@@ -81,12 +73,13 @@ spec:
         - --peer-name={{ include "tandem.peerName" . }}
         - --days={{ $job.certificateDays }}
         - --ca-days={{ $job.caDays }}
+      terminationMessagePolicy: FallbackToLogsOnError
       env:
         - {name: HOME, value: /tmp}
       resources:
         {{- toYaml $job.resources | nindent 8 }}
       securityContext:
-        {{- include "tandem.securityContext" (dict) | nindent 8 }}
+        {{- include "tandem.securityContext" $job.securityContext | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
   volumes:

@@ -75,7 +75,9 @@ spec:
   {{- include "tandem.podSpec" . | nindent 2 }}
   {{- if and $rdma.enabled $rdma.hostNetwork }}
   hostNetwork: true
+  {{- if not $values.dnsPolicy }}
   dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
   {{- end }}
   {{- with $values.accelerator.claims }}
   resourceClaims:
@@ -90,6 +92,7 @@ spec:
       image: {{ include "tandem.workerImage" $root }}
       imagePullPolicy: {{ $pull }}
       command: [tandem-{{ $component }}-worker]
+      terminationMessagePolicy: FallbackToLogsOnError
       ports:
         {{- include "tandem.workerPorts" . | nindent 8 }}
       env:
@@ -225,7 +228,7 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- define "tandem.workerInit" -}}
 {{- $root := index . 0 }}
 {{- $parts := list }}
-{{- if and (eq (include "tandem.modelScheme" $root) "hf") (not $root.Values.model.cache.readOnly) }}
+{{- if include "tandem.downloads" $root }}
 {{- $arguments := ternary (list $root "--only-tokenizer") (list $root) (eq (include "tandem.engine" $root) "sim") }}
 {{- $parts = append $parts (include "tandem.fetchModel" $arguments) }}
 {{- end }}
