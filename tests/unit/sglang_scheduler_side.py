@@ -3,11 +3,13 @@ scheduler, on SGLang's classes and torch, with stand-ins for SGLang's requests. 
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import math
 import struct
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -16,17 +18,22 @@ from typing import Any, ClassVar
 
 import torch
 from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
+from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
-from sglang.srt.layers import sampler
+from sglang.srt.layers import logprob_processor, sampler
 from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 
+from tandem import config
 from tandem.engine.sglang import (
+    arguments,
     cpu,
     delayed_sampling,
     grammars,
     guidance,
+    layouts,
+    options,
     processor,
     requests,
     seeds,
@@ -406,6 +413,52 @@ def bounded_guidance() -> Any:
     return made
 
 
+def scored_at_once() -> Any:
+    """Tokens of a prompt that SGLang makes rows of logits for, in a worker's environment."""
+    name = "SGLANG_LOGPROB_CHUNK_SIZE"
+    variables = arguments.environment(options.parse({}), host="h", device="cpu")
+    config.export({name: variables[name]})
+    made = logprob_processor.InputLogprobProcessor(VOCABULARY)
+    return made.logprobs_chunk_size if made.enable_logprobs_chunk else "all"
+
+
+def prefill_layouts() -> Any:
+    """What a decode scheduler is told of a prefill engine that is silent, of one that answers
+    meanwhile, of the first when it answers at last, and of one whose answer cannot be.
+    """
+    answers = threading.Event()
+    asked: list[str] = []
+
+    def ask(manager: Any, address: str) -> bool:
+        asked.append(address)
+        if address == "wrong":
+            raise RuntimeError("page sizes differ")
+        if address == "silent":
+            answers.wait(60)
+        manager.prefill_info_table[address] = "its layout"
+        return True
+
+    CommonKVManager.try_ensure_parallel_info = ask
+    layouts.ask_beside()
+    manager = SimpleNamespace(prefill_info_table={})
+    tell = functools.partial(CommonKVManager.try_ensure_parallel_info, manager)
+    began = time.monotonic()
+    silent = [tell("silent"), tell("silent")]
+    waited = time.monotonic() - began
+    well = _told_at_last(tell, "well")
+    answers.set()
+    at_last = _told_at_last(tell, "silent")
+    try:
+        _told_at_last(tell, "wrong")
+    except RuntimeError as error:
+        wrong = str(error)
+    return [silent, waited, well, at_last, wrong, asked]
+
+
+def _told_at_last(tell: Callable[[str], bool], address: str) -> bool:
+    return any(tell(address) for _ in range(200))
+
+
 def missing_plugin() -> Any:
     try:
         cpu.verify()
@@ -431,6 +484,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     grammar_caches,
     watched_grammars,
     bounded_guidance,
+    scored_at_once,
+    prefill_layouts,
     missing_plugin,
     hand_overs_have_less_time_once_kv_has_moved,
     outputs_go_past_the_detokenizer,

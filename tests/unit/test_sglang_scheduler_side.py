@@ -162,5 +162,23 @@ def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> 
     assert limits == [10_000, 20_000]
 
 
+@pytest.mark.promise("S6-332")
+def test_a_prompt_is_scored_in_parts_whose_memory_is_small(seen: dict[str, Any]) -> None:
+    assert seen["scored_at_once"] == 256
+
+
+@pytest.mark.promise("S5-301")
+def test_a_prefill_engine_that_keeps_silent_is_asked_once_beside_the_steps(
+    seen: dict[str, Any],
+) -> None:
+    silent, waited, well, at_last, wrong, asked = seen["prefill_layouts"]
+    assert silent == [False, False]
+    assert waited < 2, "the scheduler's loop stands still no longer"
+    assert well, "another engine's answer does not wait for it"
+    assert at_last
+    assert wrong == "page sizes differ"
+    assert asked == ["silent", "well", "wrong"]
+
+
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
     assert "pip install ./plugins/sglang-cpu" in seen["missing_plugin"]
