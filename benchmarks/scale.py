@@ -26,6 +26,7 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.sequences import Leg, Sequence
 from router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
+from router.core.worker import Worker
 from router.policies import POLICIES, Prompt
 from tandem.endings import Outcome
 
@@ -66,7 +67,9 @@ def worker_up(
     return events.WorkerUp(worker=key, listed_as=phase, profile=profile)
 
 
-def submit(number: int, chance: random.Random, task: bytes = b"task") -> events.Submit:
+def submit(
+    number: int, chance: random.Random, task: bytes = b"task", prompt_tokens: int = 0
+) -> events.Submit:
     """A request of one sequence, of that number."""
     return events.Submit(
         frontend=1,
@@ -76,6 +79,7 @@ def submit(number: int, chance: random.Random, task: bytes = b"task") -> events.
         tokenizer_sha256="sha",
         timeout_seconds=1e6,
         task=task,
+        prompt_tokens=prompt_tokens,
         trace_id=f"{chance.getrandbits(128):032x}",
     )
 
@@ -127,13 +131,15 @@ class Bench:
         return (time.process_time_ns() - began) / 1e9
 
     def submits(self, count: int) -> list[events.Submit]:
-        return [submit(next(self._first), self.chance) for _ in range(count)]
+        chance = self.chance
+        lengths = [chance.randint(1, 8_000) for _ in range(count)]
+        return [submit(next(self._first), chance, prompt_tokens=each) for each in lengths]
 
     def loads(self, count: int, *, full: bool = False) -> list[events.WorkerLoad]:
         """Reports of workers: what runs there, and maybe a leg of another router; or all slots."""
         workers = self.chance.choices(list(self.core.state.fleet.workers.values()), k=count)
         taken = [SLOTS if full else len(each.legs) + self.chance.randrange(2) for each in workers]
-        return [events.WorkerLoad(each.key, n) for each, n in zip(workers, taken, strict=True)]
+        return [_load(each, n) for each, n in zip(workers, taken, strict=True)]
 
     def streams(self) -> list[Sequence]:
         """Those that run on both sides, in random order."""
@@ -153,6 +159,18 @@ def ends(streams: Iterable[Sequence]) -> list[events.Event]:
             said.append(events.LegStarted(each.decode.worker.key, each.decode.number))
             said.append(_closed(each.decode))
     return said
+
+
+def _load(worker: Worker, legs: int) -> events.WorkerLoad:
+    """With 1,000 tokens for each leg of another router."""
+    tokens = worker.tokens + 1_000 * (legs - len(worker.legs))
+    return events.WorkerLoad(
+        worker.key,
+        legs,
+        prompt_tokens=tokens,
+        kv_tokens_used=tokens,
+        kv_tokens_total=SLOTS * 8_000,
+    )
 
 
 def _closed(leg: Leg) -> events.LegClosed:

@@ -1,10 +1,12 @@
 """What several routers make of one large fleet: their real cores, in virtual time, without I/O.
 
 Requests come at random times to all routers alike, run 0.2 s on a prefill worker and half a minute
-on a decode worker, each with its own chance. Each worker tells each router once a second how many
-legs it has; until then a router does not know what others have started there, and a worker that has
-no slot left refuses. When as many streams are open as were asked for, a minute of steady load is
-measured, in whose middle one router dies and its clients come again to the others.
+on a decode worker, each with its own chance. Each worker tells each router once a second what it
+has; until then a router does not know what others have started there, and a worker that has no slot
+left refuses. With --prefill-load a prefill worker computes one prompt after the other, of different
+lengths, at such a speed that so large a share of its time is taken. When as many streams are open
+as were asked for, a minute of steady load is measured, in whose middle one router dies and its
+clients come again to the others.
 
 With --decode-routers each decode worker is served by so many of the routers, as with the setting of
 that name; a dead router's share is taken over after two seconds. A decode worker sends a frame a
@@ -13,6 +15,7 @@ step to each router that it runs something for; these are counted, not made.
     python benchmarks/scale_fleet.py                      # about five minutes, and 2 GiB
     python benchmarks/scale_fleet.py --routers 1 2 4 8 --decode-routers 2
     python benchmarks/scale_fleet.py --workers 200 --routers 1 2 4 8 16 --streams 10000
+    python benchmarks/scale_fleet.py --workers 200 --routers 1 8 --streams 1280 --prefill-load 0.8
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from math import log
 from pathlib import Path
 from statistics import mean, median
 
@@ -38,7 +43,7 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Bounds, Phase, Profile
 from router.discovery import Share
-from router.policies import POLICIES
+from router.policies import POLICIES, LeastLoaded
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
 
@@ -51,12 +56,27 @@ STEADY_SECONDS = 60.0
 PREFILL_SLOTS = 8
 TASK = b"x" * 8192
 """A prompt of some 3,000 tokens."""
+MEDIAN_PROMPT, MOST_PROMPT = 1_200, 8_000
+"""Tokens; their logarithms are spread normally, by 1."""
+TOKENS_A_SECOND = 33.0
+"""What decode generates for each stream."""
 STEP_SECONDS = 0.02
 """How often a decode worker sends a frame."""
 TAKEOVER_SECONDS = 2.0
 """From a router's death to the list without it."""
+SLOW_RAMP_SECONDS = 3 * DECODE_SECONDS
+"""Likewise, with --prefill-load: then requests come as they do later."""
 WARM_SECONDS = 5.0
 """After the ramp, and after a router's death, that are not measured."""
+
+
+def _prompt(chance: random.Random) -> int:
+    return min(MOST_PROMPT, max(1, int(chance.lognormvariate(log(MEDIAN_PROMPT), 1.0))))
+
+
+MEAN_PROMPT = mean(map(_prompt, itertools.repeat(random.Random(0), 100_000)))
+KV_OF_STREAM = int(MEAN_PROMPT + TOKENS_A_SECOND * DECODE_SECONDS)
+"""What a stream holds in the mean: so KV caches are as full as slots are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +85,17 @@ class Worker:
 
     key: str
     profile: Profile
+    kv_tokens: int
     open: int = 0
+    prompt_tokens: int = 0
+    """Those of its open legs."""
+    began: float = 0.0
+    """When these began, summed up."""
+    busy_until: float = 0.0
+
+    def kv_used(self, now: float) -> int:
+        """Prompts, and what was generated since they came."""
+        return self.prompt_tokens + int(TOKENS_A_SECOND * (self.open * now - self.began))
 
 
 @dataclass(slots=True, eq=False)
@@ -73,9 +103,13 @@ class Stream:
     """Both legs of one attempt."""
 
     prefill: int
+    came: float
+    prompt_tokens: int
     decode: int = 0
     accepted: int = 0
     """Legs that their workers have taken."""
+    began: dict[int, float] = field(default_factory=dict)
+    """When they did, by leg."""
 
 
 class Router:
@@ -88,6 +122,8 @@ class Router:
         self.serves: set[str] = set()
         """The workers of its share."""
         made = POLICIES[fleet.policy]
+        if made is LeastLoaded:
+            made = partial(LeastLoaded, fleet.chance.randrange)
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000, max_retries=3),
             prefill_policy=made,
@@ -103,6 +139,8 @@ class Router:
         self._streams: dict[int, Stream] = {}
         """By the number of either leg."""
         self._numbers = itertools.count(1)
+        self._prompts: dict[int, tuple[float, int]] = {}
+        """By sequence: when it came, and its tokens."""
         self.feed(events.FrontendUp(1))
 
     def feed(self, event: events.Event) -> None:
@@ -144,13 +182,16 @@ class Router:
         return len({each.key for each in self.open.values() if each.profile.phase is phase})
 
     def submit(self) -> None:
-        self.feed(submit(next(self._numbers), self._fleet.chance, TASK))
+        number, fleet = next(self._numbers), self._fleet
+        tokens = fleet.prompt()
+        self._prompts[number] = fleet.now, tokens
+        self.feed(submit(number, fleet.chance, TASK, tokens))
 
     def _start(self, action: actions.StartLeg) -> None:
         worker = self._fleet.workers[action.worker]
         self.open[action.leg] = worker
         if worker.profile.phase is Phase.PREFILL:
-            self._streams[action.leg] = Stream(action.leg)
+            self._streams[action.leg] = Stream(action.leg, *self._prompts[action.sequence])
         else:  # its prefill leg was started just before
             stream = self._streams[action.leg] = self._streams[action.leg - 1]
             stream.decode = action.leg
@@ -166,11 +207,15 @@ class Router:
             fleet.refused += 1
             fleet.later(LINK_SECONDS, self._refuse, leg)
             return
-        worker.open += 1
         stream = self._streams[leg]
+        worker.open += 1
+        worker.prompt_tokens += stream.prompt_tokens
+        worker.began += fleet.now
+        stream.began[leg] = fleet.now
         stream.accepted += 1
         if stream.accepted == 2:
-            fleet.later(PREFILL_SECONDS, self._prefilled, stream)
+            seconds = fleet.prefill_seconds(self.open[stream.prefill], stream.prompt_tokens)
+            fleet.later(seconds, self._prefilled, stream)
 
     def _refuse(self, leg: int) -> None:
         full = QueueFullError("no slot")
@@ -181,6 +226,9 @@ class Router:
         if stream.prefill not in self.open or stream.decode not in self.open or not self.alive:
             return
         worker = self.open[stream.decode]
+        worker.began += self._fleet.now - stream.began[stream.decode]
+        stream.began[stream.decode] = self._fleet.now
+        self._fleet.first_tokens.append(self._fleet.now - stream.came)
         self._leave(stream.prefill)
         self._close(stream.prefill, Outcome.FINISHED)
         self.feed(events.LegStarted(worker.key, stream.decode))
@@ -194,13 +242,15 @@ class Router:
 
     def _cancelled(self, leg: int) -> None:
         if leg in self.open and self.alive:
-            if self._streams[leg].accepted:
-                self._streams[leg].accepted -= 1
+            if leg in self._streams[leg].began:
                 self._leave(leg)
             self._close(leg, Outcome.CANCELLED)
 
     def _leave(self, leg: int) -> None:
-        self.open[leg].open -= 1
+        worker, stream = self.open[leg], self._streams[leg]
+        worker.open -= 1
+        worker.prompt_tokens -= stream.prompt_tokens
+        worker.began -= stream.began.pop(leg)
 
     def _close(self, leg: int, outcome: Outcome, **more: object) -> None:
         worker = self.open.pop(leg)
@@ -211,9 +261,9 @@ class Router:
         """Its workers end what they had of it. Returns how many streams that were."""
         self.alive = False
         lost = self.core.state.open_sequences
-        for leg, worker in self.open.items():
-            taken = self._streams[leg].accepted == 2
-            worker.open -= taken
+        for leg in self.open:
+            if leg in self._streams[leg].began:
+                self._leave(leg)
         return lost
 
 
@@ -225,11 +275,15 @@ class Fleet:
     seed: int
     decode_slots: int
     decode_routers: int = 0
+    prefill_speed: float = 0.0
+    """Tokens a second; 0: each prompt takes PREFILL_SECONDS, beside the others."""
     workers: dict[str, Worker] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
     now: float = 0.0
     refused: int = 0
     """Legs for which a worker had no slot."""
+    first_tokens: list[float] = field(default_factory=list)
+    """From a request's arrival to the end of its prefill."""
     failed: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -240,11 +294,30 @@ class Fleet:
     def build(self, workers: int, routers: int) -> None:
         for index in range(workers):
             up = worker_up(index, prefill_slots=PREFILL_SLOTS, decode_slots=self.decode_slots)
-            self.workers[up.worker] = Worker(up.worker, up.profile)
+            self.workers[up.worker] = Worker(
+                up.worker, up.profile, self.decode_slots * KV_OF_STREAM
+            )
         self.routers += [Router(self, f"10.1.0.{index}:7000") for index in range(routers)]
         self.divide()
         for worker in self.workers.values():
             self.later(self.chance.random(), self._report, worker)
+
+    def prompt(self) -> int:
+        """The length of a prompt."""
+        return _prompt(self.chance)
+
+    def prefill_seconds(self, worker: Worker, tokens: int) -> float:
+        """Until a prompt is computed that comes now."""
+        if not self.prefill_speed:
+            return PREFILL_SECONDS
+        worker.busy_until = max(worker.busy_until, self.now) + tokens / self.prefill_speed
+        return worker.busy_until - self.now
+
+    def fullest_kv(self) -> float:
+        """The share of its KV cache that the decode worker holds which has the most."""
+        phase, now = Phase.DECODE, self.now
+        mine = [each for each in self.workers.values() if each.profile.phase is phase]
+        return max(each.kv_used(now) / each.kv_tokens for each in mine)
 
     def divide(self) -> None:
         """Tell each router which others there are."""
@@ -278,9 +351,16 @@ class Fleet:
         return sum(each.core.state.open_sequences for each in self.routers if each.alive)
 
     def _report(self, worker: Worker) -> None:
+        told = events.WorkerLoad(
+            worker.key,
+            worker.open,
+            prompt_tokens=worker.prompt_tokens,
+            kv_tokens_used=worker.kv_used(self.now),
+            kv_tokens_total=worker.kv_tokens,
+        )
         for router in self.routers:
             if router.alive and worker.key in router.serves:
-                router.feed(events.WorkerLoad(worker.key, worker.open))
+                router.feed(told)
         self.later(1.0, self._report, worker)
 
 
@@ -290,6 +370,8 @@ class Watch:
 
     loads: list[list[int]] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
+    kv: list[float] = field(default_factory=list)
+    """The share of the fullest KV cache."""
     sending: list[int] = field(default_factory=list)
     """Decode workers that send a router frames, of the router with the most of them."""
 
@@ -298,6 +380,7 @@ class Watch:
         for _ in range(int(seconds)):
             fleet.run(1.0)
             self.loads.append(sorted(fleet.loads()))
+            self.kv.append(fleet.fullest_kv())
             self.sending.append(max(each.sending() for each in fleet.routers if each.alive))
             self.waiting.append(
                 sum(len(each.core.state.waiting) for each in fleet.routers if each.alive)
@@ -311,19 +394,25 @@ class Watch:
 def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
     """One row of the table."""
     slots = round(options.streams / (options.workers / 2) / options.load)
-    fleet = Fleet(options.policy, options.seed, slots, options.decode_routers)
-    fleet.build(options.workers, routers)
-    ramp = options.streams / RAMP_SECONDS
-    fleet.come(ramp, RAMP_SECONDS)
-    fleet.run(RAMP_SECONDS)
     per_second = options.streams / (DECODE_SECONDS + PREFILL_SECONDS)
+    speed, ramp = 0.0, RAMP_SECONDS
+    if (
+        options.prefill_load
+    ):  # a faster ramp than the prefill workers can follow would leave a queue
+        speed = per_second * MEAN_PROMPT / (options.workers / 2) / options.prefill_load
+        ramp = SLOW_RAMP_SECONDS
+    fleet = Fleet(options.policy, options.seed, slots, options.decode_routers, speed)
+    fleet.build(options.workers, routers)
+    fleet.come(per_second if speed else options.streams / ramp, ramp)
+    fleet.run(ramp)
     fleet.come(per_second, fleet.now + WARM_SECONDS + STEADY_SECONDS)
     fleet.run(WARM_SECONDS)
     fleet.refused = 0
+    fleet.first_tokens.clear()
     before = {each: (each.spent.copy(), each.handled.copy()) for each in fleet.routers}
     steady, after = Watch(), Watch()
     steady.sample(fleet, STEADY_SECONDS / 2)
-    refused = fleet.refused
+    refused, first_tokens = fleet.refused, sorted(fleet.first_tokens)
     costs = [_cost(each, *before[each]) for each in fleet.routers]
     requests = sum(each.handled["Submit"] - before[each][1]["Submit"] for each in fleet.routers)
     open_then = fleet.streams()
@@ -348,6 +437,9 @@ def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
         "most loaded worker": steady.share(1.0),
         "least loaded worker": steady.share(0.0),
         "refused by workers, %": 100 * refused / (2 * requests),
+        "first token, median s": median(first_tokens),
+        "first token, 90 of 100, s": first_tokens[len(first_tokens) * 9 // 10],
+        "fullest KV cache, %": 100 * mean(steady.kv),
         "waiting, most": max(steady.waiting),
         "waiting after a death": max(after.waiting, default=0),
         "failed": sum(fleet.failed.values()),
@@ -405,6 +497,9 @@ def main() -> None:
     )
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--load", type=float, default=0.8, help="share of the decode slots taken")
+    parser.add_argument(
+        "--prefill-load", type=float, default=0.0, help="share of the prefill workers' time taken"
+    )
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where the table goes, for scale_plots.py")

@@ -255,7 +255,7 @@ OF_ITEMS: Mapping[str, Foreign] = {
     **dict.fromkeys(
         ("phase", "created_by", "namespace", "caller", "provider_specific_fields"), _DROPPED
     ),
-    "async": _AT_ONCE,
+    **dict.fromkeys(("async", "async_"), _AT_ONCE),  # as Python's clients may call it
 }
 OF_FLAT_TOOLS: Mapping[str, Foreign] = {
     **dict.fromkeys(("cache_control", "allowed_callers", "defer_loading"), _DROPPED),
@@ -319,7 +319,7 @@ OF_TURNS: Mapping[str, Foreign] = (
     }
 )
 OF_BLOCKS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "caller", "citations"), _DROPPED),
+    **dict.fromkeys(("cache_control", "caller", "citations", "toolset_name"), _DROPPED),
     "source": Foreign(_ONLY_TEXT),
 }
 OF_CLIENT_TOOLS: Mapping[str, Foreign] = {

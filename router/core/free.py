@@ -110,7 +110,7 @@ class Index:
 class FreeWorkers:
     """What a policy chooses from: workers of some indexes, but for a few.
 
-    After a failure (`again`) those that have failed lately come last.
+    After a failure (`again`) those that have failed lately are left out, unless all have.
     """
 
     def __init__(
@@ -130,8 +130,11 @@ class FreeWorkers:
         return self._count - len(self._without)
 
     def __contains__(self, found: object) -> bool:
-        held = type(found) is Worker and any(found in index for index in self._indexes)
-        return held and found not in self._without
+        if type(found) is not Worker or found in self._without:
+            return False
+        if self._again and found.record.doubtful and not next(self.by_load()).record.doubtful:
+            return False
+        return any(found in index for index in self._indexes)
 
     @property
     def shared(self) -> bool:
@@ -185,7 +188,9 @@ class FreeWorkers:
 
         if not self._again:
             return workers()
-        return chain(filterfalse(_is_doubtful, workers()), filter(_is_doubtful, workers()))
+        sound = filterfalse(_is_doubtful, workers())
+        first = next(sound, None)
+        return workers() if first is None else chain((first,), sound)
 
 
 def _is_doubtful(worker: Worker) -> bool:

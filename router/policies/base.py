@@ -52,8 +52,6 @@ class Candidates(Protocol[SomeCandidate]):
     there are.
     """
 
-    def __len__(self) -> int: ...
-
     def __contains__(self, found: object) -> bool:
         """Whether it is one of them."""
         ...

@@ -3,9 +3,9 @@
 run.py starts it as it starts scripted.py. It says their addresses on standard output, as JSON:
 
 - `scripted`: its model follows instructions to the letter, and is told them by a user's last words:
-  STORY never ends, BREAK fails after some words, HUGE is half a megabyte, MARKUP is what would run if it
-  became part of a page, CANCELLED tells how many answers were given up. All else is as scripted.py
-  has it. It asks for a key, and gives no reports.
+  STORY never ends, BREAK fails after some words, HUGE is half a megabyte, MARKUP is what would run
+  if it became part of a page, CANCELLED tells how many answers were given up. All else is as
+  scripted.py has it. It asks for a key, and gives no reports.
 - `stack`: the processes of a real stack with the sim engine, a hook in each phase, and reports.
 """
 

@@ -37,8 +37,10 @@ def test_stream(client: Anthropic, server: Server) -> None:
         assert stream.get_final_message().usage.output_tokens > 0
 
 
+@pytest.mark.parametrize("dumped", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools(client: Anthropic, server: Server, stream: bool) -> None:
+def test_tools(client: Anthropic, server: Server, stream: bool, dumped: bool) -> None:
+    """`dumped`: with every field that the client's objects have, null or not."""
     fields: dict[str, Any] = {"model": server.model, "max_tokens": 500, "tools": TOOLS}
     if stream:
         with client.messages.stream(messages=[USER], **fields) as events:
@@ -48,10 +50,11 @@ def test_tools(client: Anthropic, server: Server, stream: bool) -> None:
     assert message.stop_reason == "tool_use"
     (call,) = [block for block in message.content if block.type == "tool_use"]
     assert (call.name, call.input) == ("weather", {"place": "Bern"})
+    content = [block.model_dump() for block in message.content] if dumped else message.content
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "20"}
     said = [
         USER,
-        {"role": "assistant", "content": message.content},
+        {"role": "assistant", "content": content},
         {"role": "user", "content": [result]},
     ]
     last = client.messages.create(messages=said, **fields)

@@ -106,12 +106,14 @@ def test_responses(client: OpenAI, server: Server) -> None:
         assert events.get_final_response().output_text == GREETING
 
 
-def test_responses_tools(client: OpenAI, server: Server) -> None:
+@pytest.mark.parametrize("dumped", [False, True])
+def test_responses_tools(client: OpenAI, server: Server, dumped: bool) -> None:
+    """`dumped`: with every field that the client's objects have, null or not."""
     said: list[Any] = [USER]
     answer = client.responses.create(model=server.model, input=said, tools=FLAT)
     (call,) = [item for item in answer.output if item.type == "function_call"]
     assert (call.name, call.arguments) == ("weather", '{"place": "Bern"}')
-    said += answer.output
+    said += [item.model_dump() for item in answer.output] if dumped else answer.output
     said += [{"type": "function_call_output", "call_id": call.call_id, "output": "20"}]
     last = client.responses.create(model=server.model, input=said, tools=FLAT)
     assert last.output_text == "The tool says: 20"

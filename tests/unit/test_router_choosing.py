@@ -204,6 +204,18 @@ def test_who_may_be_chosen_is_a_candidate_and_nobody_else() -> None:
         assert each not in candidates
 
 
+def test_after_a_failure_who_has_failed_lately_is_no_candidate_unless_all_have() -> None:
+    sound, failed = worker("b", 2), worker("a")
+    failed.record.count(good=False)
+    candidates = FreeWorkers([free(sound, failed)._indexes[0]], again=True)
+    assert [*candidates.by_load()] == [*candidates.by_address()] == [sound]
+    assert sound in candidates
+    assert failed not in candidates
+    sound.record.count(good=False)
+    assert [*candidates.by_load()] == [failed, sound]
+    assert failed in candidates
+
+
 async def test_failures_are_a_metric_from_the_start() -> None:
     relay = Relay(build_core(RouterConfig()))
     workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1)

@@ -359,8 +359,13 @@ async def test_what_is_not_offered_is_refused_by_name(
 async def test_what_clients_always_send_is_passed_over(served: Harness) -> None:
     SCRIPT.says("Well.")
     text = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}, "new": 1}
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    dumped = call | {"caller": None, "toolset_name": None}
     body = {
-        "messages": [{"role": "user", "content": [text]}],
+        "messages": [
+            {"role": "user", "content": [text]},
+            {"role": "assistant", "content": [dumped]},
+        ],
         "tools": [WEATHER | {"type": "custom", "cache_control": {"type": "ephemeral"}}],
         "service_tier": "auto",
         "mcp_servers": [],

@@ -329,7 +329,7 @@ async def test_what_clients_always_send_is_passed_over(served: Harness, size: in
 async def test_items_come_back_with_fields_that_newer_clients_give_them(served: Harness) -> None:
     """LiteLLM's proxy fills in null where OpenAI's own client leaves fields out."""
     SCRIPT.says("Well.")
-    newer = {"caller": None, "namespace": None, "async": False}
+    newer = {"caller": None, "namespace": None, "async": False, "async_": None}
     call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": BERN}
     text = {"type": "input_text", "text": "20", "prompt_cache_breakpoint": {"mode": "explicit"}}
     output = {"type": "function_call_output", "call_id": "c", "output": [text]}
