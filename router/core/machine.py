@@ -442,6 +442,7 @@ class Core:
             if request.submit.context_only:
                 if not self._start_prefill(sequence, edition):
                     break
+                stuck.clear()  # another may be next: what started counts as its key's share
             elif picked := fleet.pick(edition, needs, request.prompt, other_than=avoided):
                 self._lifecycle.start(sequence, *picked)
             elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import NoReturn, overload
@@ -46,13 +48,14 @@ class AsyncExecutor:
             max_logits_rows=config.max_logits_rows,
         )
         live = Live(config.logits_post_processor_config)
+        lock = threading.Lock()  # nobody waits for it; of all that can be entered it takes least
         self._core = core
         self._serving = serving(where, config, live, self._stop_soon)
-        self._backend = RemoteBackend(config, core, nullcontext(), live)
+        self._backend = RemoteBackend(config, core, lock, live)
         self._calls = Calls(
             config,
             core,
-            nullcontext(),
+            lock,
             self._backend.turn_soon,
             refused=self._serving.refused,
         )
@@ -152,30 +155,26 @@ class AsyncExecutor:
 
     async def _await(self, request_id: int | None, until: float) -> list[Response]:
         """By a future and a timer, which take less than an Event and a timeout."""
-        loop = self._loop
-        woken = loop.create_future()
-        timed_out = False
+        woken: asyncio.Future[bool]
 
-        def wake() -> None:
+        def wake(*, in_time: bool = True) -> None:
             if not woken.done():
-                woken.set_result(None)
-
-        def time_out() -> None:
-            nonlocal timed_out
-            timed_out = True
-            wake()
+                woken.set_result(in_time)
 
         waiter = Waiter(request_id, wake)
-        timer = None if until == inf else loop.call_at(until, time_out)
         responses: list[Response] = []
+        timer: asyncio.TimerHandle | None = None
+        in_time = True
         try:
-            while not (
-                timed_out
-                or (responses := self._calls.read(request_id, waiter))
-                or self._calls.closed
+            while (
+                in_time
+                and not (responses := self._calls.read(request_id, waiter))
+                and not self._calls.closed
             ):
-                await woken
-                woken = loop.create_future()
+                woken = self._loop.create_future()
+                if timer is None and until != inf:
+                    timer = self._loop.call_at(until, partial(wake, in_time=False))
+                in_time = await woken
             return responses
         finally:
             if timer is not None:

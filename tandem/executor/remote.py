@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 
@@ -58,8 +58,7 @@ class RemoteBackend:
         self._budget = ByteBudget(_UNBOUNDED)
         self._tls = PeerTls.of(config)
         self._serving: dict[int, asyncio.Task[None]] = {}
-        self._brought: list[_Served] = []
-        """Requests for which something came, by the message that is being handed out."""
+        self._served: dict[RequestState, _Served] = {}
         self._turn_due = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -115,20 +114,20 @@ class RemoteBackend:
             with suppress(RuntimeError):  # it has stopped meanwhile, and the loop is closed
                 self._loop.call_soon_threadsafe(self._turn)
 
-    def _turn(self) -> None:
-        """Tell the core what came, and do what it says."""
+    def _turn(self, touched: Sequence[RequestState] = ()) -> None:
+        """Tell the core what a message brought, and do what it says."""
         self._turn_due = False
         if self._stopped:
             return
         now = time.monotonic()
         core = self._core
-        brought, self._brought = self._brought, []
         with self._lock:
-            for served in brought:
-                served.tell(core)
+            for state in touched:
+                if served := self._served.get(state):
+                    served.tell(core)
             core.expire(now)
             starts, cancels = core.starts(), core.cancels()
-            core.record(now, came=bool(brought))
+            core.record(now, came=bool(touched))
             deadline = core.next_deadline()
             wakes = core.wakes()
         for waiter in wakes:
@@ -188,23 +187,21 @@ class RemoteBackend:
             self._live.held(start.request_id, submission.trace_id, start.request) as tapped,
             self._demultiplexer.submit(submission, _PROGRAM) as state,
         ):
-            served = _Served(start, state, tapped)
-            state.pump = partial(self._bring, served)
+            served = self._served[state] = _Served(start, state, tapped)
             if submission.want_report:
                 with self._lock:
                     self._core.measure(start.request_id, partial(timing.measure, state))
-            await state.over()
-            state.pump = None  # they hold each other
+            try:
+                await state.over()
+            finally:
+                del self._served[state]
             return served
-
-    def _bring(self, served: _Served) -> bool:
-        """Something came; a turn follows at once, with what others got by the same message."""
-        self._brought.append(served)
-        return True
 
 
 class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
+
+    __slots__ = ("_counts", "_end_id", "_id", "_tapped", "state")
 
     def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state

@@ -48,11 +48,38 @@ class Unread:
     Tokens of a request that does not stream are held back until their sequence has ended.
     """
 
+    __slots__ = (
+        "_client_id",
+        "_cumulative",
+        "_error",
+        "_held",
+        "_id",
+        "_log_probs",
+        "_pieces",
+        "_request",
+        "_shows_all",
+        "_so_far",
+        "_streaming",
+        "_wants_log_probs",
+        "arrived",
+        "ended",
+        "enqueued_at",
+        "measure",
+        "perf_metrics",
+        "ready",
+        "unread_tokens",
+    )
+
     def __init__(
         self, request_id: int, request: Request, sequences: int, enqueued_at: float
     ) -> None:
         self._id = request_id
         self._request = request
+        # What is asked for each token is kept here, beside what the token changes.
+        self._client_id = request.client_id
+        self._streaming = request.streaming
+        self._shows_all = request.streaming and request.return_all_generated_tokens
+        self._wants_log_probs = request.output_config.return_log_probs
         self._pieces: deque[_Piece] = deque()
         self._held = {number: _Piece(number, [], []) for number in range(sequences)}
         """What sequences that have not ended have beside `_pieces`."""
@@ -82,11 +109,11 @@ class Unread:
 
     def tokens(self, sequence: int, token_ids: list[int], log_probs: list[float]) -> None:
         """They came of a sequence that has not ended. The lists are kept."""
-        held = self._held[sequence]
         count = len(token_ids)
         self.arrived += count
         self.unread_tokens += count
-        if not self._request.streaming:
+        if not self._streaming:
+            held = self._held[sequence]
             held.token_ids += token_ids
             held.log_probs += log_probs
         elif count:
@@ -96,7 +123,7 @@ class Unread:
     def finish(self, sequence: int, completion: Completion) -> None:
         """A sequence has ended. The last of its unread responses says so, or one of its own."""
         held = self._held.pop(sequence)
-        piece = self._last_of(sequence) if self._request.streaming else None
+        piece = self._last_of(sequence) if self._streaming else None
         if piece is None:
             piece = held
             self._pieces.append(piece)
@@ -130,7 +157,7 @@ class Unread:
         responses: list[Response] = []
         for piece in self._pieces:
             self.unread_tokens -= len(piece.token_ids)
-            if self._request.streaming and len(piece.token_ids) > 1:
+            if self._streaming and len(piece.token_ids) > 1:
                 responses += self._each(piece)
             else:
                 responses.append(self._response(piece, piece.token_ids, piece.log_probs))
@@ -138,7 +165,7 @@ class Unread:
         if self._error is not None:
             error = self._error
             message = error.message or error.code
-            responses.append(Response(self._id, message, self._request.client_id, error.code))
+            responses.append(Response(self._id, message, self._client_id, error.code))
         self.ready = 0
         return responses
 
@@ -170,7 +197,7 @@ class Unread:
     def _response(
         self, piece: _Piece, token_ids: list[int], log_probs: list[float], *, last: bool = True
     ) -> Response:
-        sequence, request = piece.sequence, self._request
+        sequence = piece.sequence
         completion = piece.completion if last else None
         result = Result(
             is_final=last and piece.final,
@@ -178,7 +205,7 @@ class Unread:
             finish_reasons=[completion.reason if completion else FinishReason.NOT_FINISHED],
             sequence_index=sequence,
         )
-        if request.output_config.return_log_probs:
+        if self._wants_log_probs:
             self._log_probs[sequence] += log_probs
             self._cumulative[sequence] += sum(log_probs)
             result.log_probs = [list(self._log_probs[sequence])]
@@ -189,15 +216,13 @@ class Unread:
             result.request_perf_metrics = completion.perf_metrics
             result.context_logits, result.generation_logits = completion.logits
             result.context_phase_params = completion.params
-        return Response(self._id, result, request.client_id)
+        return Response(self._id, result, self._client_id)
 
     def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:
-        request = self._request
-        if request.streaming:
-            if not request.return_all_generated_tokens:
-                return token_ids
+        if self._shows_all:
             self._so_far[sequence] += token_ids
             return list(self._so_far[sequence])
-        if request.output_config.exclude_input_from_output:
+        request = self._request
+        if self._streaming or request.output_config.exclude_input_from_output:
             return token_ids
         return [*request.input_token_ids, *token_ids]

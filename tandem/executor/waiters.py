@@ -36,7 +36,9 @@ class Waiters:
         """Who is to be woken, now that there is something to read of these requests. `first`:
         nothing was to be read of any, so that nobody who waits for any is awake.
         """
-        found = [waiter for request_id in came for waiter in self._of.pop(request_id, ())]
+        found: list[Waiter] = []
+        if self._of:
+            found = [waiter for request_id in came for waiter in self._of.pop(request_id, ())]
         if first and self._any:
             found.append(self._any.popitem(last=False)[0])
         return found

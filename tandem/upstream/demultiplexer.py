@@ -50,14 +50,14 @@ class Demultiplexer:
         max_request_bytes: int,
         max_backlog_bytes: int,
         router_wait_seconds: float,
-        settled: Callable[[], object] | None = None,
+        settled: Callable[[list[RequestState]], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.randrange,
     ) -> None:
         """Must be made on the event loop. `budget`: output that is kept takes of it. `model`: the
         one that requests are for; empty: the only one that routers serve. `tokenizer_sha256`:
         of the tokenizer that made their prompts; empty: whoever wrote them answers for that.
-        `settled` is called after each message that brought something, once every request has it.
+        `settled` is told after each message of which requests it brought something.
         `clock` is the one that its timers go by, in seconds. `draw` chooses between routers.
         """
         self._dispatcher = Dispatcher(
@@ -183,9 +183,9 @@ class Demultiplexer:
         if self._touched:
             for state in self._touched:
                 state.settle()
-            self._touched.clear()
             if self._settled is not None:
-                self._settled()
+                self._settled(self._touched)
+            self._touched.clear()
         if message.HasField("fleet"):
             self._fleet(stream, message.fleet)
 

@@ -15,6 +15,8 @@ from itertools import chain
 from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import (
@@ -78,6 +80,17 @@ class Finish(NamedTuple):
     """A hook or a classifier ended it."""
 
 
+class _Choice(Struct, gc=False):
+    """How far one output has come. A token reads and writes it: its fields lie side by side."""
+
+    rows: int = 0
+    tokens: int = 0
+    last_at: float = 0.0
+    """When its last token came; 0: none has."""
+    prompt_place: int = 0
+    """Tokens of the prompt whose log-probabilities have come."""
+
+
 class RequestState:
     """Filled by the demultiplexer, emptied by one handler, both on the event loop.
 
@@ -86,6 +99,43 @@ class RequestState:
     full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up. Without
     a pump they are collected: the budget of all clients is their bound.
     """
+
+    __slots__ = (
+        "_backlog_limit",
+        "_choices",
+        "_client",
+        "_common_task",
+        "_counted",
+        "_ended",
+        "_held",
+        "_inter_token",
+        "_kept",
+        "_kept_prompts",
+        "_refusals",
+        "_release",
+        "_rows",
+        "_touched",
+        "_touched_list",
+        "_waiter",
+        "base",
+        "cached_tokens",
+        "deadline",
+        "error",
+        "finish_reasons",
+        "first_at",
+        "firsts",
+        "let_go",
+        "open_choices",
+        "parent_span",
+        "patience",
+        "pump",
+        "reports",
+        "submission",
+        "submitted_at",
+        "turn",
+        "waiting",
+        "waits_until",
+    )
 
     def __init__(
         self,
@@ -138,11 +188,7 @@ class RequestState:
         """Told how many bytes of a prompt are no longer kept: it has output, and so is not
         submitted again.
         """
-        self._row_counts = [0] * submission.choices
-        self._prompt_places = [0] * submission.choices
-        """Tokens of the prompt whose log-probabilities have come."""
-        self._tokens = [0] * submission.choices
-        self._last_at = [0.0] * submission.choices
+        self._choices = [_Choice() for _ in range(submission.choices)]
         self._rows: list[Row] = []
         self._ended: list[Finish] = []
         self._kept_prompts = len(submission.prompts)
@@ -161,7 +207,7 @@ class RequestState:
 
     @property
     def sequences(self) -> range:
-        return range(self.base, self.base + len(self._tokens))
+        return range(self.base, self.base + len(self._choices))
 
     @property
     def is_over(self) -> bool:
@@ -183,11 +229,11 @@ class RequestState:
     @property
     def completion_tokens(self) -> int:
         """Tokens generated so far, shown or withheld once a choice has finished."""
-        return sum(self._tokens)
+        return sum(choice.tokens for choice in self._choices)
 
     def tokens_of(self, choice: int) -> int:
         """What one choice has generated so far."""
-        return self._tokens[choice]
+        return self._choices[choice].tokens
 
     @property
     def n(self) -> int:
@@ -210,7 +256,7 @@ class RequestState:
     def silent(self, first_sequence: int) -> bool:
         """Whether nothing has come for any choice of a prompt."""
         start = first_sequence - self.base
-        return not any(self._row_counts[start : start + self.n])
+        return not any(choice.rows for choice in self._choices[start : start + self.n])
 
     def to_submit(self, first_sequence: int, *, seconds: float) -> router_pb2.Submit:
         """One prompt for a router, which has `seconds` for it."""
@@ -226,15 +272,15 @@ class RequestState:
     def mean_itl_seconds(self) -> float:
         """Between a choice's tokens, in the mean, of the slowest choice. 0: no second token."""
         means = (
-            (last - self.first_at) / (count - 1)
-            for last, count in zip(self._last_at, self._tokens, strict=True)
-            if last and count > 1
+            (choice.last_at - self.first_at) / (choice.tokens - 1)
+            for choice in self._choices
+            if choice.last_at and choice.tokens > 1
         )
         return max(means, default=0.0)
 
     def last_at(self, choice: int) -> float:
         """When its last token came, in seconds of the demultiplexer's clock; 0: none has."""
-        return self._last_at[choice]
+        return self._choices[choice].last_at
 
     # --- the demultiplexer's side; `row` and `settle` run once a token ---
 
@@ -249,19 +295,19 @@ class RequestState:
         now: float,
     ) -> bool:
         """False: it is not the sequence's next one, and is not taken."""
-        choice = sequence - self.base
-        if offset != self._row_counts[choice]:
+        number = sequence - self.base
+        choice = self._choices[number]
+        if offset != choice.rows:
             return False
-        self._row_counts[choice] = offset + 1
+        choice.rows = offset + 1
         if count:
-            self._tokens[choice] += count
-            last = self._last_at[choice]
-            if not last:
-                self._begin(choice, now)
+            choice.tokens += count
+            if not choice.last_at:
+                self._begin(number, now)
             elif self._inter_token is not None:
-                self._inter_token((now - last) / count, count)
-            self._last_at[choice] = now
-        self._rows.append((choice, text, token_ids, logprobs, count))
+                self._inter_token((now - choice.last_at) / count, count)
+            choice.last_at = now
+        self._rows.append((number, text, token_ids, logprobs, count))
         if not self._touched:
             self._touched = True
             self._touched_list.append(self)
@@ -272,13 +318,13 @@ class RequestState:
         says again what had come already. False: it cannot be the next part.
         """
         choice = part.sequence - self.base
-        place = self._prompt_places[choice]
+        place = self._choices[choice].prompt_place
         end = part.place + len(part.token_id)
         most = self.submission.prompts[choice // self.n].tokens
         if not self.submission.sampling.HasField("prompt_logprobs") or end > most:
             return False
         if part.place == place:
-            self._prompt_places[choice] = end
+            self._choices[choice].prompt_place = end
             self._rows.append((choice, "", (), (part,), 0))
             self._touch()
         return part.place == place or end <= place
@@ -292,7 +338,7 @@ class RequestState:
         """All log-probabilities of its prompt have come, where they are wanted."""
         wanted = self.submission.sampling.HasField("prompt_logprobs")
         prompt = self.submission.prompts[choice // self.n]
-        return not wanted or self._prompt_places[choice] == prompt.tokens
+        return not wanted or self._choices[choice].prompt_place == prompt.tokens
 
     def _begin(self, choice: int, now: float) -> None:
         """A choice has its first tokens: no router gets its prompt again."""
@@ -311,7 +357,7 @@ class RequestState:
         choice = finish.sequence - self.base
         prompt = self.submission.prompts[choice // self.n]
         return (
-            finish.rows == self._row_counts[choice]
+            finish.rows == self._choices[choice].rows
             and self._has_prompt(choice)
             and finish.cached_tokens <= prompt.tokens
             and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
@@ -329,16 +375,16 @@ class RequestState:
             self.reports.append(report)
 
     def finish(self, finish: common_pb2.Finish) -> None:
-        choice = finish.sequence - self.base
-        prompt = choice // self.n
+        number = finish.sequence - self.base
+        choice, prompt = self._choices[number], number // self.n
         self.cached_tokens[prompt] = max(self.cached_tokens[prompt], finish.cached_tokens)
-        self._tokens[choice] = max(self._tokens[choice], finish.completion_tokens)
+        choice.tokens = max(choice.tokens, finish.completion_tokens)
         reason: FinishReason = FINISH_FROM_WIRE.get(finish.reason, "stop")
         if finish.withheld:
             reason = self.submission.withheld_reason
         self._end(
             Finish(
-                choice,
+                number,
                 reason,
                 finish.stop_reason or None,
                 finish.external_scores,
@@ -352,7 +398,7 @@ class RequestState:
         is chance, so its tokens do not count.
         """
         choice, reason = sequence - self.base, self.submission.withheld_reason
-        self._tokens[choice] = 0
+        self._choices[choice].tokens = 0
         self._end(Finish(choice, reason, stop_reason or None, withheld=True))
 
     def leave(self, sequence: int, voucher: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from tandem.engine.base import EngineFigures
@@ -34,10 +33,11 @@ async def drain(
     """
     measured.begin()
     log.info("draining", extra={"count": len(shell)})
-    ends_at = time.monotonic() + seconds
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + seconds
     await _idle_within(seconds, shell, engine)
     # Engines say nothing of what they free.
-    while figures().parked and not engine.done() and time.monotonic() < ends_at:  # noqa: ASYNC110
+    while figures().parked and not engine.done() and clock() < ends_at:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)
     if len(shell) and not engine.done():
         measured.aborted = len(shell)

@@ -200,6 +200,16 @@ def test_an_idle_worker_is_drawn_as_others_may_have_seen_it_idle_too() -> None:
 
 
 @pytest.mark.promise("S5-251")
+def test_one_worker_that_others_use_is_enough_for_a_draw_among_all_kinds() -> None:
+    used, mine = Index(PLAIN), Index(PLAIN._replace(parks=True))
+    used.put(worker("c", others=1))
+    for key in "ab":
+        mine.put(worker(key))
+    assert FreeWorkers([used, mine]).shared
+    assert not FreeWorkers([mine, Index(PLAIN)]).shared
+
+
+@pytest.mark.promise("S5-251")
 def test_what_others_used_is_one_s_own_when_they_have_gone() -> None:
     index, used = Index(PLAIN), worker("a", 1, others=1)
     for each in (used, worker("b")):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from simulated.dice import Dice
 from simulated.loop import Process
@@ -19,12 +20,16 @@ from tandem.errors import (
     DrainingError,
     EngineError,
     KvTransferError,
+    ParkingFullError,
     QueueFullError,
     TandemError,
+    VoucherError,
 )
 from tandem.v1 import worker_pb2
 
 BOUND = 400.0
+FULL = 0.1
+"""The share of requests whose KV an engine has no room to park."""
 FAIL_SECONDS = 0.002
 """What an engine takes that fails everything: faster than any that does its work."""
 KV = KvTransfer(4096, 0.001, "sim/virtual")
@@ -44,6 +49,8 @@ class Handover:
 
     owner: Sequence
     identity: tuple[int, int, int, int]
+    lease: asyncio.TimerHandle | None = None
+    """When it is let go of, where it is parked for a request to come."""
 
 
 class Fabric:
@@ -110,6 +117,8 @@ class ScriptedEngine:
         self._fabric = fabric
         self._requests = requests
         self.open: dict[int, Sequence] = {}
+        self.parked: dict[int, Handover] = {}
+        """KV that waits for requests to come, by the request that left it."""
         self._steps: list[list[Delta]] = []
         self._more = asyncio.Event()
         self._due: list[Sequence] = []
@@ -174,6 +183,8 @@ class ScriptedEngine:
         """As an engine process that crashes: nothing more comes of what is open."""
         for sequence in list(self.open.values()):
             self._forget(sequence)
+        for request_id in list(self.parked):
+            self._unpark(request_id)
         self._dead = EngineError("the engine died")
         self._more.set()
 
@@ -182,6 +193,8 @@ class ScriptedEngine:
     def submit(self, request: EngineRequest) -> None:
         sequence = self._sequence(request)
         script = sequence.script
+        if request.park_seconds and self._dice.odds(FULL):
+            raise ParkingFullError("it parks no more")
         self.open[request.request_id] = sequence
         if script.poison and script.poisons == self._role.value:
             self._after(0.0, sequence, self._poisoned)
@@ -201,6 +214,8 @@ class ScriptedEngine:
             retryable = self._random.random() < 0.7
             error = EngineError("the engine failed")
             self._after(self._think(), sequence, self._fail, error, retryable)
+        elif request.park_seconds:
+            self._after(self._think(), sequence, self._park)
         elif self._role is Role.PREFILL:
             self._after(self._think(), sequence, self._hand_over)
         else:
@@ -217,6 +232,7 @@ class ScriptedEngine:
         return Sequence(request, self._requests[number], prompt, output, run, self)
 
     def cancel(self, request_id: int) -> None:
+        self._unpark(request_id)
         sequence = self.open.get(request_id)
         if sequence is not None and not sequence.cancelled:
             sequence.cancelled = True
@@ -244,6 +260,25 @@ class ScriptedEngine:
         first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
         self._emit(sequence, Delta(0, [first], Ending.LENGTH, kv=KV, cached_tokens=1))
 
+    def _park(self, sequence: Sequence) -> None:
+        """Its first token is there, and its KV stays for whoever comes for it in time."""
+        if sequence.cancelled:
+            return
+        self._hand_over(sequence)
+        request_id, room = sequence.request.request_id, sequence.request.room
+        held = self._fabric.held[self.endpoint, room]
+        held.lease = self._later(sequence.request.park_seconds, partial(self._unpark, request_id))
+        self.parked[request_id] = held
+        first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
+        self._emit(sequence, Delta(0, [first], Ending.LENGTH, kv=KV, cached_tokens=1))
+        self._fabric.held[self.endpoint, room] = held
+
+    def _unpark(self, request_id: int) -> None:
+        if (held := self.parked.pop(request_id, None)) is not None:
+            assert held.lease is not None
+            held.lease.cancel()
+            self._fabric.held.pop((self.endpoint, held.owner.request.room), None)
+
     # --- decode ---
 
     def fetch_soon(self, sequence: Sequence) -> None:
@@ -254,6 +289,9 @@ class ScriptedEngine:
             return
         key = sequence.request.kv_peer, sequence.request.room
         found = self._fabric.held.get(key)
+        if sequence.request.parked and (found is None or found.lease is None):
+            self._fail(sequence, VoucherError("it is not parked"), False)
+            return
         if found is None:
             self._fabric.asked[key] = sequence
             return
@@ -264,7 +302,12 @@ class ScriptedEngine:
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
         found.owner.fetched = self.moved_kv = prefill.moved_kv = True
-        prefill._after(self._dice.settle_seconds(), found.owner, prefill._handed_over)
+        if found.lease is not None:
+            if not sequence.request.parked:
+                self._dice.fault(f"{sequence.identity} takes KV that is parked for another request")
+            prefill._unpark(found.owner.request.request_id)
+        else:
+            prefill._after(self._dice.settle_seconds(), found.owner, prefill._handed_over)
         self._due.append(sequence)
         self._step_soon()
 

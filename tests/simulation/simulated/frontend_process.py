@@ -11,9 +11,10 @@ from itertools import product
 from prometheus_client import CollectorRegistry
 
 from simulated.dice import Dice
+from simulated.halves import Half, altered
 from simulated.loop import Process
 from simulated.network import Network
-from simulated.script import RUNS, SEED, Request, text_of, tokenizer_hash
+from simulated.script import RUNS, SEED, Request, text_of, tokenizer_hash, trace_id
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
@@ -48,8 +49,14 @@ class Answer:
     lost: bool = False
     """Its frontend died."""
     completion_tokens: int = 0
+    half: Half | None = None
+    """It is generation-only, of a request whose phases run apart."""
     state: RequestState | None = None
     reports: list[common_pb2.PhaseReport] = field(default_factory=list)
+
+    @property
+    def trace_id(self) -> str:
+        return trace_id(self.request.number, self.half.place if self.half is not None else 0)
 
 
 class _Client:
@@ -138,9 +145,9 @@ class FrontendProcess:
             raise OSError("no such name")
         return list(found)
 
-    def serve(self, request: Request) -> Answer:
+    def serve(self, request: Request, half: Half | None = None) -> Answer:
         """A client's request, from now on."""
-        answer = Answer(request, self.dice.loop.time())
+        answer = Answer(request, self.dice.loop.time(), half=half)
         self.answers.append(answer)
         self.open_answers[answer] = self.unsent[answer] = None
         self.dice.loop.spawn(self.process, self._serve(answer))
@@ -162,7 +169,9 @@ class FrontendProcess:
             asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
         await self.demultiplexer.served_model(client, request.timeout)
         answer.asked = self.dice.loop.time()
-        with self.demultiplexer.submit(submission(request, self.tokenizer), client) as state:
+        with self.demultiplexer.submit(
+            submission(request, self.tokenizer, answer.half), client
+        ) as state:
             answer.state = state
             if request.streaming:
                 state.pump = lambda: self._pump(answer, state)
@@ -179,10 +188,9 @@ class FrontendProcess:
         """Requests that it says wait for a router."""
         return self.registry.get_sample_value("tandem_frontend_waiting_requests") or 0.0
 
-    def answer_of(self, trace_id: str) -> Answer:
+    def answer_of(self, of: str) -> Answer:
         """Of the request that carries the trace id."""
-        number = int(trace_id, 16)
-        return next(each for each in self.answers if each.request.number == number)
+        return next(each for each in self.answers if each.trace_id == of)
 
     def _leave(self, answer: Answer, client: _Client) -> None:
         if answer.over is None:
@@ -207,7 +215,13 @@ class FrontendProcess:
             answer.ends[end.choice] = end
 
 
-def submission(request: Request, tokenizer: int) -> Submission:
+def submission(request: Request, tokenizer: int, half: Half | None = None) -> Submission:
+    """`half`: what makes a generation-only request of it; a context-only one where its phases run
+    apart otherwise.
+    """
+    voucher = b"" if half is None else half.voucher
+    if half is not None and half.spoilt == "voucher":
+        voucher = altered(voucher)
     runs = list(product(range(request.prompts), range(request.n), range(RUNS)))
     stop = []
     if request.stop_at is not None:
@@ -215,7 +229,7 @@ def submission(request: Request, tokenizer: int) -> Submission:
     words = [common_pb2.StopWord(token_id=word) for each in runs if (word := request.word(*each))]
     return Submission(
         id=f"answer-{request.number}",
-        trace_id=f"{request.number:032x}",
+        trace_id=trace_id(request.number, half.place if half is not None else 0),
         model=request.model,
         tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
         prompts=[
@@ -243,4 +257,7 @@ def submission(request: Request, tokenizer: int) -> Submission:
         priority=request.priority,
         tenant=request.tenant,
         weight=request.weight,
+        cache_salt="another" if half is not None and half.spoilt == "task" else "",
+        context_only=bool(request.seconds) and half is None,
+        voucher=voucher,
     )

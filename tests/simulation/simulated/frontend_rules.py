@@ -176,7 +176,7 @@ class FrontendRules:
         """Whether some router may have begun a part of it."""
         state = answer.state
         assert state is not None
-        trace_id = f"{answer.request.number:032x}"
+        trace_id = answer.trace_id
         for first in state.firsts:
             call = self._last.get((frontend.name, first))
             in_order = call is not None and call.ended_well and self._book(call).drains_since

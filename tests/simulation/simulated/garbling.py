@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from router.core.actions import StartLeg
 from simulated.dice import Dice
+from simulated.script import request_of
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 
@@ -49,7 +50,7 @@ class Garbler:
         """A leg was started while payloads wait for its frontend. It leaves in one message with
         them: of what cannot be read there nobody knows that it came before.
         """
-        request = int(trace_id, 16)
+        request = request_of(trace_id)
         self._ran[action.frontend, action.worker][action.sequence] = request
         if not self._unreadable.isdisjoint(waiting):
             self._dice.spoilt.add(request)

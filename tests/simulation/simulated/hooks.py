@@ -13,6 +13,7 @@ from simulated.script import (
     TERMINATED_IN_PREFILL,
     Request,
     Token,
+    request_of,
     text_of,
     token_of,
 )
@@ -79,7 +80,7 @@ class ScriptedHooks:
             token = token_of(number)
             self._check(work, token)
             if self._phase == "prefill":
-                stopped = self._prefill(token, ruling)
+                stopped = self._prefill(token, ruling, ids, texts)
             else:
                 stopped = self._decode(token, ruling, ids, texts)
             if stopped:
@@ -93,18 +94,21 @@ class ScriptedHooks:
     def _check(self, work: Work, token: Token) -> None:
         """Each of a sequence's tokens comes once, in order, and of nobody else."""
         info = self.open_sequences[work.request_id]
-        if (f"{token.request:032x}", token.output) != (info.trace_id, info.output_index):
+        if (token.request, token.output) != (request_of(info.trace_id), info.output_index):
             self._dice.fault(f"hooks of {info} are shown {token}")
         if token.position != self._positions[work.request_id]:
             self._dice.fault(f"hooks are shown {token} out of order")
         self._positions[work.request_id] += 1
 
-    def _prefill(self, token: Token, ruling: Ruling) -> bool:
+    def _prefill(self, token: Token, ruling: Ruling, ids: list[int], texts: list[str]) -> bool:
         script = self._requests[token.request].run(token.prompt, token.output, token.run)
         if script.prefill_hook == "terminate":
             ruling.reason = TERMINATED_IN_PREFILL
         elif script.prefill_hook == "fail":
             ruling.error = HookError("the prefill hook raised")
+        else:
+            ids.append(token.number)
+            texts.append(text_of(token.number))
         return True
 
     def _decode(self, token: Token, ruling: Ruling, ids: list[int], texts: list[str]) -> bool:

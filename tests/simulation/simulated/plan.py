@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from router.conduct import EJECT_AFTER
 from router.core.values import Bounds, Phase
-from simulated import themes
+from simulated import halves, themes
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
@@ -106,6 +106,8 @@ class Plan:
     """Faults after which a worker is taken out; 0: none is."""
     fault_seconds: float = 60.0
     """Faults of a worker that lie further apart do not add up."""
+    lease_seconds: float = 0.0
+    """For so long prefill workers park KV; 0: they park none."""
     policy: str | None = None
     """How workers are chosen; None: each router draws it."""
     stall_seconds: float = 3.0
@@ -189,6 +191,10 @@ def draw(seed: int) -> Plan:
         fickle_router=faulty and random.Random(f"routers of {seed}").random() < 0.12,
     )
     themes.apply(plan)
+    apart = random.Random(f"halves of {seed}")
+    if plan.most_failed is None and apart.random() < 0.3:
+        plan.lease_seconds = apart.choice(halves.LEASES)
+        halves.draw(apart, plan.requests, plan.lease_seconds)
     plan.happenings.sort()
     return plan
 

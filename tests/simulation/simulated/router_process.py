@@ -23,7 +23,9 @@ from router.policies.base import AnyCandidate
 from router.relay import Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
+from router.vouchers import Vouchers
 from router.workers import Workers
+from simulated import halves
 from simulated.conduct_rules import ConductRules, Doubtful
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.garbling import Garbler
@@ -122,7 +124,8 @@ class RouterProcess:
             bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse), begun
         )
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
-        self.relay = Relay(self.core, clock=loop.time)
+        vouchers = Vouchers(halves.KEY, loop.time)
+        self.relay = Relay(self.core, clock=loop.time, vouchers=vouchers)
         self.garbler = Garbler(dice)
         self.conduct_rules = ConductRules(
             now=loop.time,

@@ -22,6 +22,7 @@ from router.core.worker import Worker
 from simulated.canary_rules import CanaryRules
 from simulated.health_books import usual
 from simulated.router_books import (
+    NOTHING,
     Books,
     Key,
     LegBook,
@@ -860,12 +861,15 @@ class RouterRules:
         self._runs(sequence)
 
     def _turn_rules(self, sequence: SequenceBook, pair: PairBook | None) -> None:
-        """`pair`: None where it starts without. Then it passes whoever avoids what is left."""
+        """`pair`: None where it starts without. Then it passes whoever avoids what is left, or has
+        none that can run it while others have.
+        """
         turn = self.shares.turn
         mine = turn(sequence)
         for other in self.books.waiting(sequence.request.line):
             passed = other.avoided == pair if pair else other.avoided is not None
-            passed = passed or (pair is not None and not self._can_run(pair, other))
+            can = self._can_run(pair, other) if pair else self._keeps_its_turn(other)
+            passed = passed or not can
             if other is not sequence and turn(other) < mine and not passed:
                 self.fault(f"{sequence.key} is started before {other.key}, whose turn it is")
 
@@ -873,6 +877,13 @@ class RouterRules:
         self, sequence: SequenceBook
     ) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
         return self.books.groups(sequence.request.make, sequence.request.wanted)
+
+    def _keeps_its_turn(self, sequence: SequenceBook) -> bool:
+        """Whether what may start without a pair waits for it: unless pairs are free, none its."""
+        request, books = sequence.request, self.books
+        if request.submit.half or books.startable(request.make, NOTHING, None) is None:
+            return True
+        return books.startable(request.make, request.wanted, sequence.avoided) is not None
 
     def _can_run(self, pair: PairBook, sequence: SequenceBook) -> bool:
         return any(pair[0] in prefill for prefill, _ in self._groups_for(sequence))

@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from simulated.halves import Half
+
 Action = Literal["emit", "rewrite", "suppress", "terminate", "fail"]
 
 SEED = 7_000
@@ -55,6 +57,16 @@ def token_of(number: int) -> Token:
 
 def text_of(number: int) -> str:
     return f"<{number:x}>"
+
+
+def trace_id(request: int, half: int = 0) -> str:
+    """`half`: which of its generation-only requests it is; 0: none."""
+    return f"{half << 64 | request:032x}"
+
+
+def request_of(trace_id: str) -> int:
+    """The number of the request, whichever half of it carries the trace id."""
+    return int(trace_id, 16) % 2**64
 
 
 class Shown(NamedTuple):
@@ -144,6 +156,8 @@ class Request:
     """Workers, so far."""
     word_at: int | None = None
     """The position at which its stop word ends, which begins one before, if there is one."""
+    seconds: list[Half] = field(default_factory=list)
+    """Its phases run apart: it is context-only, and each of these is to go on from what it left."""
     runs: dict[tuple[int, int, int], Run] = field(default_factory=dict)
 
     def run(self, prompt: int, output: int, run: int) -> Run:

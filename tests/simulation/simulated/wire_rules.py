@@ -75,7 +75,7 @@ class WireRules:
     def acted(self, action: actions.Action) -> None:
         self.unsettled = True
         match action:
-            case actions.EndSequence(number, sequence):
+            case actions.EndSequence(number, sequence) | actions.GiveVoucher(number, sequence):
                 if flow := self.frontends.get(number):
                     flow.ends.append((sequence, flow.put))
             case actions.StartLeg():

@@ -65,6 +65,8 @@ class WorkerSpec:
     listed_as: Phase | None = None
     """None: as what it is."""
     context: int = 4096
+    lease_seconds: float = 0.0
+    """For so long prefill parks KV; 0: it parks none."""
 
 
 def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
@@ -170,6 +172,7 @@ class WorkerProcess:
                 tokenizer=words,
                 reads_text=self.hooks is not None or self.classifying is not None,
                 forced=(),
+                park_seconds=spec.lease_seconds if prefill else 0.0,
             ),
             engine=self.engine,
             hooks=self.hooks,
@@ -276,10 +279,11 @@ class WorkerProcess:
             self.shell,
             never,
             seconds=seconds,
-            figures=EngineFigures,
+            figures=lambda: EngineFigures(parked=len(self.engine.parked)),
             measured=DrainMetrics("worker"),
         )
-        if self._idle_since is not None and self.dice.loop.time() > self._idle_since + MOST_PAUSE:
+        longest = MOST_PAUSE + self.spec.lease_seconds
+        if self._idle_since is not None and self.dice.loop.time() > self._idle_since + longest:
             self.dice.fault(f"{self.name} drains on, and nothing is open")
         self.shell.flush()
         await asyncio.sleep(2.0)
@@ -330,6 +334,7 @@ class WorkerProcess:
             has_classifiers=self.classifying is not None,
             propagate_terminate=self.spec.judged.propagate,
             keeps_tasks=self.spec.quirk != "newer",
+            parks=self.spec.phase is Phase.PREFILL and self.spec.lease_seconds > 0,
         )
         description.load.CopyFrom(self.shell.load())
         if self.spec.quirk == "newer":

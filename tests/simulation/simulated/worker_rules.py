@@ -34,6 +34,8 @@ class LegBook:
     deadline: float
     engine_holds: bool = True
     engine_asked: bool = False
+    parks: bool = False
+    """The engine is done with it, and keeps its KV for a request to come."""
     over: bool = False
     """Ended from outside: it is to be closed as soon as the engine has let go of it."""
     held: bool = False
@@ -68,6 +70,9 @@ class WorkerRules:
         self._closed: set[LegKey] = set()
         self._started: set[LegKey] = set()
         self._judged: set[LegKey] = set()
+        self._context_only: set[LegKey] = set()
+        self._parked: set[LegKey] = set()
+        self._terminated: set[LegKey] = set()
         self._sequences: dict[tuple[int, int, int], LegBook] = {}
         self._bad_links: set[int] = set()
         """Of routers that use a leg's number twice."""
@@ -126,6 +131,7 @@ class WorkerRules:
             book.output_seen |= bool(delta.token_ids)
             if delta.end is not None:
                 book.engine_holds = False
+                book.parks = book.command.context_only and delta.end is Ending.LENGTH
                 if delta.end in (Ending.FAILED, Ending.CANCELLED) and not book.engine_asked:
                     cancelled = delta.end is Ending.CANCELLED
                     if not book.over:
@@ -266,12 +272,14 @@ class WorkerRules:
             self._now + command.timeout_ms / 1000,
             held=command.hold_output,
         )
+        if command.context_only:
+            self._context_only.add((link, command.leg))
         self.legs[book.request_id] = self._by_number[link, command.leg] = book
         self._sequences[link, command.destination, command.sequence] = book
 
     def _cancel_engine(self, request_id: int) -> None:
         book = self.legs.get(request_id)
-        if book is None or not book.engine_holds or book.engine_asked:
+        if book is None or not (book.engine_holds or book.parks) or book.engine_asked:
             self._fault(f"request {request_id} is cancelled in vain, or twice")
         else:
             book.engine_asked = True
@@ -284,6 +292,8 @@ class WorkerRules:
         del self._by_number[book.link, book.command.leg]
         if book.engine_holds:
             self._fault(f"leg {book.command.leg} is closed and its engine holds it")
+        if book.parks and leg.parking is not None and not book.engine_asked:
+            self._fault(f"leg {book.command.leg} says of no KV, which is kept for nobody")
         if book.outcome and leg.closing.outcome.value != book.outcome:
             self._fault(f"leg {book.command.leg} closes as {leg.closing.outcome}: {book.outcome}")
         failed = leg.closing.outcome.value == "failed"
@@ -388,20 +398,29 @@ class WorkerRules:
             if not self._prefill and not event.verdict.terminate:
                 self._fault(f"leg {event.leg} lets pass what nobody waits for")
             self._judged.add(key)
+            if event.verdict.terminate:
+                self._terminated.add(key)
+        elif kind == "parked":
+            if key not in self._context_only or key in self._parked:
+                self._fault(f"leg {event.leg} has parked KV that nobody asked for, or twice")
+            self._parked.add(key)
         else:
             self._closed.add(key)
             self._closed_rules(key, event.closed)
 
     def _closed_rules(self, key: LegKey, closed: worker_pb2.LegClosed) -> None:
         said = self._judged if self._prefill else self._started
+        finished = closed.outcome == closed.OUTCOME_FINISHED
+        leaves = key in self._context_only and finished and key not in self._terminated
+        if leaves != (key in self._parked):
+            self._fault(f"leg {key[1]} ends as {closed.outcome}, parked: {key in self._parked}")
         by_itself = (closed.OUTCOME_FINISHED, closed.OUTCOME_TERMINATED, closed.OUTCOME_REGENERATE)
         if closed.outcome in by_itself and key not in said and not self._forgetful:
             self._fault(f"leg {key[1]} ends well and has said nothing before")
         terminated = not self._prefill and closed.outcome == closed.OUTCOME_TERMINATED
         if terminated and key not in self._judged:
             self._fault(f"leg {key[1]} was terminated, and the router had no verdict")
-        ended_well = closed.outcome == closed.OUTCOME_FINISHED
-        if not self._prefill and key in self._judged and ended_well:
+        if not self._prefill and key in self._judged and finished:
             self._fault(f"leg {key[1]} was terminated and ends as if it was not")
         if closed.retryable and closed.outcome != closed.OUTCOME_FAILED:
             self._fault(f"leg {key[1]} is retryable and has not failed")

@@ -24,11 +24,13 @@ import tandem.worker.core.outgoing
 from router.core.sequences import Request as RouterRequest
 from router.core.values import Phase
 from router.discovery import Listed, Listing
+from simulated import halves
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
-from simulated.frontend_process import FrontendProcess, submission
+from simulated.frontend_process import Answer, FrontendProcess, submission
 from simulated.frontend_rules import FrontendRules
+from simulated.halves import Half
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
@@ -85,6 +87,8 @@ class World:
         self.routers: list[RouterProcess] = []
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
+        self._halves_due = 0
+        """Generation-only requests that are yet to be made."""
         self._listing: dict[str, WorkerSpec] = {}
         self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
         self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
@@ -150,6 +154,7 @@ class World:
 
     def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
         self._lives += 1
+        spec = replace(spec, lease_seconds=self.plan.lease_seconds)
         worker = WorkerProcess(
             self.dice,
             self.network,
@@ -209,7 +214,7 @@ class World:
             self.dice, self.network, name, model, tokenizer, most_routers=self.plan.most_routers
         )
         self.frontends.append(made)
-        made.on_over = self.frontend_rules.over
+        made.on_over = self._over
         made.start()
 
     def _tell(self) -> None:
@@ -221,7 +226,21 @@ class World:
             if not each.process.dead:
                 each.discovery.tell(listing)
 
-    def _ask(self, request: Request) -> None:
+    def _over(self, frontend: FrontendProcess, answer: Answer) -> None:
+        """A client has its answer; one whose request left KV goes on from there."""
+        self.frontend_rules.over(frontend, answer)
+        end = answer.ends.get(0)
+        if answer.half is None and end is not None and end.voucher:
+            for half in answer.request.seconds:
+                self._halves_due += 1
+                made = replace(half, voucher=end.voucher)
+                self.dice.later(half.after, self._ask_half, answer.request, made)
+
+    def _ask_half(self, request: Request, half: Half) -> None:
+        self._halves_due -= 1
+        self._ask(request, half)
+
+    def _ask(self, request: Request, half: Half | None = None) -> None:
         """Most clients reach a frontend that is ready, where there is one."""
         mine = [
             each for each in self.frontends if each.model == request.model and not each.process.dead
@@ -230,7 +249,7 @@ class World:
         one = self.dice.random.choice(mine)
         if ready and not one.ready and self.dice.random.random() < 0.9:
             one = self.dice.random.choice(ready)
-        one.serve(request)
+        one.serve(request, half)
 
     # --- what happens ---
 
@@ -487,7 +506,7 @@ class World:
             each.request.number for each in answers if each.over is None and not each.lost
         ]:
             return f"requests {asked} have no end"
-        if len(answers) < len(self.requests):
+        if len(answers) < len(self.requests) or self._halves_due:
             return "not every request was made"
         for each in self.frontends:
             if not each.process.dead and each.demultiplexer.open_requests:
@@ -498,7 +517,8 @@ class World:
             if not each.process.dead and (unproved := each.rules.canaries.unproved()):
                 return f"{each.name} has not proved {unproved}"
         for worker in self.workers.values():
-            holds = worker.draining or len(worker.core) or worker.engine.open
+            engine = worker.engine
+            holds = worker.draining or len(worker.core) or engine.open or engine.parked
             if not worker.process.dead and holds:
                 return f"{worker.name} has something open, or drains"
         for name, process, budget in self._budgets():
@@ -531,14 +551,25 @@ class World:
                 if number in self.dice.deceived:
                     continue
                 misled = number in self.dice.misled
+                if answer.request.seconds and answer.half is None:
+                    halves.judge_first(answer)
+                    continue
                 judge_answer(answer, hasty=hasty, faulty=self.plan.faulty, misled=misled)
                 unreadable = "output cannot be read" in str(answer.error)
                 if unreadable and number not in self.dice.spoilt:
                     raise BrokenRule(f"request {answer.request.number} pays for another's output")
-                if answer.error is not None and not self.plan.faulty:
+                by_itself = answer.half is None
+                if answer.error is not None and by_itself and not self.plan.faulty:
                     raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
-
+        self._judge_halves()
         self._most_must_have_finished()
+
+    def _judge_halves(self) -> None:
+        calm = not self.plan.faulty and not self.plan.happenings
+        answers = [each for frontend in self.frontends for each in frontend.answers]
+        for request in self.plan.requests:
+            mine = [each for each in answers if each.request is request and each.half is not None]
+            halves.judge_seconds(mine, lease=self.plan.lease_seconds, calm=calm)
 
     def _most_must_have_finished(self) -> None:
         most, ends = self.plan.most_failed, self.ends()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import pickle
 import re
@@ -320,10 +321,10 @@ def test_what_a_request_was_measured_by_is_let_go_at_its_end() -> None:
 def test_a_request_that_nobody_watches_is_held_by_no_statistics() -> None:
     executor = watched(requests=0)
     (request_id,) = executor.enqueue([asked()], 0.0)
-    unread = weakref.ref(executor._entries[request_id].unread)
+    unread = executor._entries[request_id].unread
     executor.cancel(request_id)
     executor.read(request_id)
-    assert unread() is None, "nor before the next iteration"
+    assert gc.get_referrers(unread) == [], "nor before the next iteration"
 
 
 def test_nothing_is_kept_after_shutdown() -> None:

@@ -486,6 +486,18 @@ async def test_a_report_that_cannot_be_is_left_out(bench: Bench, odd: dict[str, 
     assert state.reports == [good]
 
 
+def fail_for(monkeypatch: pytest.MonkeyPatch, broken: RequestState, method: str) -> None:
+    """A method of the class raises for this request, and does for others what it did."""
+    real = getattr(RequestState, method)
+
+    def fail(state: RequestState, *args: Any, **options: Any) -> Any:
+        if state is broken:
+            raise OSError("of a kind that nobody expects")
+        return real(state, *args, **options)
+
+    monkeypatch.setattr(RequestState, method, fail)
+
+
 @pytest.mark.promise("S6-182")
 async def test_what_cannot_be_taken_for_one_request_is_taken_for_the_next(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -493,10 +505,7 @@ async def test_what_cannot_be_taken_for_one_request_is_taken_for_the_next(
     stream = bench.router()
     broken, whole = bench.ask(), bench.ask()
 
-    def fail(_: Any) -> None:
-        raise OSError("of a kind that nobody expects")
-
-    monkeypatch.setattr(broken, "finish", fail)
+    fail_for(monkeypatch, broken, "finish")
     ends = [common_pb2.Finish(sequence=each.base, rows=0) for each in (broken, whole)]
     bench.rows(stream, finish=ends)
     assert isinstance(broken.error, InternalError)
@@ -509,11 +518,7 @@ async def test_a_request_that_cannot_be_sent_keeps_no_other_from_its_router(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, whole = bench.ask(), bench.ask()
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("of a kind that nobody expects")
-
-    monkeypatch.setattr(broken, "to_submit", fail)
+    fail_for(monkeypatch, broken, "to_submit")
     stream = bench.router()
     assert isinstance(broken.error, InternalError)
     assert sent(stream) == [whole.base]
