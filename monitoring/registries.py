@@ -64,7 +64,7 @@ def families() -> Iterator[Metric]:
 
 def _frontend() -> Iterator[Metric]:
     frontend = FrontendMetrics(model="any", slo=Slo(ttft=1, itl=1))
-    frontend.upstream.watch_waiting(lambda: 0)
+    frontend.upstream.watch_waiting(lambda _: 0)
     frontend.keys.series("any")
     frontend.watch(
         open_requests=lambda: 0,

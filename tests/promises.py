@@ -1000,6 +1000,26 @@ PROMISES: tuple[Promise, ...] = (
         "could start there, less those that wait.",
         ours=True,
     ),
+    Promise(
+        "S5-290",
+        "Given a rollout that breaks, when a pod of the revision before starts again, then it "
+        "finds the settings and code of its own revision, whoever applied the chart and prunes.",
+        ours=True,
+    ),
+    Promise(
+        "S5-291",
+        "Given a number of pods that the values leave to others, when the release is upgraded or "
+        "rolled back, by Helm 3 or 4 or server-side apply, then the number stays; and the switch "
+        "to autoscaling takes no pod away.",
+        ours=True,
+    ),
+    Promise(
+        "S5-292",
+        "Given the only worker of a phase, when it is evicted, then no request fails: those that "
+        "come wait at frontends that stay in their Service; when it is killed, then only what ran "
+        "on it fails.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

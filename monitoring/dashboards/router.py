@@ -115,7 +115,7 @@ _RELAY = Row(
         (total("tandem_router_frontends", by="pod"), "frontends at {{pod}}"),
         (total("tandem_router_open_sequences", by="pod"), "open sequences at {{pod}}"),
         (total("tandem_frontend_router_streams", by="state"), "streams to routers, {{state}}"),
-        (total("tandem_frontend_waiting_requests"), "requests that wait for a router"),
+        (total("tandem_frontend_waiting_requests", by="missing"), "waiting, no {{missing}}"),
     ),
 )
 DASHBOARD = Dashboard(

@@ -25,7 +25,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.upstream.choice import Choice, Draw
-from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import Client, RequestState
 from tandem.upstream.router_stream import RouterStream
 
@@ -72,7 +72,7 @@ class Dispatcher:
         self._streams: list[RouterStream] = []
         self._used: list[RouterStream] = []
         """Those whose router has a pair, or has had one."""
-        metrics.watch_waiting(lambda: self._early + len(self._waiting))
+        metrics.watch_waiting(self._waiting_for)
 
     @property
     def in_use(self) -> list[RouterStream]:
@@ -229,11 +229,23 @@ class Dispatcher:
 
     def _unavailable(self) -> RefusedError:
         """Why one waited in vain."""
+        match self._missing:
+            case "room":
+                return QueueFullError("The router has no room for the request; try again later")
+            case "router":
+                return RouterLostError("The router is not reachable; try again")
+            case "pair":
+                return NoPairError("No prefill and decode worker for the model are ready")
+
+    @property
+    def _missing(self) -> Missing:
+        """What those who wait now wait for."""
         if self.in_use:
-            return QueueFullError("The router has no room for the request; try again later")
-        if all(each.draining for each in self._streams):
-            return RouterLostError("The router is not reachable; try again")
-        return NoPairError("No prefill and decode worker for the model are ready")
+            return "room"
+        return "pair" if self._open_streams else "router"
+
+    def _waiting_for(self, missing: Missing) -> int:
+        return self._early + len(self._waiting) if missing == self._missing else 0
 
     def _wait(self, state: RequestState, firsts: Sequence[int]) -> None:
         if not state.waiting:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import HistogramMetricFamily
@@ -12,6 +14,9 @@ from tandem.histogram import Histogram
 from tandem.metrics import STEP_SECONDS
 from tandem.tracing.exemplars import Exemplars
 from tandem.upstream.router_stream import RouterStream
+
+Missing = Literal["router", "pair", "room"]
+"""What requests wait for."""
 
 
 class InterTokenSeconds(Collector):
@@ -93,12 +98,16 @@ class UpstreamMetrics:
             return None
         return counts.traced(trace_id) if trace_id else counts.add
 
-    def watch_waiting(self, read: Callable[[], float]) -> None:
-        Gauge(
+    def watch_waiting(self, read: Callable[[Missing], float]) -> None:
+        waiting = Gauge(
             "tandem_frontend_waiting_requests",
-            "Requests that wait for a router.",
+            "Requests that wait here, by what is missing: a router, a pair of workers at the"
+            " routers that are there, or room in a router's queue.",
+            ["missing"],
             registry=self._registry,
-        ).set_function(read)
+        )
+        for missing in get_args(Missing):
+            waiting.labels(missing).set_function(partial(read, missing))
 
     def left(self, stream: RouterStream) -> None:
         """A stream takes nothing new any longer."""

@@ -29,10 +29,22 @@ class Pod:
         """With the init containers."""
         return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
+    def carried(self, volume: str) -> dict[str, str]:
+        """File to text of a volume that shows the pod's own annotations."""
+        found = next(each for each in self.spec["volumes"] if each["name"] == volume)
+        return {
+            item["path"]: self.annotations[_key(item)] for item in found["downwardAPI"]["items"]
+        }
+
     @property
     def main(self) -> dict[str, Any]:
         first: dict[str, Any] = self.spec["containers"][0]
         return first
+
+
+def _key(item: dict[str, Any]) -> str:
+    path = str(item["fieldRef"]["fieldPath"])
+    return path.removeprefix("metadata.annotations['").removesuffix("']")
 
 
 def expand(value: str) -> str:

@@ -23,7 +23,7 @@ RESTRICTED = [
     for name in SETS
     if chart_renders.values(name).get("global", {}).get("podSecurity", "restricted") == "restricted"
 ]
-SAFE_VOLUMES = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "secret"}
+SAFE_VOLUMES = {"configMap", "downwardAPI", "emptyDir", "image", "persistentVolumeClaim", "secret"}
 EXTERNAL = {
     # Set -> what the operator says is there already.
     "bucket": {"Secret/bucket-reader", "ServiceAccount/bucket-reader"},
@@ -244,10 +244,34 @@ def test_every_mount_has_its_volume_and_every_volume_a_mount(pod: Pod) -> None:
     assert volumes == mounts
 
 
+@pytest.mark.promise("S5-290")
 @pytest.mark.parametrize("name", SETS)
-def test_a_change_of_settings_makes_new_pods(name: str) -> None:
-    for component in COMPONENTS:
-        assert len(pods.of_set(name)[component].annotations["checksum/settings"]) == 64
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_pod_carries_its_settings_and_code_itself(name: str, component: str) -> None:
+    """So a pod of an older revision finds its own, and a change makes new pods."""
+    pod = pods.of_set(name)[component]
+    assert list(pod.carried("settings")) == ["tandem.yaml"]
+    files = chart_renders.values(name).get("code", {}).get("files", {})
+    if files and component in ("prefill", "decode"):
+        assert pod.carried("code-files") == files
+    made = {
+        f"ConfigMap/{each['metadata']['name']}"
+        for each in chart_renders.of_set(name)
+        if each["kind"] == "ConfigMap" and not _is_extra(each)
+    }
+    assert not made & set(_references(pod))
+
+
+def _is_extra(each: chart_renders.Manifest) -> bool:
+    return "app.kubernetes.io/component" not in each["metadata"].get("labels", {})
+
+
+@pytest.mark.parametrize("file", ["_helpers.py", "my-hooks.data.txt", "A"])
+def test_a_file_of_code_may_have_any_name_that_a_module_has(file: str) -> None:
+    text = 'NAME = "x"\n\tif: <&>\n'
+    made = pods.of(chart_renders.manifests({"code": {"files": {file: text}}}))
+    found = [pod.carried("code-files") for pod in made if pod.component in ("prefill", "decode")]
+    assert found == [{file: text}] * 2
 
 
 def test_a_download_that_is_to_run_otherwise_is_another_job() -> None:

@@ -37,9 +37,7 @@ FIELDS = {"metadata.name": "tandem-prefill-5f7-x2x", "status.podIP": "10.1.2.3"}
 def settings(name: str, component: str, folder: Path) -> Any:
     """What the component makes of its file and its environment."""
     pod = pods.of_set(name)[component]
-    volume = next(each for each in pod.spec["volumes"] if each["name"] == "settings")
-    text = by_name(name, "ConfigMap")[volume["configMap"]["name"]]["data"]["tandem.yaml"]
-    (folder / "tandem.yaml").write_text(text, encoding="utf-8")
+    (folder / "tandem.yaml").write_text(pod.carried("settings")["tandem.yaml"], encoding="utf-8")
     environ = {}
     for variable in pod.main["env"]:
         source = variable.get("valueFrom", {})
@@ -142,12 +140,7 @@ def test_what_the_chart_writes_itself_is_not_taken_from_config(component: str) -
     written: set[str] = set()
     for name in SETS:
         given = chart_renders.values(name).get(component, {}).get("config", {})
-        maps = by_name(name, "ConfigMap").values()
-        found = next(
-            yaml.safe_load(each["data"]["tandem.yaml"])
-            for each in maps
-            if each["metadata"]["name"].endswith(f"-{component}") and "tandem.yaml" in each["data"]
-        )
+        found = yaml.safe_load(pods.of_set(name)[component].carried("settings")["tandem.yaml"])
         written |= found.keys() - given.keys()
     assert written <= chart_values.OWNED[component]
     fields = {field.name for field in dataclasses.fields(CLASSES[component])}
@@ -203,8 +196,10 @@ def test_workers_of_two_revisions_never_pair(change: dict[str, Any], same: bool)
 
 
 def _revision(values: dict[str, Any]) -> str:
-    text = chart_renders.texts(values)["tandem/templates/prefill-configmap.yaml"]
-    content = yaml.safe_load(yaml.safe_load(text)["data"]["tandem.yaml"])
+    (pod,) = (
+        each for each in pods.of(chart_renders.manifests(values)) if each.component == "prefill"
+    )
+    content = yaml.safe_load(pod.carried("settings")["tandem.yaml"])
     return str(content["deployment_revision"])
 
 

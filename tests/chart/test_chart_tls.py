@@ -38,10 +38,7 @@ def rules(name: str) -> Any:
 
 
 def settings(name: str, component: str) -> Any:
-    pod = pods.of_set(name)[component]
-    volume = next(each for each in pod.spec["volumes"] if each["name"] == "settings")
-    text = by_name(name, "ConfigMap")[volume["configMap"]["name"]]["data"]["tandem.yaml"]
-    return yaml.safe_load(text)
+    return yaml.safe_load(pods.of_set(name)[component].carried("settings")["tandem.yaml"])
 
 
 def makers(name: str) -> list[Pod]:
@@ -62,7 +59,9 @@ def test_no_template_asks_for_chance_time_or_the_cluster() -> None:
     for path in (chart_renders.CHART / "templates").rglob("*"):
         if path.is_file():
             actions = re.findall(r"\{\{-?(?! */\*)(.*?)\}\}", path.read_text("utf-8"), re.DOTALL)
-            assert not [each for each in actions if forbidden.search(each)], path.name
+            asked = {found[0] for each in actions for found in forbidden.finditer(each)}
+            # Who scales a live workload: nothing is live where a render does not see the cluster.
+            assert asked <= ({"lookup"} if path.name == "_autoscaling.tpl" else set()), path.name
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "mesh"])

@@ -371,6 +371,7 @@ def _peers(rule: Manifest, key: str = "from") -> set[str]:
         ({"replicas": 1}, False),
         ({"replicas": 0}, False),
         ({"replicas": 3}, True),
+        ({"replicas": None}, True),
         ({"replicas": 1, "autoscaling": {"type": "hpa", "maxReplicas": 3}}, True),
         ({"replicas": 3, "autoscaling": {"type": "hpa", "maxReplicas": 1}}, False),
     ],
@@ -379,11 +380,10 @@ def test_frontends_find_each_of_several_routers_that_is_ready(
     router: dict[str, object], several: bool
 ) -> None:
     """One router's Service leads to the next one at once; DNS may be some seconds behind."""
-    rendered = {
-        (each["kind"], each["metadata"]["name"]): each
-        for each in chart_renders.manifests({"router": router})
-    }
-    text = rendered["ConfigMap", "tandem-frontend"]["data"]["tandem.yaml"]
+    objects = chart_renders.manifests({"router": router})
+    rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    (frontend,) = (each for each in pods.of(objects) if each.component == "frontend")
+    text = frontend.carried("settings")["tandem.yaml"]
     address = "dns://tandem-router-each:7000" if several else "tandem-router:7000"
     assert f"router: {address}\n" in text
     headless = rendered.get(("Service", "tandem-router-each"))

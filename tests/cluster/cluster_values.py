@@ -21,17 +21,19 @@ MONITORING = {"purpose": "monitoring"}
 SMALL = {"requests": {"cpu": "50m", "memory": "96Mi"}}
 
 
-def component(replicas: int, **more: Any) -> dict[str, Any]:
+def component(replicas: int | None, **more: Any) -> dict[str, Any]:
     return {"replicas": replicas, "resources": SMALL, **more}
 
 
+DECODES = 2
+"""Workers that the suite scales decode to, whose number the values leave out."""
 BASE: dict[str, Any] = {
     "code": {"files": {"cluster_guard.py": GUARD}},
     "hooks": {"chain": [{"path": "cluster_guard:Guard"}]},
     "frontend": component(2, config={"client_logits_processors": ["forced_sequence"]}),
     "router": component(1),
     "prefill": component(2),
-    "decode": component(2),
+    "decode": component(None),
     "tls": {"job": {"resources": SMALL}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": MONITORING}}]},
 }

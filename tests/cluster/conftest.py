@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from cluster_values import BASE
+from cluster_values import BASE, DECODES
+from guest_pods import MEASURED
 from kube import Namespace, missing
 from release import Release
 
@@ -21,6 +22,16 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 def pytest_configure() -> None:
     if lacks := missing():
         pytest.exit(f"cluster tests: {lacks}", returncode=2)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of docs/kubernetes/operations.md."""
+    for seen in MEASURED:
+        failed = sum((seen.failures or {}).values())
+        terminalreporter.write_line(
+            f"| {seen.operation} | {seen.clients} | {seen.answered} | {failed} |"
+            f" {seen.longest:.1f} s | {seen.seconds:.0f} s |"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +51,9 @@ def installed(
 ) -> tuple[Release, str]:
     """The release, and what `helm install --wait` printed."""
     release = Release("tandem", namespace, image)
-    return release, release.install(BASE, tmp_path_factory.mktemp("values"))
+    printed = release.install(BASE, tmp_path_factory.mktemp("values"))
+    release.scale("decode", DECODES)
+    return release, printed
 
 
 @pytest.fixture

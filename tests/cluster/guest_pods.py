@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,29 +69,54 @@ def sleeping(
 
 @dataclass
 class Load:
-    """What a load saw, known once its block has ended."""
+    """What a load saw of an operation, known once its block has ended."""
 
+    operation: str
+    clients: int
     answered: int = 0
     failures: dict[str, int] | None = None
     longest: float = 0.0
     """Seconds of the slowest whole answer."""
+    seconds: float = 0.0
+    """That the block took."""
+
+    def whole(self) -> None:
+        """No answer failed."""
+        assert self.failures == {}, self
+        assert self.answered > self.clients
+
+    def lost_only_what_ran(self) -> None:
+        """On a worker that was killed: no more than an answer of each client."""
+        assert self.failures is not None
+        assert sum(self.failures.values()) <= self.clients, self
+        assert all("error event: worker_lost" in failure for failure in self.failures), self
+        assert self.answered > self.clients
+
+
+MEASURED: list[Load] = []
+"""Every load of this run; conftest.py makes a table of them."""
 
 
 @contextmanager
-def load(namespace: Namespace, image: str, url: str, model: str, *, clients: int) -> Iterator[Load]:
-    """Clients that stream answer after answer while the block runs."""
+def load(
+    operation: str, namespace: Namespace, image: str, url: str, model: str, *, clients: int
+) -> Iterator[Load]:
+    """Clients that stream answer after answer while the block does what `operation` says."""
     name = f"load-{uuid.uuid4().hex[:6]}"
     command = ["python", "-c", LOAD_SCRIPT.read_text(), url, model, str(clients)]
     namespace.apply(manifest(name, image, command))
-    seen = Load()
+    seen = Load(operation, clients)
     try:
         until(f"pod {name} runs", lambda: phase(namespace, name) == "Running")
         exists = "import os, sys; print(os.path.exists('/tmp/started'))"
         until("the load runs", lambda: "True" in namespace.execute(name, exists))
+        began = time.monotonic()
         yield seen
+        seen.seconds = time.monotonic() - began
         namespace.execute(name, "open('/tmp/stop', 'w').close()")
         until("the load ends", lambda: phase(namespace, name) in ("Succeeded", "Failed"))
         for key, value in json.loads(namespace.kubectl("logs", name)).items():
             setattr(seen, key, value)
+        MEASURED.append(seen)
     finally:
         namespace.kubectl("delete", "pod", name, "--wait=false")

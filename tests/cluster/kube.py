@@ -86,8 +86,8 @@ class Namespace:
         """kubectl, where a refusal is what is looked for."""
         return attempt("kubectl", "-n", self.name, *arguments, stdin=stdin)
 
-    def helm(self, *arguments: str, timeout: float = COMMAND_SECONDS) -> str:
-        return run("helm", "--namespace", self.name, *arguments, timeout=timeout)
+    def helm(self, *arguments: str, program: str = "helm", timeout: float = COMMAND_SECONDS) -> str:
+        return run(program, "--namespace", self.name, *arguments, timeout=timeout)
 
     def get(self, kind: str, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", kind, *arguments, "-o", "json"))
@@ -103,6 +103,17 @@ class Namespace:
 
     def rolled_out(self, deployment: str, *, seconds: int = 240) -> None:
         self.kubectl("rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
+
+    def evict(self, pod: str) -> str:
+        """Why the pod may not go; empty: it goes."""
+        metadata = {"name": pod, "namespace": self.name}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+        path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
+        return self.attempt("create", "--raw", path, "-f", "-", stdin=json.dumps(body)).stderr
+
+    def kill(self, pod: str) -> None:
+        """At once, without a drain."""
+        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
     def execute(self, pod: str, script: str, *arguments: str) -> str:
         """What a Python script prints in a running pod."""

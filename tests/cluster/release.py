@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import guest_pods
 import yaml
-from kube import CHART, CommandError, Namespace, names, until
+from kube import CHART, CommandError, Namespace, names, run, until
 
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 MODEL = "tandem-tiny"
+CLIENTS = 8
 _METRICS_PORTS = {"frontend": 8001, "router": 7001, "prefill": 7101, "decode": 7201}
 _SCRAPE = """
 import sys, urllib.request
@@ -28,6 +31,8 @@ class Release:
     name: str
     namespace: Namespace
     image: str
+    helm: str = "helm"
+    """The program, of the version that the release is kept with."""
 
     @property
     def url(self) -> str:
@@ -60,20 +65,74 @@ class Release:
         *,
         verb: str = "install",
         minutes: int = 4,
+        wait: bool = True,
     ) -> str:
-        """`helm install --wait`, or upgrade; what it printed."""
-        file = folder / f"{self.name}-{verb}.yaml"
-        file.write_text(yaml.safe_dump(dict(values)))
-        repository, _, tag = self.image.rpartition(":")
-        image = f"image.repository={repository},image.tag={tag}"
-        arguments = ["--values", str(file), "--set", image, "--wait", "--timeout", f"{minutes}m"]
+        """`helm install`, or upgrade; what it printed."""
+        arguments = [*self._values(values, folder), "--timeout", f"{minutes}m"]
+        if wait:
+            arguments.append("--wait")
+        seconds = 60 * minutes + 30
         try:
             return self.namespace.helm(
-                verb, self.name, str(CHART), *arguments, timeout=60 * minutes + 30
+                verb, self.name, str(CHART), *arguments, program=self.helm, timeout=seconds
             )
         except CommandError as error:
             error.add_note(self.troubles())
             raise
+
+    def _values(self, values: Mapping[str, Any], folder: Path) -> list[str]:
+        file = folder / f"{self.name}.yaml"
+        file.write_text(yaml.safe_dump(dict(values)))
+        repository, _, tag = self.image.rpartition(":")
+        return ["--values", str(file), "--set", f"image.repository={repository},image.tag={tag}"]
+
+    def rollback(self) -> None:
+        """To the revision before."""
+        self.namespace.helm("rollback", self.name, "--wait", "--timeout", "4m", program=self.helm)
+
+    def uninstall(self) -> None:
+        self.namespace.helm("uninstall", self.name, "--wait", "--timeout", "3m", program=self.helm)
+
+    def sync(self, values: Mapping[str, Any], folder: Path) -> None:
+        """What a GitOps controller does: render, apply on the server's side, prune what is no
+        longer rendered.
+        """
+        manifests = folder / "rendered.yaml"
+        arguments = ["--skip-tests", *self._values(values, folder)]
+        manifests.write_text(self.namespace.helm("template", self.name, str(CHART), *arguments))
+        run(
+            "env", "KUBECTL_APPLYSET=true", "kubectl", "-n", self.namespace.name, "apply",
+            "--server-side", "--field-manager=gitops", "--prune", f"--applyset={self.name}",
+            "-f", str(manifests),
+        )  # fmt: skip
+
+    def scale(self, component: str, replicas: int) -> None:
+        deployment = f"deployment/{self.name}-{component}"
+        self.namespace.kubectl("scale", deployment, f"--replicas={replicas}")
+
+    def hand_over(self, component: str, replicas: int) -> None:
+        """Let another than who applies the chart own the number of a Deployment, as it is."""
+        owned = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": f"{self.name}-{component}"},
+            "spec": {"replicas": replicas},
+        }
+        arguments = ["--server-side", "--field-manager=scaling", "-f", "-"]
+        self.namespace.kubectl("apply", *arguments, stdin=json.dumps(owned))
+
+    def wanted(self, component: str) -> int:
+        """Pods that its Deployment asks for."""
+        deployment = self.namespace.get("deployment", f"{self.name}-{component}")
+        return int(deployment["spec"]["replicas"])
+
+    def loaded(
+        self, operation: str, *, clients: int = CLIENTS
+    ) -> AbstractContextManager[guest_pods.Load]:
+        """Clients that stream while the block runs."""
+        return guest_pods.load(
+            operation, self.namespace, self.image, self.url, MODEL, clients=clients
+        )
 
     def troubles(self) -> str:
         """Pods that are not ready, and what they said last."""

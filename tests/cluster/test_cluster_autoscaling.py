@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from cluster_values import BASE, component
-from guest_pods import load
 from kube import attempt, until
-from release import MODEL, Release
+from release import Release
 
 
 @pytest.mark.timeout(600)
@@ -36,9 +35,13 @@ def test_load_makes_the_autoscaler_add_frontends(release: Release, tmp_path: Pat
 
     try:
         until("an idle frontend is enough", lambda: wanted() == 1, seconds=180)
-        with load(release.namespace, release.image, release.url, MODEL, clients=32) as seen:
+        with release.loaded("autoscaling of frontends from 1 to 3", clients=32) as seen:
             until("load asks for three", lambda: wanted() == 3, seconds=180)
             until("they serve", lambda: len(release.ready_pods("frontend")) == 3)
         assert seen.failures == {}, seen
     finally:
+        # Back to a number of the values, which the autoscaler owns until others scale.
+        values["frontend"] = component(None, config=BASE["frontend"]["config"])
+        release.install(values, tmp_path, verb="upgrade")
+        release.scale("frontend", BASE["frontend"]["replicas"])
         release.install(BASE, tmp_path, verb="upgrade")

@@ -119,9 +119,10 @@ def test_the_chart_runs_what_the_images_hold() -> None:
 def test_the_model_that_the_chart_names_is_in_the_image() -> None:
     targets = {each.words[-1] for each in last_stage("tandem") if each.name == "COPY"}
     configured = [
-        yaml.safe_load(each["data"]["tandem.yaml"]).get("model_path")
+        yaml.safe_load(settings).get("model_path")
         for each in manifests()
-        if each["kind"] == "ConfigMap"
+        if each["kind"] == "Deployment"
+        for settings in [each["spec"]["template"]["metadata"]["annotations"]["tandem/settings"]]
     ]
     assert {path for path in configured if path} <= targets
     assert any(configured)

@@ -1,3 +1,40 @@
+{{- /* Who decides how many pods a component has. */}}
+
+{{- /* The number that the chart sets: (list $ "router"); empty: none, as others scale it. */}}
+{{- define "tandem.replicas" -}}
+{{- $values := index (index . 0).Values (index . 1) }}
+{{- if and (eq $values.autoscaling.type "none") (not (kindIs "invalid" $values.replicas)) }}
+{{- $values.replicas }}
+{{- else }}
+{{- $workload := include "tandem.workloadRef" . | fromYaml }}
+{{- include "tandem.heldReplicas" (lookup $workload.apiVersion $workload.kind (index . 0).Release.Namespace $workload.name) }}
+{{- end }}
+{{- end }}
+
+{{- /* Of a live workload that others are to scale: its number, where leaving it out would set it to 1, and else
+nothing. A field that the manifest before had is deleted, unless who applies on the server's side shares it with another
+owner. Where the cluster is not asked, nothing is live. */}}
+{{- define "tandem.heldReplicas" -}}
+{{- $applier := "" }}
+{{- $owners := list }}
+{{- range dig "metadata" "managedFields" (list) . }}
+{{- if and (eq .operation "Apply") (dig "fieldsV1" "f:metadata" "f:labels" "f:helm.sh/chart" "" . | kindIs "map") }}{{ $applier = .manager }}{{ end }}
+{{- if dig "fieldsV1" "f:spec" "f:replicas" "" . | kindIs "map" }}{{ $owners = append $owners .manager }}{{ end }}
+{{- end }}
+{{- $leftOut := dig "metadata" "annotations" "tandem/replicas" "" . }}
+{{- $shared := and $applier (without $owners $applier) }}
+{{- if not (or (empty .) $leftOut $shared) }}{{ .spec.replicas | int }}{{ end }}
+{{- end }}
+
+{{- /* The head of a component's workload: (list $ "router"). It says where the number is left out: see above. */}}
+{{- define "tandem.workloadMetadata" -}}
+{{- $annotations := index (index . 0).Values (index . 1) | dig "workload" "annotations" (dict) }}
+{{- if not (include "tandem.replicas" .) }}
+{{- $annotations = merge (dict "tandem/replicas" "left to others") $annotations }}
+{{- end }}
+{{- include "tandem.metadata" (list (index . 0) (index . 1) "" $annotations) }}
+{{- end }}
+
 {{- /* Metrics of a HorizontalPodAutoscaler, from a component's `autoscaling`. */}}
 {{- define "tandem.hpaMetrics" -}}
 {{- if .metrics }}{{ toYaml .metrics }}

@@ -14,7 +14,11 @@
 {{- define "tandem.codeVolumes" -}}
 {{- if .Values.code.files }}
 - name: code-files
-  configMap: {name: {{ include "tandem.component" (list . "code") }}}
+  downwardAPI:
+    items:
+      {{- range $name, $_ := .Values.code.files }}
+      - {path: {{ $name }}, fieldRef: {fieldPath: "metadata.annotations['tandem/code.{{ $name }}']"}}
+      {{- end }}
 {{- end }}
 {{- with .Values.code.existingConfigMap }}
 - name: code-config-map

@@ -55,7 +55,7 @@ app.kubernetes.io/part-of: tandem
 {{- add $drain.preStopSeconds $drain.timeoutSeconds $drain.teardownSeconds }}
 {{- end }}
 
-{{- /* The head of a pod template: (list $ "router"). A change of settings makes new pods. */}}
+{{- /* The head of a pod template: (list $ "router"). What it carries is its revision's, whatever the release becomes. */}}
 {{- define "tandem.podMetadata" -}}
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
@@ -63,10 +63,7 @@ app.kubernetes.io/part-of: tandem
 labels:
   {{- include "tandem.podLabels" (list $root $component $values) | nindent 2 }}
 annotations:
-  checksum/settings: {{ include (printf "tandem.settings.%s" $component) $root | sha256sum }}
-  {{- if and (has $component (list "prefill" "decode")) $root.Values.code.files }}
-  checksum/code: {{ toYaml $root.Values.code.files | sha256sum }}
-  {{- end }}
+  {{- include "tandem.carried" . | nindent 2 }}
   {{- if $root.Values.monitoring.scrapeAnnotations }}
   prometheus.io/scrape: "true"
   prometheus.io/port: {{ include "tandem.metricsPort" $component | quote }}
@@ -142,7 +139,9 @@ lifecycle:
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) -}}
 - name: settings
-  configMap: {name: {{ include "tandem.component" . }}}
+  downwardAPI:
+    items:
+      - {path: tandem.yaml, fieldRef: {fieldPath: "metadata.annotations['tandem/settings']"}}
 - name: tmp
   emptyDir: {{ with $values.tmp.sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}
 {{- if $root.Values.tls.enabled }}

@@ -1,5 +1,17 @@
 {{- /* tandem.yaml of each component: the chart's own settings over those of `config`. */}}
 
+{{- /* What a pod carries in its own annotations, settings and code, so that each revision's pods find their own:
+(list $ "router"). */}}
+{{- define "tandem.carried" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $carried := dict "tandem/settings" (include (printf "tandem.settings.%s" $component) $root | printf "%s\n") }}
+{{- if has $component (list "prefill" "decode") }}
+{{- range $name, $text := $root.Values.code.files }}{{ $_ := set $carried (printf "tandem/code.%s" $name) $text }}{{ end }}
+{{- end }}
+{{- toYaml $carried }}
+{{- end }}
+
 {{- define "tandem.settings.common" -}}
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) }}
@@ -24,7 +36,8 @@
 {{- /* Not empty where there may be more than one router at once, beside a rollout. */}}
 {{- define "tandem.severalRouters" -}}
 {{- $router := .Values.router }}
-{{- if gt (int (ternary $router.replicas $router.autoscaling.maxReplicas (eq $router.autoscaling.type "none"))) 1 }}yes{{ end }}
+{{- $most := ternary $router.replicas $router.autoscaling.maxReplicas (eq $router.autoscaling.type "none") }}
+{{- if or (kindIs "invalid" $most) (gt (int $most) 1) }}yes{{ end }}
 {{- end }}
 
 {{- /* Where frontends find routers: of one its Service, which leads to the next one at once; of several each. */}}

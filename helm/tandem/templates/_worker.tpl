@@ -9,9 +9,9 @@
 {{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
-{{- /* Whether a worker of a phase is a group of pods on several nodes: (list $ "prefill"); empty: no. */}}
+{{- /* Whether a component's worker is a group of pods on several nodes: (list $ "prefill"); empty: no. */}}
 {{- define "tandem.spread" -}}
-{{- if gt (int (index (index . 0).Values (index . 1)).workload.nodes) 1 }}yes{{ end }}
+{{- if gt (index (index . 0).Values (index . 1) | dig "workload" "nodes" 1 | int) 1 }}yes{{ end }}
 {{- end }}
 
 {{- /* What selects the pods of a phase that serve: of a group, its leader. */}}
@@ -22,7 +22,7 @@ leaderworkerset.sigs.k8s.io/worker-index: "0"
 {{- end }}
 {{- end }}
 
-{{- /* The object that makes a phase's pods, as a scaler names it: (list $ "prefill"). */}}
+{{- /* The object that makes a component's pods, as a scaler names it: (list $ "prefill"). */}}
 {{- define "tandem.workloadRef" -}}
 {{- if include "tandem.spread" . -}}
 apiVersion: leaderworkerset.x-k8s.io/v1
@@ -41,10 +41,10 @@ controller tells it. A subdomain for each group: the set's own Service would hav
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
 metadata:
-  {{- include "tandem.metadata" (list (index . 0) (index . 1) "" $values.workload.annotations) | nindent 2 }}
+  {{- include "tandem.workloadMetadata" . | nindent 2 }}
 spec:
-  {{- if eq $values.autoscaling.type "none" }}
-  replicas: {{ $values.replicas }}
+  {{- with include "tandem.replicas" . }}
+  replicas: {{ . }}
   {{- end }}
   startupPolicy: LeaderCreated
   networkConfig: {subdomainPolicy: UniquePerReplica}

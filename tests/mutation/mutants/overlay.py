@@ -17,6 +17,7 @@ from mutants.table import ROOT, Mutant
 
 COPIED = (
     "frontend", "router", "prefill_worker", "decode_worker", "local_executor", "tandem", "tests",
+    "helm", "scripts",
 )  # fmt: skip
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30

@@ -57,6 +57,8 @@ def faults(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
         if (times := source.count(mutant.before)) != 1:
             found.append(f"{mutant}: its `before` is there {times} times, not once")
             continue
+        if not mutant.path.endswith(".py"):
+            continue
         try:
             compile(mutant.applied(source), mutant.path, "exec")
         except SyntaxError as error:

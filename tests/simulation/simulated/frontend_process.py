@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
@@ -19,7 +20,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.upstream.demultiplexer import Demultiplexer
-from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState, Row
 from tandem.upstream.routers import Routers
 from tandem.upstream.submission import Prompt, Submission
@@ -185,8 +186,9 @@ class FrontendProcess:
 
     @property
     def waiting(self) -> float:
-        """Requests that it says wait for a router."""
-        return self.registry.get_sample_value("tandem_frontend_waiting_requests") or 0.0
+        """Requests that it says wait, for whatever is missing."""
+        read, name = self.registry.get_sample_value, "tandem_frontend_waiting_requests"
+        return sum(read(name, {"missing": each}) or 0.0 for each in get_args(Missing))
 
     def answer_of(self, of: str) -> Answer:
         """Of the request that carries the trace id."""

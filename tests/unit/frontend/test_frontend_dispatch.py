@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -24,7 +24,7 @@ from tandem.errors import (
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.upstream.choice import Draw
 from tandem.upstream.demultiplexer import Demultiplexer
-from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt
@@ -43,8 +43,9 @@ class Bench:
         draw: Draw = random.randrange,
     ) -> None:
         self._stack = stack
+        self._registry = CollectorRegistry()
         self.demultiplexer = Demultiplexer(
-            UpstreamMetrics(CollectorRegistry()),
+            UpstreamMetrics(self._registry),
             Complaints(logging.getLogger(__name__)),
             ByteBudget(),
             model="m",
@@ -60,6 +61,13 @@ class Bench:
     def ask(self, **changes: Any) -> RequestState:
         submit = self.demultiplexer.submit(submission(**changes), self.client)
         return self._stack.enter_context(submit)
+
+    @property
+    def waiting(self) -> dict[str, float]:
+        """Requests that its metrics say wait, by what is missing."""
+        read, name = self._registry.get_sample_value, "tandem_frontend_waiting_requests"
+        counts = {each: read(name, {"missing": each}) for each in get_args(Missing)}
+        return {missing: count for missing, count in counts.items() if count}
 
     def router(self, **said: Any) -> RouterStream:
         """A router that has greeted with its fleet."""

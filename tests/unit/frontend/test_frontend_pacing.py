@@ -73,9 +73,11 @@ async def test_what_waited_leaves_in_batches_that_grow_in_the_order_of_arrival(
 @pytest.mark.promise("S5-222")
 async def test_what_had_no_room_is_sent_again_in_its_turn_and_less_at_once(bench: Bench) -> None:
     states = [bench.ask() for _ in range(FIRST_BATCH * 2)]
+    assert bench.waiting == {"router": FIRST_BATCH * 2}
     router = bench.router()
     assert len(sent(router)) == FIRST_BATCH
     refuse(bench, router, reversed(bases(states[100:FIRST_BATCH])))
+    assert bench.waiting == {"room": FIRST_BATCH * 2 - 100}
     assert batch(bench, router) == bases(states[100 : 100 + FIRST_BATCH // 2])
     assert not any(each.error for each in states)
     assert len(batch(bench, router)) == FIRST_BATCH * 2 - 100 - FIRST_BATCH // 2, "twice as many"
