@@ -51,8 +51,8 @@ def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
     """Raises ConfigError for an address that is none."""
     source = Source(arguments.uri, arguments.revision, arguments.only_tokenizer)
     folder = ModelFolder(arguments.to)
-    origin = _origin(source, folder)
     try:
+        origin = _origin(source, folder)
         _fetch(source, origin, folder, console, wait_seconds=arguments.wait)
     except FetchError as error:
         console.failed(str(error))

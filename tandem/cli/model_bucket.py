@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from tandem import config
 from tandem.cli.model_folder import FetchError, ModelFolder
 from tandem.cli.model_sources import Listing
 from tandem.errors import ConfigError
@@ -30,6 +31,7 @@ class Bucket:
     def __init__(self, uri: str) -> None:
         """Raises ConfigError where the library is not installed."""
         try:
+            import certifi
             import obstore
             from obstore import exceptions, store
         except ImportError as error:
@@ -40,6 +42,8 @@ class Bucket:
         self._obstore = obstore
         # A file that is missing is Python's own FileNotFoundError.
         self._errors = (exceptions.BaseError, FileNotFoundError)
+        # An image may have no authorities of its own.
+        config.export({"SSL_CERT_FILE": certifi.where()})
         with self._told():
             self._store = store.from_url(uri)
         self._found: dict[str, Any] = {}

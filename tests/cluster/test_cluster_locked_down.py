@@ -8,16 +8,18 @@ import copy
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from cluster_values import BASE, SMALL
 from conftest import RESTRICTED
-from guest_pods import manifest
+from guest_pods import manifest, phase
 from kube import Namespace, until
 from release import MODEL, Release
 
+BUCKET = Path(__file__).with_name("bucket.py")
 WAIT_SECONDS = 120
 
 BOUNDED = {**SMALL, "limits": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1Gi"}}
@@ -107,3 +109,39 @@ def test_a_request_at_a_release_without_workers_waits_for_those_that_it_makes_st
         assert not asked.done()
         scale(1)
         assert asked.result(WAIT_SECONDS) == 200
+
+
+@pytest.fixture
+def bucket(closed: Namespace, image: str) -> Iterator[str]:
+    """The address of a storage in the namespace, which holds the image's own model."""
+    model = f"/opt/tandem/model/{MODEL}"
+    command = ["python", "-c", BUCKET.read_text(), "9000", "models", MODEL, model]
+    pod = manifest("bucket", image, command, labels={"app": "bucket"})
+    pod["spec"]["containers"][0]["resources"] = BOUNDED
+    opened = {"podSelector": {"matchLabels": {"app": "bucket"}}, "ingress": [{}]}
+    metadata = {"name": "bucket"}
+    closed.apply({**DENY_ALL, "metadata": metadata, "spec": opened}, pod)
+    until("the bucket runs", lambda: phase(closed, "bucket") == "Running")
+    yield f"http://{closed.get('pod', 'bucket')['status']['podIP']}:9000"
+    closed.kubectl("delete", "pod", "bucket", "--wait=false")
+
+
+@pytest.mark.promise("S6-264", "S6-267")
+def test_a_model_comes_out_of_a_bucket_where_all_is_denied_and_counted(
+    release: Release, bucket: str, tmp_path: Path
+) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+    values = bounded() | {
+        "engine": {"type": "sim"},
+        "model": {
+            "uri": f"s3://models/{MODEL}",
+            "hubEndpoint": bucket,
+            "extraEnv": [{"name": name, "value": value} for name, value in keys.items()],
+            "preload": {"resources": BOUNDED},
+        },
+    }
+    release.install(values, tmp_path, verb="upgrade")
+    release.namespace.helm("test", release.name, "--timeout", "1m")
+    decode = release.ready_pods("decode")[0]
+    folder = f"import os; print(sorted(os.listdir('/models/models--{MODEL}')))"
+    assert "tokenizer.json" in release.namespace.execute(decode, folder)

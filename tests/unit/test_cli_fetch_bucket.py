@@ -257,6 +257,13 @@ def test_an_authority_of_ones_own_is_trusted(bucket: FakeBucket, tmp_path: Path)
     assert status == 0, output
 
 
+def test_authorities_that_cannot_be_read_are_told_in_words(tmp_path: Path) -> None:
+    status, output = fetch(f"s3://models/{FOLDER}", tmp_path, SSL_CERT_FILE="/nonexistent", **KEYS)
+    assert status == 1
+    assert "cannot be read" in output
+    assert "Traceback" not in output
+
+
 @pytest.mark.parametrize("uri", ["s3://", "s3://models", "gs://models/"])
 def test_a_bucket_without_a_folder_is_refused(uri: str, tmp_path: Path) -> None:
     status, output = fetch(uri, tmp_path / "to")
