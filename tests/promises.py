@@ -1569,42 +1569,42 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-261",
+        "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,
     ),
     Promise(
-        "S6-262",
+        "S5-312",
         "Given a value of the chart that cannot work, then it is refused by name when the chart is "
         "rendered: nulls, names, ports, items of lists, labels.",
         ours=True,
     ),
     Promise(
-        "S6-263",
+        "S5-313",
         "Given a container of the chart that fails, or a test, then its last words are where "
         "kubectl describe and helm test --logs look for them.",
         ours=True,
     ),
     Promise(
-        "S6-264",
+        "S5-314",
         "Given a namespace that denies all traffic, has a quota on limits, or is OpenShift's, then "
         "every pod of the chart runs there, those of tests, downloads and certificates among them.",
         ours=True,
     ),
     Promise(
-        "S6-265",
+        "S5-315",
         "Given what a platform asks of Services, monitors, probes, rollouts and names, then values "
         "of the chart say it.",
         ours=True,
     ),
     Promise(
-        "S6-266",
+        "S5-316",
         "Given workers that are scaled to nothing, when a request comes, then it waits for the "
         "workers that are started for it.",
         ours=True,
     ),
     Promise(
-        "S6-267",
+        "S5-317",
         "Given a model in a bucket of S3 or of Google's storage, then it is fetched whole or not "
         "at all, and what has come is not fetched again.",
         ours=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from router.core.edition import EditionFleet
@@ -135,10 +136,12 @@ class Fleet:
         """
         return worker.side is not None and worker.side.place(worker)
 
-    def forget(self, now: float, memory_seconds: float, expected: Collection[str]) -> None:
+    def forget(self, now: float, memory_seconds: float, expected: Collection[str]) -> float:
         """Let requests wait no more for an edition that had its last pair so long ago, unless its
-        model is expected, or whose model has pairs of another by now.
+        model is expected, or whose model has pairs of another by now. Returns when there is one
+        more to forget.
         """
+        next_at = inf
         paired = {each.model for each, mine in self.editions.items() if mine.served.ready_pairs}
         for edition, mine in self.editions.items():
             since = mine.pairless_since
@@ -146,6 +149,9 @@ class Fleet:
                 remembered = now - since < memory_seconds or edition.model in expected
                 waits = remembered and edition.model not in paired
                 mine.served = replace(mine.served, waits=waits)
+                if waits and edition.model not in expected:
+                    next_at = min(next_at, since + memory_seconds)
+        return next_at
 
     def free_pairs(self, edition: Edition, needs: Needs = NOTHING) -> int:
         """Sequences of an edition, with such needs, that could start now."""

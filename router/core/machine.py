@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from router.core import actions, admission, events, rejections, snapshot, stories
@@ -71,6 +72,8 @@ class Core:
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
         self._served: tuple[ServedModel, ...] = ()
+        self._forgets_at = inf
+        """When an edition without a pair is no longer waited for."""
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.FrontendUp: self._frontend_up,
             events.FrontendDown: self._frontend_down,
@@ -315,7 +318,8 @@ class Core:
     def _tell_served(self) -> None:
         """Requests of an edition that is forgotten are refused from now on."""
         fleet, bounds = self.state.fleet, self.state.bounds
-        fleet.forget(self._lifecycle.now, bounds.pair_memory_seconds, bounds.expected_models)
+        memory, expected = bounds.pair_memory_seconds, bounds.expected_models
+        self._forgets_at = fleet.forget(self._lifecycle.now, memory, expected)
         served = fleet.served()
         if served != self._served:
             self._served = served
@@ -367,7 +371,6 @@ class Core:
     # --- time ------------------------------------------------------------------------------------
 
     def _tick(self, _: events.Tick) -> None:
-        self._tell_served()
         self._canaries.expire()
         wait = self.state.bounds.pair_wait_seconds
         for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
@@ -392,6 +395,8 @@ class Core:
         return None
 
     def _expire(self) -> None:
+        if self._lifecycle.now >= self._forgets_at:
+            self._tell_served()
         if returning := self._health.expire(self._lifecycle.now):
             self._fleet_changed(*returning)
         for request in self.state.deadlines.due(self._lifecycle.now):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import chart_renders
+import yaml
 from chart_renders import Manifest
 
 LEADS = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
@@ -35,6 +36,12 @@ class Pod:
         return {
             item["path"]: self.annotations[_key(item)] for item in found["downwardAPI"]["items"]
         }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What its component reads."""
+        content: dict[str, Any] = yaml.safe_load(self.carried("settings")["tandem.yaml"])
+        return content
 
     @property
     def main(self) -> dict[str, Any]:
@@ -76,6 +83,11 @@ def of(objects: tuple[Manifest, ...]) -> Iterator[Pod]:
             annotations=metadata.get("annotations", {}),
             spec=template["spec"],
         )
+
+
+def of_values(values: dict[str, Any]) -> dict[str, Pod]:
+    """Component to its pod."""
+    return {pod.component: pod for pod in of(chart_renders.manifests(values))}
 
 
 def of_set(name: str) -> dict[str, Pod]:

@@ -8,7 +8,6 @@ from typing import Any
 import chart_renders
 import pods
 import pytest
-import yaml
 from chart_renders import SETS
 from pods import Pod
 
@@ -86,7 +85,7 @@ def test_the_root_file_system_is_read_only_and_tmp_is_not(pod: Pod) -> None:
         assert "/tmp" in (mount["mountPath"] for mount in container["volumeMounts"])
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 @pytest.mark.parametrize("pod", all_pods(["openshift"]))
 def test_openshift_chooses_users_and_groups_itself(pod: Pod) -> None:
     """Its own are those of the namespace: it refuses pods that name others."""
@@ -96,7 +95,7 @@ def test_openshift_chooses_users_and_groups_itself(pod: Pod) -> None:
         assert not chosen & container["securityContext"].keys()
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 @pytest.mark.parametrize("pod", all_pods(["openshift"]))
 def test_a_quota_on_limits_takes_every_pod(pod: Pod) -> None:
     for container in pod.containers:
@@ -105,7 +104,7 @@ def test_a_quota_on_limits_takes_every_pod(pod: Pod) -> None:
             assert {"cpu", "memory", "ephemeral-storage"} <= given.keys()
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 @pytest.mark.parametrize("pod", all_pods(["openshift"]))
 def test_every_pod_runs_where_global_says_unless_it_says_so_itself(pod: Pod) -> None:
     is_worker = pod.component in ("prefill", "decode")
@@ -115,7 +114,7 @@ def test_every_pod_runs_where_global_says_unless_it_says_so_itself(pod: Pod) -> 
     assert pod.spec["priorityClassName"] == own.get(pod.component, "serving")
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_pods_that_run_once_take_what_others_take() -> None:
     found = pods.of_set("openshift")
     assert found["model"].labels["team"] == found["tls"].labels["team"] == "serving"
@@ -129,7 +128,7 @@ def test_pods_that_run_once_take_what_others_take() -> None:
         assert "ttlSecondsAfterFinished" not in each.get("spec", {})
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_what_is_laid_over_the_containers_of_such_pods_is_in_them() -> None:
     own = {"securityContext": {"seLinuxOptions": {"type": "mine"}}}
     model = {"uri": "hf://a/b", "cache": {"type": "pvc"}, "preload": {"enabled": True, **own}}
@@ -142,7 +141,7 @@ def test_what_is_laid_over_the_containers_of_such_pods_is_in_them() -> None:
         ]
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 @pytest.mark.parametrize("pod", all_pods(["hf-model"]))
 def test_whatever_downloads_knows_the_proxy_and_the_authority(pod: Pod) -> None:
     downloads = [each for each in pod.containers if each["name"] == "fetch-model"]
@@ -176,14 +175,14 @@ def test_every_container_says_what_it_needs(pod: Pod) -> None:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
 
 
-@pytest.mark.promise("S6-263")
+@pytest.mark.promise("S5-313")
 @pytest.mark.parametrize("pod", all_pods())
 def test_the_last_words_of_a_container_are_in_its_status(pod: Pod) -> None:
     for container in pod.containers:
         assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-@pytest.mark.promise("S6-263")
+@pytest.mark.promise("S5-313")
 def test_the_pod_of_a_test_stays_for_its_log() -> None:
     """`helm test --logs` reads it after Helm has deleted what it should."""
     (test,) = (each for each in chart_renders.of_set("default") if each["kind"] == "Pod")
@@ -362,7 +361,7 @@ def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     assert pod.main["resources"]["limits"]["memory"] == "5Gi"
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 @pytest.mark.parametrize("pod", all_pods(["bucket"], (*COMPONENTS[:1], *COMPONENTS[2:], "model")))
 def test_a_model_of_a_bucket_is_fetched_to_where_it_is_served_from(pod: Pod) -> None:
     (fetch,) = (each for each in pod.containers if each["name"] == "fetch-model")
@@ -373,10 +372,8 @@ def test_a_model_of_a_bucket_is_fetched_to_where_it_is_served_from(pod: Pod) -> 
     assert fetch["args"][0] == "--to=/models/models--qwen3-8b--2026-11"
     assert not any("--revision" in each for each in fetch["args"])
     if pod.component != "model":
-        text = pods.by_name("bucket", "ConfigMap")[f"tandem-{pod.component}"]["data"]["tandem.yaml"]
-        settings = yaml.safe_load(text)
-        assert settings["model_path"] == "/models/models--qwen3-8b--2026-11"
-        assert settings["served_model_name"] == "2026-11"
+        assert pod.settings["model_path"] == "/models/models--qwen3-8b--2026-11"
+        assert pod.settings["served_model_name"] == "2026-11"
 
 
 def test_a_bucket_s_port_is_opened_to_whatever_fetches() -> None:

@@ -196,11 +196,7 @@ def test_workers_of_two_revisions_never_pair(change: dict[str, Any], same: bool)
 
 
 def _revision(values: dict[str, Any]) -> str:
-    (pod,) = (
-        each for each in pods.of(chart_renders.manifests(values)) if each.component == "prefill"
-    )
-    content = yaml.safe_load(pod.carried("settings")["tandem.yaml"])
-    return str(content["deployment_revision"])
+    return str(pods.of_values(values)["prefill"].settings["deployment_revision"])
 
 
 def _ports(name: str, component: str) -> list[dict[str, Any]]:
@@ -218,7 +214,6 @@ def test_each_frontend_lets_its_part_of_a_key_s_limits_through(tmp_path: Path) -
 
 def test_a_keys_file_may_be_mounted_by_whoever_brings_it() -> None:
     values = {"frontend": {"replicas": 4, "apiKeysFile": {"path": "/mnt/vault/keys.jsonl"}}}
-    text = chart_renders.texts(values)["tandem/templates/frontend-configmap.yaml"]
-    content = yaml.safe_load(yaml.safe_load(text)["data"]["tandem.yaml"])
+    content = pods.of_values(values)["frontend"].settings
     assert content["api_keys_file"] == "/mnt/vault/keys.jsonl"
     assert content["key_limit_shares"] == 4

@@ -77,7 +77,7 @@ def test_dns_names_workers_before_a_router_uses_them() -> None:
         assert services[component]["publishNotReadyAddresses"] is True
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 @pytest.mark.parametrize("name", SETS)
 def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
     """Where a namespace denies all by default, a pod without one reaches nobody."""
@@ -88,7 +88,7 @@ def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
         assert len(meant) == (0 if name in WITHOUT_POLICIES else 1), pod.owner
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_the_test_reaches_what_it_asks_and_nothing_else() -> None:
     def asked(values: dict[str, object]) -> list[tuple[set[str], set[int]]]:
         objects = chart_renders.manifests(values)
@@ -108,7 +108,7 @@ def test_the_test_reaches_what_it_asks_and_nothing_else() -> None:
     assert asked({"tests": {"url": "https://llm.example:8443"}}) == [({"*"}, {8443}), *workers]
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_the_download_before_others_reaches_the_hub_and_the_proxy() -> None:
     policy = by_name("hf-model", "NetworkPolicy")["tandem-model"]["spec"]
     ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
@@ -206,7 +206,7 @@ def test_who_is_scaled_has_no_replicas_of_its_own(name: str) -> None:
         assert ("replicas" in workload["spec"]) is not scales
 
 
-@pytest.mark.promise("S6-265")
+@pytest.mark.promise("S5-315")
 def test_a_service_monitor_reads_every_pod_as_the_pod_monitor_does() -> None:
     service = by_name("hpa", "Service")["tandem-metrics"]
     made = by_name("hpa", "ServiceMonitor")["tandem-metrics"]
@@ -223,7 +223,7 @@ def test_a_service_monitor_reads_every_pod_as_the_pod_monitor_does() -> None:
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
-@pytest.mark.promise("S6-265")
+@pytest.mark.promise("S5-315")
 def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() -> None:
     service = by_name("ingress-gateway", "Service")["tandem-frontend"]
     wanted = {
@@ -246,7 +246,7 @@ def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() ->
     assert not {"externalTrafficPolicy", "loadBalancerClass"} & spec.keys()
 
 
-@pytest.mark.promise("S6-265")
+@pytest.mark.promise("S5-315")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> None:
     dns = {"nameservers": ["10.0.0.10"]}
@@ -299,7 +299,7 @@ def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise
     assert policy({"dnsPolicy": "Default"}) == "Default"
 
 
-@pytest.mark.promise("S6-266")
+@pytest.mark.promise("S5-316")
 def test_keda_looks_as_often_and_falls_back_as_it_is_told() -> None:
     spec = by_name("keda", "ScaledObject")["tandem-frontend"]["spec"]
     assert (spec["pollingInterval"], spec["cooldownPeriod"]) == (10, 300)

@@ -112,7 +112,7 @@ def test_a_pod_of_the_monitoring_namespace_reaches_every_metrics_port(release: R
     }
 
 
-@pytest.mark.promise("S6-265")
+@pytest.mark.promise("S5-315")
 def test_the_service_of_a_service_monitor_names_the_metrics_port_of_every_pod(
     release: Release,
 ) -> None:

@@ -20,7 +20,7 @@ def left_over(namespace: Namespace, name: str) -> list[str]:
     return found.split()
 
 
-@pytest.mark.promise("S5-133", "S6-263")
+@pytest.mark.promise("S5-133", "S5-313")
 def test_a_bare_install_serves_and_uninstall_leaves_the_log_of_its_test(
     namespace: Namespace, image: str, tmp_path: Path
 ) -> None:

@@ -69,20 +69,20 @@ def release(closed: Namespace, image: str, tmp_path_factory: pytest.TempPathFact
     return installed
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_the_namespace_takes_no_pod_without_limits(closed: Namespace, image: str) -> None:
     """Else the suite would prove nothing about quotas."""
     stranger = json.dumps(manifest("stranger", image, ["sleep", "1"]))
     assert "must specify limits.cpu" in closed.attempt("apply", "-f", "-", stdin=stranger).stderr
 
 
-@pytest.mark.promise("S6-264", "S6-263")
+@pytest.mark.promise("S5-314", "S5-313")
 def test_a_release_proves_itself_where_all_is_denied_and_counted(release: Release) -> None:
     said = release.namespace.helm("test", release.name, "--logs", "--timeout", "1m")
     assert "KV" in said.partition(f"POD LOGS: {release.name}-test")[2]
 
 
-@pytest.mark.promise("S6-266")
+@pytest.mark.promise("S5-316")
 def test_a_request_at_a_release_without_workers_waits_for_those_that_it_makes_start(
     release: Release,
 ) -> None:
@@ -126,7 +126,7 @@ def bucket(closed: Namespace, image: str) -> Iterator[str]:
     closed.kubectl("delete", "pod", "bucket", "--wait=false")
 
 
-@pytest.mark.promise("S6-264", "S6-267")
+@pytest.mark.promise("S5-314", "S5-317")
 def test_a_model_comes_out_of_a_bucket_where_all_is_denied_and_counted(
     release: Release, bucket: str, tmp_path: Path
 ) -> None:

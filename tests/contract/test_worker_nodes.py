@@ -81,7 +81,7 @@ def groups(model_path: Path, tmp_path: Path) -> Iterator[dict[str, Group]]:
         for phase, (leading, following) in started.items():
             probes = _wait_for(following, "following", deadline)["address"]
             leading.wait_serving(deadline)
-            found[phase] = Group(leading, following, f"http://127.0.0.1:{probes}")
+            found[phase] = Group(leading, following, f"http://{probes}")
         yield found
 
 

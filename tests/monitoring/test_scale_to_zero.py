@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import chart_renders
+import pods
 import pytest
 import yaml
 from watching import Tools
@@ -44,7 +45,7 @@ def trigger(phase: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.promise("S6-266")
+@pytest.mark.promise("S5-316")
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_pod_is_wanted_while_a_request_is_open_at_a_frontend(
@@ -67,12 +68,10 @@ def test_a_pod_is_wanted_while_a_request_is_open_at_a_frontend(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.promise("S6-266")
+@pytest.mark.promise("S5-316")
 def test_requests_wait_for_workers_that_are_started_for_them() -> None:
     def expected(values: dict[str, Any]) -> list[str]:
-        text = chart_renders.texts(values)["tandem/templates/router-configmap.yaml"]
-        settings = yaml.safe_load(yaml.safe_load(text)["data"]["tandem.yaml"])
-        return list(settings.get("expected_models", []))
+        return list(pods.of_values(values)["router"].settings.get("expected_models", []))
 
     assert expected(NOTHING) == ["tandem-tiny"]
     own = {"config": {"pair_wait_seconds": 600, "expected_models": ["tandem-tiny", "more"]}}

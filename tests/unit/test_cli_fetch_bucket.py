@@ -168,7 +168,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in folder.iterdir() if each.name[0] != "."}
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 def test_a_model_of_s3_comes_whole_and_is_not_fetched_again(
     bucket: FakeBucket, tmp_path: Path
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_model_of_s3_comes_whole_and_is_not_fetched_again(
     assert of_s3(bucket, tmp_path)[0] == 0
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 def test_a_model_of_googles_storage_comes_alike(bucket: FakeBucket, tmp_path: Path) -> None:
     key = {"gcs_base_url": bucket.url, "disable_oauth": True, "client_email": ""}
     key |= {"private_key": "", "private_key_id": ""}
@@ -199,7 +199,7 @@ def test_only_the_tokenizer_comes_where_only_it_is_wanted(
     assert content(tmp_path).keys() == SERVED - {"model.safetensors"}
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 def test_failures_that_pass_are_tried_again(bucket: FakeBucket, tmp_path: Path) -> None:
     bucket.failures["config.json"] = 2
     bucket.broken["model.safetensors"] = 2
@@ -208,7 +208,7 @@ def test_failures_that_pass_are_tried_again(bucket: FakeBucket, tmp_path: Path) 
     assert content(tmp_path) == {name: FILES[name] for name in SERVED}
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 def test_what_has_come_whole_stays_and_what_has_changed_since_comes_again(
     bucket: FakeBucket, tmp_path: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_what_has_come_whole_stays_and_what_has_changed_since_comes_again(
     assert content(tmp_path)["config.json"] == bucket.files["config.json"]
 
 
-@pytest.mark.promise("S6-267")
+@pytest.mark.promise("S5-317")
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_refusal_is_told_at_once_and_in_words(
     bucket: FakeBucket, tmp_path: Path, status: int
@@ -240,7 +240,7 @@ def test_a_refusal_is_told_at_once_and_in_words(
     assert "secret" not in output
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_an_authority_of_ones_own_is_trusted(bucket: FakeBucket, tmp_path: Path) -> None:
     files = Authority(tmp_path / "own").issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -231,7 +231,7 @@ def test_a_model_of_a_hub_comes_whole_and_leaves_no_cache(hub: FakeHub, tmp_path
     assert marker.commit == COMMIT
 
 
-@pytest.mark.promise("S6-264")
+@pytest.mark.promise("S5-314")
 def test_a_download_goes_through_a_proxy_and_trusts_an_authority_of_ones_own(
     hub: FakeHub, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ def test_a_json_line_has_the_named_fields_and_no_others(
     assert "secret" not in line
 
 
-@pytest.mark.promise("S6-261")
+@pytest.mark.promise("S5-311")
 @pytest.mark.parametrize("component", ["frontend", "router", "prefill_worker", "decode_worker"])
 def test_every_component_says_alike_who_it_is_and_where_it_serves(
     component: str, model_path: Path

@@ -642,7 +642,7 @@ async def test_the_process_serves_metrics_and_ends_on_sigterm() -> None:
     assert process.stderr is not None
     try:
         async with asyncio.timeout(30):
-            while b"listening" not in await process.stderr.readline():
+            while b"serving" not in await process.stderr.readline():
                 pass
             url = f"http://127.0.0.1:{metrics_port}/metrics"
             body = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read())

@@ -44,7 +44,12 @@ async def run(
 ) -> None:
     launched: Any = SimpleNamespace(manager=manager, new_request=dict)
     bounds = EngineBounds(
-        role=role, context_length=64, prompt_length=60, vocabulary=1000, seeded=True
+        role=role,
+        context_length=64,
+        prompt_length=60,
+        vocabulary=1000,
+        seeded=True,
+        scores_prompts=True,
     )
     await warm_up.run(launched, bounds, grammars=grammars, seconds=seconds)
 

@@ -49,6 +49,8 @@ from tandem.worker.core.rules import PhaseRules
 _WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
 _OPEN = _WAITING, _RUNNING, _RULING, _ENDING
 """What is shown of a leg may yet change."""
+_NOTHING_LEFT = Ending.CANCELLED, Ending.FAILED
+"""An engine keeps no KV of an output that ended so."""
 _NOTHING = Piece("", ())
 
 
@@ -322,6 +324,8 @@ class Core:
             self.tokens += len(delta.token_ids)
             if delta.end is not None:
                 leg.engine_holds = False
+                if delta.end in _NOTHING_LEFT:
+                    leg.parking = None
             stage = leg.stage
             if stage is not _RUNNING and stage is not _WAITING:
                 self._close_if_let_go(leg)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from worker_harness import Bench, LaterHooks, delta, terminate_at, with_logprobs
 
-from tandem.engine.base import Ending
+from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, ParkingFullError
 from tandem.hooks.contract import suppress
 from tandem.text.tokenizer import Tokenizer
@@ -111,6 +111,14 @@ def test_a_cancel_before_the_token_is_told_to_the_engine_once(tokenizer: Tokeniz
     bench.step(delta(request, [20], LENGTH))
     assert bench.engine.cancelled == [request]
     assert bench.said.of(1, "parked") == []
+
+
+def test_what_an_engine_has_ended_itself_is_not_cancelled(tokenizer: Tokenizer) -> None:
+    bench = prefill(tokenizer)
+    request = bench.start(context_only=True)
+    failed = Delta(request, (), end=Ending.FAILED, error=EngineError("x"))
+    assert bench.step(failed).closed(1).outcome == FAILED
+    assert bench.engine.cancelled == []
 
 
 def test_a_dead_engine_is_not_asked_to_free_anything(tokenizer: Tokenizer) -> None:
