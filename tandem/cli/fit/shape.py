@@ -17,6 +17,8 @@ _PLAIN_BYTES = 2
 """SGLang computes in half precision, also where a model is stored in single or says nothing."""
 _KV_BYTES = {"fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2}
 KV_DTYPES = ("auto", *_KV_BYTES)
+_MOST = 100_000_000
+"""No number of a model is larger."""
 _GROUP = 128
 """Weights that share a scale, in AWQ and GPTQ unless they say so."""
 _KNOWN = (
@@ -67,7 +69,10 @@ def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if dtype not in _DTYPES:
         raise ConfigError(f"config.json: dtype {dtype!r} is not known here")
-    return _Reader(config, kv_dtype).shape()
+    try:
+        return _Reader(config, kv_dtype).shape()
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"config.json: this cannot be a model ({error})") from error
 
 
 class _Reader:
@@ -75,11 +80,12 @@ class _Reader:
 
     def __init__(self, config: Mapping[str, Any], kv_dtype: str) -> None:
         self._config = config
-        self._hidden = self._number("hidden_size")
-        self._layers = self._number("num_hidden_layers")
-        self._heads = self._number("num_attention_heads")
+        self._hidden = self._number("hidden_size", least=1)
+        self._layers = self._number("num_hidden_layers", least=1)
+        self._heads = self._number("num_attention_heads", least=1)
         self._latent = self._number("kv_lora_rank", 0)
-        self._kv_heads = 1 if self._latent else self._number("num_key_value_heads", self._heads)
+        kv_heads = self._number("num_key_value_heads", self._heads, least=1)
+        self._kv_heads = 1 if self._latent else kv_heads
         self._head = self._number("head_dim", self._hidden // self._heads)
         self._kv_bytes = _KV_BYTES.get(kv_dtype, _PLAIN_BYTES)
         self._quantised = _Quantisation.of(config)
@@ -162,12 +168,14 @@ class _Reader:
             for layer in range(dense_first, self._layers)
         )
 
-    def _number(self, key: str, default: int | None = None) -> int:
+    def _number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         value = self._config.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not isinstance(value, int) or isinstance(value, bool):
             raise ConfigError(f"config.json: {key} must be a number, not {value!r}")
+        if not least <= value <= _MOST:
+            raise ConfigError(f"config.json: {key} must be from {least} to {_MOST}, not {value}")
         return value
 
 
