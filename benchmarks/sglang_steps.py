@@ -1,5 +1,5 @@
-"""What real SGLang costs behind Tandem: the first requests after readiness beside the tenth, frames
-and CPU of a decode step, and the longest pause of a worker's garbage collector.
+"""What real SGLang costs behind Tandem: the first requests after readiness beside the tenth, and
+tokens of a frame and CPU of a token in decode.
 
     python benchmarks/sglang_steps.py                      # on the CPU, about three minutes
     python benchmarks/sglang_steps.py --streams 8 --tokens 64
@@ -81,7 +81,7 @@ def _first_requests(stack: Stack) -> None:
 
 
 def _steps(stack: Stack, *, streams: int, tokens: int) -> None:
-    """Requests of one length that begin together run in lockstep: a step for each token."""
+    """The engine has a step for each token, and more while prompts come one after the other."""
     router, decode = stack.components["router"], stack.components["decode_worker-0"]
     frames = metric(router.launch.metrics, "tandem_router_relayed_frames_total")
     steps = metric(decode.launch.metrics, "tandem_worker_step_seconds_count")
@@ -92,8 +92,7 @@ def _steps(stack: Stack, *, streams: int, tokens: int) -> None:
     frames = metric(router.launch.metrics, "tandem_router_relayed_frames_total") - frames
     made = result["tokens"]
     print(
-        f"{streams} streams of {tokens} tokens: {steps / tokens:.2f} worker steps and"
-        f" {frames / tokens:.2f} frames for each of the engine's,"
+        f"{streams} streams of {tokens} tokens: {steps:.0f} worker steps, {frames:.0f} frames,"
         f" {made / frames:.1f} tokens a frame, {cpu * 1e6 / made:.1f} us of the decode worker's"
         " own CPU a token"
     )
