@@ -233,7 +233,7 @@ class RouterConfig:
     )
     max_story_bytes: int = setting(
         16 * 1024 * 1024,
-        "What these may take together: 2,000 bytes each, and 400 for each thing that happened.",
+        "What these may take together: some 1,300 bytes each, and 600 for each further output.",
     )
     log_requests: bool = setting(
         False, "Log a line at the end of each request that tells its story; else at level debug."

@@ -13,22 +13,26 @@ import msgspec
 
 from router.core.story import MOST_OF_ONE_TRACE, Story
 
-STORY_BYTES = 1700
-"""Counted for a story, and its places in the book."""
-SEQUENCE_BYTES = 300
-"""Counted for each of its sequences."""
-MOMENT_BYTES = 400
-"""Counted for each of its moments: the largest is a pair with the candidates for it."""
-REJECTION_BYTES = 16
-"""Counted for each worker that would not do: all stories share what is said of it."""
+PLACE_BYTES = 500
+"""Counted for a story beside its own bytes: its trace id, and its places in the book."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Story).decode
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A story, and when its request ended, in seconds of the book's clock."""
+    """A story, and when its request ended, in seconds of the book's clock. It is kept as bytes, as
+    hardly any is asked for: some thirty objects for each would be freed when they lie in no cache
+    any more.
+    """
 
     ended: float
-    bytes: int
-    story: Story
+    trace_id: str
+    story: bytes
+
+    @property
+    def bytes(self) -> int:
+        """No less than the memory that it takes."""
+        return PLACE_BYTES + len(self.story)
 
 
 class StoryBook:
@@ -45,7 +49,7 @@ class StoryBook:
         """What has no trace id is not kept: nobody could ask for it."""
         shelf = self._refused if refused else self._ran
         if shelf.most and story.trace_id:
-            shelf.add(Kept(self._clock(), size(story), story))
+            shelf.add(Kept(self._clock(), story.trace_id, _encode(story)))
 
     def of(self, trace_id: str) -> list[tuple[float, Story]]:
         """Stories of the requests with that trace id and the seconds since they ended, the latest
@@ -53,7 +57,8 @@ class StoryBook:
         """
         found = [*self._ran.of(trace_id), *self._refused.of(trace_id)]
         found.sort(key=lambda kept: -kept.ended)
-        return [(self._clock() - kept.ended, kept.story) for kept in found[:MOST_OF_ONE_TRACE]]
+        told = found[:MOST_OF_ONE_TRACE]
+        return [(self._clock() - kept.ended, _decode(kept.story)) for kept in told]
 
     @property
     def held(self) -> tuple[int, int]:
@@ -74,14 +79,14 @@ class _Shelf:
 
     def add(self, kept: Kept) -> None:
         """Push out the oldest as long as there is no room. What has room nowhere is not kept."""
-        if kept.bytes > self._most_bytes:
+        size = kept.bytes
+        if size > self._most_bytes:
             return
-        while len(self.kept) >= self.most or self.bytes + kept.bytes > self._most_bytes:
+        while len(self.kept) >= self.most or self.bytes + size > self._most_bytes:
             self._forget_oldest()
         self.kept.append(kept)
-        self.bytes += kept.bytes
-        trace_id = kept.story.trace_id
-        self._by_trace[trace_id] = (*self._by_trace.get(trace_id, ()), kept)
+        self.bytes += size
+        self._by_trace[kept.trace_id] = (*self._by_trace.get(kept.trace_id, ()), kept)
 
     def of(self, trace_id: str) -> tuple[Kept, ...]:
         return self._by_trace.get(trace_id, ())[-MOST_OF_ONE_TRACE:]
@@ -89,16 +94,7 @@ class _Shelf:
     def _forget_oldest(self) -> None:
         oldest = self.kept.popleft()
         self.bytes -= oldest.bytes
-        trace_id = oldest.story.trace_id
-        if left := self._by_trace[trace_id][1:]:
-            self._by_trace[trace_id] = left
+        if left := self._by_trace[oldest.trace_id][1:]:
+            self._by_trace[oldest.trace_id] = left
         else:
-            del self._by_trace[trace_id]
-
-
-def size(story: Story) -> int:
-    """No less than the memory that it takes."""
-    moments = sum([len(each.moments) for each in story.sequences])
-    rejected = 0 if story.rejected is None else len(story.rejected.workers)
-    sequences = SEQUENCE_BYTES * len(story.sequences)
-    return STORY_BYTES + sequences + MOMENT_BYTES * moments + REJECTION_BYTES * rejected
+            del self._by_trace[oldest.trace_id]

@@ -126,8 +126,7 @@ def submit(
 
 def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
     """A worker's events in order; kinds that a newer worker may add are left out."""
-    found = (_leg_event(worker, message) for message in messages)
-    return [event for event in found if event is not None]
+    return [event for message in messages if (event := _leg_event(worker, message)) is not None]
 
 
 def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None:

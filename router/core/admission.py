@@ -33,9 +33,9 @@ def refusal(state: State, request: Request) -> TandemError | None:
     if too_large := _size_error(submit, state.bounds.max_fanout_bytes):
         return too_large
     fleet = state.fleet
-    if fleet.editions and not fleet.serves(submit.model):
-        return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
     mine = fleet.editions.get(request.edition)
+    if mine is None and fleet.editions and not fleet.serves(submit.model):
+        return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
     waits = mine is not None and mine.served.waits and not submit.half
     if mine is None or not (mine.served.ready_pairs or waits):
         return NoPairError("no matching prefill and decode workers are ready")

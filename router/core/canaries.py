@@ -128,11 +128,15 @@ class Canaries:
         for sequence in dict.fromkeys(self._state.canaries.values()):
             self._end(sequence, DrainingError("the router is shutting down"))
 
+    @property
+    def waiting(self) -> bool:
+        """Some have ended that nobody has acted on, or are to be started."""
+        lifecycle = self._lifecycle
+        return bool(self._lines or lifecycle.ended_canaries or lifecycle.canary_legs_over)
+
     def take_ended(self) -> list[Worker]:
         """Act on the ends of canaries. Returns the workers that are proved by them."""
         lifecycle, proved = self._lifecycle, list[Worker]()
-        if not (lifecycle.ended_canaries or lifecycle.canary_legs_over):
-            return proved
         ended, lifecycle.ended_canaries = lifecycle.ended_canaries, []
         over, lifecycle.canary_legs_over = lifecycle.canary_legs_over, []
         for sequence, error in ended:
@@ -151,7 +155,7 @@ class Canaries:
 
     def start(self) -> None:
         """Start what may be started: before what waits, as that waits for those workers too."""
-        if not self._lines or self._state.draining:
+        if self._state.draining:
             return
         for line in list(self._lines.values()):
             while self._open < MOST_OPEN and self._start_one(line):

@@ -155,7 +155,7 @@ def _is_excused(leg: Leg) -> bool:
     proved.
     """
     pair = leg.sequence.pair
-    unproved = pair is not None and any(each.unproved for each in pair)
+    unproved = pair is not None and bool(pair.prefill.unproved or pair.decode.unproved)
     cancelled = leg.settle_by is not None
     return cancelled or unproved or (leg.worker.draining and not leg.worker.died)
 

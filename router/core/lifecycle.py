@@ -107,7 +107,7 @@ class Lifecycle:
         """
         sequence = leg.sequence
         if sequence.stage is Stage.PREFILLING:
-            sequence.note(self.now, "started", leg.phase.value)
+            sequence.note(self.now, "started", leg.phase)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
             self._let_go(sequence.request)
@@ -153,8 +153,8 @@ class Lifecycle:
     def close(self, leg: Leg, closed: LegClosed) -> None:
         """The leg's one terminal event, or the loss of its worker."""
         sequence = leg.sequence
-        code = closed.outcome.value if closed.error is None else closed.error.code
-        sequence.note(self.now, "closed", leg.phase.value, code)
+        code = closed.outcome if closed.error is None else closed.error.code
+        sequence.note(self.now, "closed", leg.phase, code)
         self._forget(leg, closed.outcome)
         if closed.outcome is Outcome.TERMINATED:
             self.judge(leg, terminate=True, reason=closed.reason)
@@ -187,7 +187,7 @@ class Lifecycle:
         submit = sequence.request.submit
         if submit.frontend in self._state.frontends:
             self.actions.append(EndSequence(submit.frontend, sequence.number, error, stop_reason))
-        self._ended(sequence, Outcome.TERMINATED.value if error is None else error.code, error)
+        self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
 
     def settle_overdue(self, leg: Leg) -> None:
         """The worker is at fault: its slot stays taken, and nobody waits for it any longer."""
@@ -244,7 +244,7 @@ class Lifecycle:
             self._fail(sequence, error, retryable=False)
         else:
             self.actions.append(sequence.left)
-            self._ended(sequence, Outcome.FINISHED.value)
+            self._ended(sequence, Outcome.FINISHED)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         submit = sequence.request.submit
@@ -260,7 +260,7 @@ class Lifecycle:
             error = InternalError("the decode worker ended a leg that it was to hold")
             self._fail(sequence, error, retryable=False)
         else:
-            self._ended(sequence, closed.outcome.value)
+            self._ended(sequence, closed.outcome)
 
     def _fail(
         self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True
@@ -361,7 +361,7 @@ class Lifecycle:
         if request.submit.first_span:
             self.actions.append(sequence.traced(error))
         request.open -= 1
-        if request.outcome == Outcome.FINISHED.value:
+        if request.outcome == Outcome.FINISHED:
             request.outcome = outcome
         if not request.open:
             self._request_ended(request)

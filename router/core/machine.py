@@ -339,7 +339,7 @@ class Core:
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg_of(event.worker, event.leg):
             code = "terminate" if event.terminate else ""
-            leg.sequence.note(self._lifecycle.now, "verdict", leg.phase.value, code)
+            leg.sequence.note(self._lifecycle.now, "verdict", leg.phase, code)
             self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
 
     def _leg_parked(self, event: events.LegParked) -> None:
@@ -412,9 +412,12 @@ class Core:
 
     def _start_waiting(self) -> None:
         """Start the heads of all queues as long as there are slots for them, after canaries."""
-        self._run_canaries()
+        if self._canaries.waiting:
+            self._run_canaries()
         self._lifecycle.may_start = False
         waiting = self.state.waiting
+        if not waiting:
+            return
         for queue in waiting.of_decode():
             self._start_decodes(queue)
         for queue in waiting.of_both():

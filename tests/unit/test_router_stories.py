@@ -28,7 +28,7 @@ from router.links import WorkerLink
 from router.policies import LeastLoaded
 from router.relay import Relay
 from router.server import running
-from router.story_book import StoryBook, size
+from router.story_book import StoryBook
 from tandem.endings import Outcome
 from tandem.errors import ConfigError, EngineError, WorkerLostError
 from tandem.message_limits import MAX_OUTPUTS
@@ -335,6 +335,13 @@ def test_one_trace_id_of_many_requests_is_told_in_part_and_forgotten_in_whole() 
     assert book.of(TRACE) == []
 
 
+def size(story: Story) -> int:
+    """What a book counts for it."""
+    book = StoryBook(2, 10**6)
+    book.add(story, refused=False)
+    return book.held[1]
+
+
 def deep_size(value: Any, seen: set[int]) -> int:
     """The memory of all that it holds, each object once."""
     if id(value) in seen:
@@ -359,7 +366,12 @@ def test_a_story_counts_at_least_what_it_takes() -> None:
         bench.close(bench.legs()[-1], Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.Cancel(1, 1), events.Cancel(1, 10))
     for story in bench.ended():
-        assert deep_size(story, set()) <= size(story) < 4 * deep_size(story, set())
+        book = StoryBook(2, 10**6)
+        book.add(story, refused=False)
+        (kept,) = book._ran.kept
+        takes = deep_size((kept, book._ran._by_trace), set())
+        assert takes <= size(story) < 2 * takes
+        assert book.of(story.trace_id)[0][1] == story, "and is told as it was"
 
 
 # --- as it is told ----------------------------------------------------------------------------
