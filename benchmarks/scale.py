@@ -17,6 +17,7 @@ import itertools
 import json
 import random
 import time
+from array import array
 from collections.abc import Iterable, Sized
 from pathlib import Path
 
@@ -27,12 +28,15 @@ from router.core.machine import Core
 from router.core.sequences import Leg, Sequence
 from router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
 from router.core.worker import Worker
-from router.policies import POLICIES, Prompt
+from router.policies import POLICIES
 from tandem.endings import Outcome
+from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
 
 SIZES = (10, 200, 1_000, 2_000)
 SLOTS = 64
 WAITING = 4_000
+KINDS = 500
+"""Of prompts, which have most of their tokens in common."""
 BATCH = 40
 """Events that are measured at once."""
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -68,7 +72,11 @@ def worker_up(
 
 
 def submit(
-    number: int, chance: random.Random, task: bytes = b"task", prompt_tokens: int = 0
+    number: int,
+    chance: random.Random,
+    task: bytes = b"task",
+    prompt_tokens: int = 0,
+    prompt_blocks: Blocks = (),
 ) -> events.Submit:
     """A request of one sequence, of that number."""
     return events.Submit(
@@ -80,6 +88,7 @@ def submit(
         timeout_seconds=1e6,
         task=task,
         prompt_tokens=prompt_tokens,
+        prompt_blocks=prompt_blocks,
         trace_id=f"{chance.getrandbits(128):032x}",
     )
 
@@ -88,11 +97,10 @@ class Bench:
     """A core with one frontend; time goes on by a millisecond an event."""
 
     def __init__(self, workers: int, policy: str) -> None:
-        made = POLICIES[policy]
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000),
-            prefill_policy=made,
-            decode_policy=made,
+            prefill_policy=POLICIES[policy],
+            decode_policy=POLICIES["least_loaded" if policy == "prefix" else policy],
             new_room=itertools.count(1).__next__,
         )
         self.now = 0.0
@@ -117,11 +125,12 @@ class Bench:
 
     def choices(self, count: int) -> float:
         """Seconds of CPU that it takes to choose a pair so often, and to start nothing there."""
-        fleet, needs, prompt = self.core.state.fleet, Needs(), Prompt(1000, "")
+        fleet, needs = self.core.state.fleet, Needs()
+        prompts = [each.prompt for each in self.submits(count)]
         (edition,) = fleet.editions
         began = time.process_time_ns()
-        for _ in range(count):
-            fleet.pick(edition, needs, prompt, other_than=None)
+        for each in prompts:
+            fleet.pick(edition, needs, each, other_than=None)
         return (time.process_time_ns() - began) / 1e9
 
     def snapshot(self) -> float:
@@ -133,7 +142,12 @@ class Bench:
     def submits(self, count: int) -> list[events.Submit]:
         chance = self.chance
         lengths = [chance.randint(1, 8_000) for _ in range(count)]
-        return [submit(next(self._first), chance, prompt_tokens=each) for each in lengths]
+        return [
+            submit(
+                next(self._first), chance, prompt_tokens=each, prompt_blocks=_blocks(chance, each)
+            )
+            for each in lengths
+        ]
 
     def loads(self, count: int, *, full: bool = False) -> list[events.WorkerLoad]:
         """Reports of workers: what runs there, and maybe a leg of another router; or all slots."""
@@ -147,6 +161,15 @@ class Bench:
         found = sorted(sequences, key=lambda each: each.number)
         self.chance.shuffle(found)
         return found
+
+
+def _blocks(chance: random.Random, tokens: int) -> Blocks:
+    """Those of a prompt that shares 1,000 tokens with all, and all but its end with some."""
+    count, kind = tokens // BLOCK_TOKENS, chance.randrange(KINDS)
+    shared = range(1, 1 + 1_000 // BLOCK_TOKENS)
+    own = range(1_000 * (1 + kind), 1_000 * (1 + kind) + count)
+    last = [chance.getrandbits(64) for _ in range(count // 8)]
+    return array("Q", [*shared, *own[len(shared) : count - len(last)], *last][:count])
 
 
 def ends(streams: Iterable[Sequence]) -> list[events.Event]:

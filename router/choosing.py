@@ -16,7 +16,15 @@ from time import perf_counter
 from typing import Any
 
 from router.core.values import Phase
-from router.policies import POLICIES, Candidates, LeastLoaded, Policy, PolicyFactory, Prompt
+from router.policies import (
+    POLICIES,
+    Candidates,
+    LeastLoaded,
+    Policy,
+    PolicyFactory,
+    Prefix,
+    Prompt,
+)
 from router.policies.base import AnyCandidate
 from tandem.complaints import Complaints
 from tandem.errors import LoadError
@@ -61,6 +69,8 @@ class Choosing:
 
     def _factory(self, phase: Phase, name: str) -> PolicyFactory:
         own = POLICIES.get(name)
+        if own is Prefix and phase is Phase.DECODE:
+            raise LoadError("prefix chooses prefill workers alone: decode computes no prompts")
         if own is not None:
             return own
         WATCH.install()

@@ -101,11 +101,16 @@ class RouterConfig:
         " router's own address. A pod's own IP on Kubernetes.",
     )
     prefill_policy: str = setting(
-        "least_loaded",
-        "How a prefill worker is chosen: round_robin, least_loaded, or the name of an entry point"
-        " that an installed package offers in the group tandem.router_policies.",
+        "prefix",
+        "How a prefill worker is chosen: prefix, least_loaded, round_robin, or the name of an entry"
+        " point that an installed package offers in the group tandem.router_policies.",
     )
     decode_policy: str = setting("least_loaded", "How a decode worker is chosen, likewise.")
+    prefix_index_bytes: int = setting(
+        256 * 1024 * 1024,
+        "What the router knows of prefill workers' prefix caches takes at most about so much: 270"
+        " bytes for each 64 tokens that a worker caches. What was used longest ago is forgotten.",
+    )
     policy_seconds: float = setting(
         0.01,
         "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"

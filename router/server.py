@@ -83,6 +83,7 @@ def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
     policies = choosing or build_choosing(config)
     return Core(
         budget=ByteBudget(config.max_held_bytes),
+        prefix_bytes=config.prefix_index_bytes,
         bounds=Bounds(
             max_queue=config.max_queue,
             max_fanout_bytes=config.max_fanout_bytes,

@@ -8,11 +8,20 @@ from math import isfinite
 from google.protobuf.message import DecodeError
 
 from router.core import actions, events
-from router.core.values import Bounds, Fingerprint, Phase, Profile, ServedModel, Voucher
-from tandem import canary, ids
+from router.core.values import (
+    Bounds,
+    CacheReport,
+    Fingerprint,
+    Phase,
+    Profile,
+    ServedModel,
+    Voucher,
+)
+from tandem import canary, ids, prefix_blocks
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, RequestError, WorkerError, from_proto
 from tandem.keys import MAX_NAME, MAX_WEIGHT
+from tandem.prefix_blocks import MOST_CHANGES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 MOST_FIRST_TOKENS = 1
@@ -82,7 +91,13 @@ def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
         load.prompt_tokens if load.HasField("prompt_tokens") else None,
         load.kv_tokens_used,
         load.kv_tokens_total,
+        _cache_report(load.cache) if load.HasField("cache") else None,
     )
+
+
+def _cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
+    entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
+    return CacheReport(changes.anew, entered, prefix_blocks.unpacked(changes.left, MOST_CHANGES))
 
 
 def submit(
@@ -108,6 +123,8 @@ def submit(
         timeout_seconds=min(message.timeout_ms / 1000, max_timeout_seconds),
         task=message.task,
         prompt_tokens=message.prompt_tokens,
+        prompt_blocks=prefix_blocks.unpacked(message.prompt_blocks),
+        session=message.session,
         max_tokens=message.max_tokens,
         logits_processors=logits_processors,
         priority=message.priority,
@@ -209,6 +226,7 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         task_digest=action.task_digest,
         parent_span=action.parent_span,
         canary=action.canary,
+        to_compute=action.to_compute,
     )
 
 

@@ -98,6 +98,7 @@ NAMES: Final = frozenset(
         "prefill",
         "prefill_policy",
         "prefill_service",
+        "prefix_index_bytes",
         "propagate_terminate",
         "read_memory_mb",
         "read_seconds",

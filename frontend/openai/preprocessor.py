@@ -92,16 +92,17 @@ class Preprocessor:
         self._check_common(request)
         if grant is not None:
             _check_allowed(request, grant)
+        salt = "" if self._config.share_prefix_cache else salt
         parsing, tools = None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
             parsing = self._chats.parsing(request, tools, text)
-            prompts = [self._chat_prompt(request, text, limits)]
+            prompts = [self._chat_prompt(request, text, limits, salt)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
-            prompts = self._completion_prompts(request, limits)
+            prompts = self._completion_prompts(request, limits, salt)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         return self._submission(
@@ -155,16 +156,18 @@ class Preprocessor:
                 param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
             )
 
-    def _chat_prompt(self, request: ChatRequest, text: str, limits: Limits) -> Prompt:
+    def _chat_prompt(self, request: ChatRequest, text: str, limits: Limits, salt: str) -> Prompt:
         if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt.of(token_ids, max_tokens=max_tokens)
+        return Prompt.of(token_ids, max_tokens=max_tokens, cache_salt=salt)
 
-    def _completion_prompts(self, request: CompletionRequest, limits: Limits) -> list[Prompt]:
+    def _completion_prompts(
+        self, request: CompletionRequest, limits: Limits, salt: str
+    ) -> list[Prompt]:
         if request.echo and request.detokenize is False:
             raise UnsupportedError("`echo` is not offered without text", param="echo")
         prompts = _prompts(request.prompt)
@@ -173,10 +176,10 @@ class Preprocessor:
                 f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
                 param="prompt" if len(prompts) > 1 else "n",
             )
-        return [self._prompt(request, limits, prompt) for prompt in prompts]
+        return [self._prompt(request, limits, prompt, salt) for prompt in prompts]
 
     def _prompt(
-        self, request: CompletionRequest, limits: Limits, prompt: str | list[int]
+        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], salt: str
     ) -> Prompt:
         if isinstance(prompt, str):
             limits.check_text(prompt, param="prompt")
@@ -190,7 +193,7 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(token_ids, max_tokens=max_tokens, echo=echo)
+        return Prompt.of(token_ids, max_tokens=max_tokens, cache_salt=salt, echo=echo)
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -265,7 +268,7 @@ class Preprocessor:
             priority=request.priority or 0,
             tenant="" if grant is None else grant.name,
             weight=1 if grant is None else grant.weight,
-            cache_salt="" if self._config.share_prefix_cache else salt,
+            cache_salt=salt,
         )
 
 

@@ -34,6 +34,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """The parent of the leg's span; 0: not traced."""
     canary: bool = False
     """No frontend's: see canaries.py."""
+    to_compute: int | None = None
+    """Prefill: tokens of the prompt that its worker's cache is not expected to have."""
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import msgspec
 
-from router.core.values import Needs, Phase, Profile, Voucher
+from router.core.values import CacheReport, Needs, Phase, Profile, Voucher
 from router.policies import Prompt
 from tandem.endings import Outcome
 from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
 
 
 class FrontendUp(msgspec.Struct, frozen=True):
@@ -37,6 +38,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """What the prompt took that the task no longer has."""
     prompt_tokens: int = 0
     """0: not known."""
+    prompt_blocks: Blocks = ()
+    """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
+    session: int = 0
+    """Requests with the same one are likely to go on from each other; 0: nothing is known."""
     max_tokens: int = 0
     logits_processors: frozenset[str] = frozenset()
     """Those that its task names."""
@@ -68,7 +73,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def prompt(self) -> Prompt:
         """What policies know of it. A token is at least a byte, so a text counts as its task's."""
-        return Prompt(self.prompt_tokens or len(self.task), self.tenant)
+        tokens = self.prompt_tokens or len(self.task)
+        return Prompt(tokens, self.tenant, self.prompt_blocks, self.session)
 
     @property
     def held(self) -> bool:
@@ -127,10 +133,12 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     moved_kv: bool = False
     """Some router has said since its start that KV has moved to or from it."""
     prompt_tokens: int | None = None
-    """Those of the prompts of all its open legs; None: it does not say."""
+    """Prefill: those of all its open legs that are to be computed; None: it does not say."""
     kv_tokens_used: int = 0
     kv_tokens_total: int = 0
     """0: it does not say."""
+    cache: CacheReport | None = None
+    """What entered and left its prefix cache; None: it does not say."""
 
 
 class WorkerFault(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from router.core.edition import EditionFleet
 from router.core.free import FreeWorkers, Index
 from router.core.group import Group, Side, preferred, traits_of
+from router.core.prefixes import DEFAULT_BYTES, Prefixes
 from router.core.record import Record
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
 from router.core.values import Edition, Fingerprint, Needs, Phase, ServedModel, Standing
@@ -48,7 +49,14 @@ class Fleet:
     the traffic of one does not turn the round of another.
     """
 
-    def __init__(self, prefill_policy: PolicyFactory, decode_policy: PolicyFactory) -> None:
+    def __init__(
+        self,
+        prefill_policy: PolicyFactory,
+        decode_policy: PolicyFactory,
+        prefix_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        self.prefixes = Prefixes(prefix_bytes)
+        """What the caches of prefill workers hold."""
         self.workers: dict[str, Worker] = {}
         self.editions: dict[Edition, EditionFleet] = {}
         self.records: dict[str, Record] = {}
@@ -118,6 +126,7 @@ class Fleet:
             side.update(worker)
         else:
             side.remove(worker)
+            self.prefixes.forget(worker)
         self._update_keepers(worker)
         forgiven = _forgive(side, now)
         group.note_offer()
@@ -329,7 +338,7 @@ class Fleet:
             mine = self.editions[edition] = EditionFleet(edition, self._prefill_policy())
         group = mine.groups.get(fingerprint)
         if group is None:
-            group = mine.groups[fingerprint] = Group(self._decode_policy())
+            group = mine.groups[fingerprint] = Group(self._decode_policy(), self.prefixes)
         return mine, group
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, filterfalse
+from itertools import chain, filterfalse, islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from router.core.prefixes import Prefixes
 from router.core.worker import Worker
-from router.policies.base import Draw
+from router.policies.base import Draw, Prompt
 
 _KEY = attrgetter("key")
 _WORKER = attrgetter("worker")
@@ -45,8 +46,10 @@ class Entry(NamedTuple):
 class Index:
     """The workers with a free slot of one kind: alike for every choice but that of a policy."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, prefixes: Prefixes | None = None) -> None:
+        """`prefixes`: what workers hold; None: of these nothing is known."""
         self.kind = kind
+        self.prefixes = prefixes
         self.slots = 0
         """How many legs all of them can take."""
         self.shared = 0
@@ -159,6 +162,20 @@ class FreeWorkers:
             yield from _merged(parts, key=_KEY)
 
         return self._in_turn(entries)
+
+    def holding(self, prompt: Prompt, most: int) -> Iterator[Worker]:
+        """Up to so many that are known to have a beginning of the prompt in their cache, those with
+        the longest ones among them.
+        """
+        prefixes = self._indexes[0].prefixes
+        found = () if prefixes is None else prefixes.holders(prompt.blocks, most)
+        return islice(filter(self.__contains__, found), most)
+
+    def last_of(self, session: int) -> Worker | None:
+        """The one that the session's last request was sent to, where it is among them."""
+        prefixes = self._indexes[0].prefixes
+        found = None if prefixes is None else prefixes.last_of(session)
+        return found if found in self else None
 
     def two_at_random(self, draw: Draw) -> tuple[Worker, Worker]:
         """Any two, each as likely; the same twice where there is but one. After a failure, which is

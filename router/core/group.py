@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from router.core.free import FreeWorkers, Index, Kind
+from router.core.prefixes import Prefixes
 from router.core.values import Offer, Phase, Standing
 from router.core.worker import Worker
 from router.policies import Policy
@@ -32,7 +33,8 @@ class Side:
     and cost the same however many there are, but for the places in the indexes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefixes: Prefixes | None = None) -> None:
+        """`prefixes`: what workers' prefix caches hold; None: nothing is known of it."""
         self.standings: dict[Standing | None, dict[str, Worker]] = {
             standing: {} for standing in (*Standing, None)
         }
@@ -41,6 +43,7 @@ class Side:
         """What those say of themselves that take work, with how many say it."""
         self.proving: dict[str, Worker] = {}
         """Those that could take work and are yet to be proved, by address."""
+        self._prefixes = prefixes
         self._indexes: dict[Kind, Index] = {}
         self._held: dict[str, Index] = {}
         """The index that a worker is in, by its address: if it takes work and has a free slot."""
@@ -130,15 +133,15 @@ class Side:
         kind = Kind(worker.overdue > 0, profile.parks, profile.has_hook)
         index = self._indexes.get(kind)
         if index is None:
-            index = self._indexes[kind] = Index(kind)
+            index = self._indexes[kind] = Index(kind, self._prefixes)
         return index
 
 
 class Group:
     """The connected workers of one fingerprint, by phase."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.prefill = Side()
+    def __init__(self, policy: Policy, prefixes: Prefixes | None = None) -> None:
+        self.prefill = Side(prefixes)
         self.decode = Side()
         self.policy = policy
         """How decode is chosen; prefill is chosen for all groups of the edition."""

@@ -38,6 +38,7 @@ from tandem.errors import (
     WorkerError,
     WorkerLostError,
 )
+from tandem.prefix_blocks import Blocks
 
 _ROOM_DRAWS = 16
 _CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
@@ -427,8 +428,14 @@ class Lifecycle:
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
         submit = sequence.request.submit
         self._last_leg += 1
-        tokens = sequence.request.prompt.tokens
-        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, held)
+        prompt = sequence.request.prompt
+        to_compute: int | None = None
+        fresh: Blocks = ()
+        if worker.phase is Phase.PREFILL:
+            to_compute = worker.to_compute(prompt)
+            fresh = self._state.fleet.prefixes.send(worker, prompt)
+        tokens = prompt.tokens if to_compute is None else to_compute
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, fresh, held)
         worker.take(leg.number, tokens)
         self._state.fleet.place(worker)
         self._state.legs[leg.number] = leg
@@ -455,6 +462,7 @@ class Lifecycle:
                 task_digest=b"" if voucher is None else voucher.task_digest,
                 parent_span=sequence.span,
                 canary=sequence.request.canary,
+                to_compute=to_compute,
             )
         )
         return leg
@@ -479,6 +487,7 @@ class Lifecycle:
         """The leg is closed: its slot is free, and its room once the other leg is closed too."""
         sequence, worker = leg.sequence, leg.worker
         worker.give_back(leg.number, leg.tokens)
+        self._state.fleet.prefixes.settle(worker, leg.fresh)
         del self._state.legs[leg.number]
         request = sequence.request
         request.legs -= 1

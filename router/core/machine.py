@@ -18,6 +18,7 @@ from router.core.events import Event
 from router.core.fleet import Fleet, Pair
 from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
+from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
@@ -59,12 +60,13 @@ class Core:
         promptless: Callable[[bytes], bytes] = lambda task: b"",
         canary_task: Callable[[Profile], bytes] = lambda profile: b"",
         budget: ByteBudget | None = None,
+        prefix_bytes: int = DEFAULT_BYTES,
     ) -> None:
         """`promptless` leaves of a task what is kept when its prompt is let go. `canary_task` makes
         a canary's for workers of a profile. `budget`: what the process holds, tasks beside the
-        rest; None: one of its own.
+        rest; None: one of its own. `prefix_bytes`: what is known of prefix caches takes no more.
         """
-        fleet = Fleet(prefill_policy, decode_policy)
+        fleet = Fleet(prefill_policy, decode_policy, prefix_bytes)
         self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room, promptless)
         self._health = Health(self.state)
@@ -195,8 +197,9 @@ class Core:
         now = self._lifecycle.now
         allotment = self.state.budget.allotment()
         edition = admission.edition(self.state, submit)
-        request = Request(submit, edition, now, now + submit.timeout_seconds, submit.n, allotment)
-        request.number = next(self._shared_tasks) if submit.n > 1 else 0
+        deadline = now + submit.timeout_seconds
+        shared = next(self._shared_tasks) if submit.n > 1 else 0
+        request = Request(submit, edition, now, deadline, submit.n, allotment, number=shared)
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
@@ -265,6 +268,8 @@ class Core:
         if worker is not None:
             used, total = event.kv_tokens_used, event.kv_tokens_total
             worker.report(event.open_legs, event.prompt_tokens, used, total)
+            if event.cache is not None:
+                self.state.fleet.prefixes.report(worker, event.cache)
             if self.state.fleet.place(worker) or worker.unproved:
                 self._lifecycle.may_start = True
             if event.moved_kv and worker.unproved:

@@ -23,6 +23,7 @@ from router.core.worker import Worker
 from router.policies import Prompt
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
 
 MOST_TOLD = 16
 """Sequences of a request whose moments are noted; those of traced ones always are."""
@@ -72,6 +73,9 @@ class Request:
 
     def __post_init__(self) -> None:
         self.needs, self.prompt = self.submit.needs, self.submit.prompt
+        if self.number and not self.prompt.session:
+            # Its sequences go where the first one is: their prompt is the same to its last token.
+            self.prompt = self.prompt._replace(session=self.number)
 
     @property
     def may_run(self) -> bool:
@@ -173,7 +177,9 @@ class Leg:
     worker: Worker
     sequence: Sequence
     tokens: int
-    """Those of its prompt, as its worker's load counts them."""
+    """Those of its prompt, as its worker's load counts them: of prefill those to be computed."""
+    fresh: Blocks = ()
+    """Blocks that its worker's cache is to have by it."""
     held: bool = False
     """A decode leg that must not send before it is released."""
     settle_by: float | None = None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
+from tandem.prefix_blocks import Blocks
 
 
 class Phase(enum.StrEnum):
@@ -94,6 +95,15 @@ class Profile:
     draining: bool = False
     moved_kv: bool = True
     """KV has moved to or from it since its start, or it takes no canaries."""
+
+
+class CacheReport(NamedTuple):
+    """What entered and left a worker's cache since its last report."""
+
+    anew: bool
+    """What it said before is to be forgotten."""
+    entered: Blocks
+    left: Blocks
 
 
 class Voucher(NamedTuple):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from router.core.prefixes import Holdings
 from router.core.record import Record
 from router.core.values import Phase, Profile, Standing
+from router.policies.base import Prompt
+from tandem.prefix_blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from router.core.group import Side
@@ -29,7 +32,9 @@ class Worker:
     other_legs: int = 0
     """Legs of other routers, by its last report; a start that is on its way may hide one."""
     tokens: int = 0
-    """Those of the prompts of its open legs."""
+    """Those that its open legs took: of prefill what is to be computed, of decode the prompts."""
+    holdings: Holdings = field(default_factory=Holdings)
+    """What its prefix cache holds; the Fleet's `prefixes` keeps it."""
     other_tokens: int = 0
     """What it had beyond these by its last report: of other routers, and what decode generated."""
     kv_tokens_total: int = 0
@@ -71,6 +76,18 @@ class Worker:
         return free if free > 0 else 0
 
     @property
+    def held(self) -> int:
+        """Blocks of prompts that its prefix cache has, as far as is known."""
+        return len(self.holdings.blocks)
+
+    def to_compute(self, prompt: Prompt) -> int:
+        """Tokens of a prompt that its prefix cache does not have, as far as is known: at least the
+        last one, as the first answer follows from it.
+        """
+        cached = self.holdings.depth(prompt.blocks) * BLOCK_TOKENS
+        return max(prompt.tokens - cached, 1) if cached else prompt.tokens
+
+    @property
     def cost(self) -> float:
         """Its load, which is compared among workers of its phase. Prefill computes one prompt after
         the other, so what counts is how many tokens wait for each slot; decode runs all at once, so
@@ -104,8 +121,8 @@ class Worker:
         self.other_tokens = self.other_legs if tokens is None else max(0, tokens - self.tokens)
 
     def take(self, leg: int, tokens: int) -> None:
-        """A leg with so long a prompt is started on it; on probation it has to prove itself with
-        that one.
+        """A leg that takes so many tokens is started on it; on probation it has to prove itself
+        with that one.
         """
         self.legs.add(leg)
         self.tokens += tokens

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from router.policies.base import Candidates, Policy, PolicyFactory, Prompt
 from router.policies.least_loaded import LeastLoaded
+from router.policies.prefix import Prefix
 from router.policies.round_robin import RoundRobin
 
 __all__ = [
@@ -14,9 +15,14 @@ __all__ = [
     "LeastLoaded",
     "Policy",
     "PolicyFactory",
+    "Prefix",
     "Prompt",
     "RoundRobin",
 ]
 
-POLICIES: Mapping[str, PolicyFactory] = {"round_robin": RoundRobin, "least_loaded": LeastLoaded}
+POLICIES: Mapping[str, PolicyFactory] = {
+    "prefix": Prefix,
+    "least_loaded": LeastLoaded,
+    "round_robin": RoundRobin,
+}
 """The router's own, by the names that settings give them."""

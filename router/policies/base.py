@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 
@@ -13,6 +13,12 @@ class Prompt(NamedTuple):
     """How long its prompt is; where workers are to tokenise it, the most that it can be."""
     tenant: str
     """The name of the client's key; empty: none was asked."""
+    blocks: Sequence[int] = ()
+    """What stands for its blocks, from its start on: see tandem/prefix_blocks.py. Those of two
+    prompts are alike as far as the prompts are. Empty: it has no whole block, or is not known.
+    """
+    session: int = 0
+    """Requests with the same one are likely to go on from each other; 0: nothing is known."""
 
 
 class Candidate(Protocol):
@@ -38,6 +44,20 @@ class Candidate(Protocol):
     @property
     def free(self) -> int:
         """Legs that it can take now."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Its slots: legs that it can have at once."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """Blocks of prompts that its cache has, as far as is known."""
+        ...
+
+    def to_compute(self, prompt: Prompt) -> int:
+        """Tokens of a prompt that are not in its cache, as far as is known."""
         ...
 
 
@@ -67,6 +87,16 @@ class Candidates(Protocol[SomeCandidate]):
 
     def by_address(self, after: str = "") -> Iterator[SomeCandidate]:
         """From the first that comes after that address, and round to it."""
+        ...
+
+    def holding(self, prompt: Prompt, most: int) -> Iterator[SomeCandidate]:
+        """Up to so many that are known to have a beginning of the prompt in their cache, those with
+        the longest ones among them.
+        """
+        ...
+
+    def last_of(self, session: int) -> SomeCandidate | None:
+        """The one that the session's last request was sent to, where it is among them."""
         ...
 
     def two_at_random(self, draw: Draw) -> tuple[SomeCandidate, SomeCandidate]:

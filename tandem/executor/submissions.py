@@ -112,13 +112,13 @@ def _submission(
     sampling.check_ranges(params)
     params.ClearField("max_tokens")
     entries = list(_processors(request_id, request))
-    salt = request.cache_salt_id
+    salt = "" if request.cache_salt_id is None else str(request.cache_salt_id)
     return Submission(
         id=f"executor-{request_id}",
         trace_id=ids.new_trace_id(),
         model=served.name,
         tokenizer_sha256=served.tokenizer_sha256,
-        prompts=[Prompt.of(prompt, max_tokens=request.max_tokens)],
+        prompts=[Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt)],
         n=request.sampling_config.num_return_sequences or 1,
         sampling=params,
         logits=LogitsProcessorSpec(tuple(entries)).to_proto() if entries else None,
@@ -133,7 +133,7 @@ def _submission(
         priority=round((request.priority - 0.5) * _PRIORITIES),
         tenant=config.tenant,
         weight=config.weight,
-        cache_salt="" if salt is None else str(salt),
+        cache_salt=salt,
         context_only=halves.is_context_only(request),
         voucher=halves.voucher_of(request),
     )

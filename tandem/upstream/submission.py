@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from tandem import prefix_blocks
 from tandem.endings import WithheldReason
 from tandem.errors import TooLargeError
 from tandem.logits.spec import PARAM
@@ -27,14 +28,23 @@ class Prompt(Struct, kw_only=True):
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
 
+    blocks: bytes = b""
+    """What stands for its blocks: see tandem/prefix_blocks.py."""
+
     @staticmethod
-    def of(token_ids: Sequence[int], *, max_tokens: int, echo: str | None = None) -> Prompt:
-        """A prompt of these tokens."""
+    def of(
+        token_ids: Sequence[int], *, max_tokens: int, cache_salt: str = "", echo: str | None = None
+    ) -> Prompt:
+        """A prompt of these tokens, which caches know by that salt."""
         task = common_pb2.Task(
             prompt_token_ids=token_ids, sampling=common_pb2.SamplingParams(max_tokens=max_tokens)
         )
         return Prompt(
-            tokens=len(token_ids), max_tokens=max_tokens, task=task.SerializeToString(), echo=echo
+            tokens=len(token_ids),
+            max_tokens=max_tokens,
+            task=task.SerializeToString(),
+            echo=echo,
+            blocks=prefix_blocks.packed(token_ids, cache_salt),
         )
 
 
@@ -78,6 +88,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """How much that key gets beside others."""
     cache_salt: str = ""
     """Prefix caches are shared with requests that have the same one."""
+    session: str = ""
+    """What the client calls what this is a part of: such requests go on from each other."""
     context_only: bool = False
     """Prefill alone is to run."""
     voucher: bytes = b""
@@ -100,7 +112,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def held_bytes(self) -> int:
         """What its prompts take as long as it is open."""
-        return sum(len(prompt.task) for prompt in self.prompts) + sum(map(len, self.echoes))
+        prompts = sum(len(prompt.task) + len(prompt.blocks) for prompt in self.prompts)
+        return prompts + sum(map(len, self.echoes))
 
     @property
     def prompt_tokens(self) -> int:
@@ -110,6 +123,11 @@ class Submission(Struct, frozen=True, kw_only=True):
     def context_tokens(self) -> int:
         """What its longest prompt and its completion take of a context."""
         return max(prompt.tokens + prompt.max_tokens for prompt in self.prompts)
+
+    @property
+    def session_number(self) -> int:
+        """What stands for its session; 0: it has none."""
+        return prefix_blocks.session_number(self.session, self.cache_salt) if self.session else 0
 
     @property
     def processor_names(self) -> set[str]:
@@ -176,6 +194,8 @@ class Submission(Struct, frozen=True, kw_only=True):
             model=self.model,
             tokenizer_sha256=self.tokenizer_sha256,
             prompt_tokens=chosen.tokens,
+            prompt_blocks=chosen.blocks,
+            session=self.session_number,
             max_tokens=chosen.max_tokens,
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,

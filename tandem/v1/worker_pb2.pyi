@@ -148,6 +148,7 @@ class Load(_message.Message):
     STEP_AGE_MS_FIELD_NUMBER: _builtins.int
     MOVED_KV_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
     open_legs: _builtins.int
     waiting_legs: _builtins.int
     """accepted, not yet in the engine's running batch"""
@@ -160,7 +161,11 @@ class Load(_message.Message):
     moved_kv: _builtins.bool
     """a router has said `paired` since this worker's start; absent: it takes no canaries"""
     prompt_tokens: _builtins.int
-    """of all open legs together: what prefill has to do; absent: it does not say"""
+    """of all open legs together: what prefill has to do (StartLeg.to_compute); absent: it does not say"""
+    @_builtins.property
+    def cache(self) -> Global___CacheChanges:
+        """prefill, on a router's stream: what its prefix cache holds; absent: it does not say"""
+
     def __init__(
         self,
         *,
@@ -172,10 +177,11 @@ class Load(_message.Message):
         step_age_ms: _builtins.int | None = ...,
         moved_kv: _builtins.bool | None = ...,
         prompt_tokens: _builtins.int | None = ...,
+        cache: Global___CacheChanges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "moved_kv", b"moved_kv", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "cache", b"cache", "moved_kv", b"moved_kv", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "moved_kv", b"moved_kv", "open_legs", b"open_legs", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv", "_prompt_tokens", b"_prompt_tokens", "_step_age_ms", b"_step_age_ms", "cache", b"cache", "draining", b"draining", "kv_tokens_total", b"kv_tokens_total", "kv_tokens_used", b"kv_tokens_used", "moved_kv", b"moved_kv", "open_legs", b"open_legs", "prompt_tokens", b"prompt_tokens", "step_age_ms", b"step_age_ms", "waiting_legs", b"waiting_legs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__moved_kv: _TypeAlias = _typing.Literal["moved_kv"]  # noqa: Y015
     _WhichOneofArgType__moved_kv: _TypeAlias = _typing.Literal["_moved_kv", b"_moved_kv"]  # noqa: Y015
@@ -191,6 +197,38 @@ class Load(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step_age_ms) -> _WhichOneofReturnType__step_age_ms | None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class CacheChanges(_message.Message):
+    """What entered and left a worker's prefix cache since it last said so on this stream. A block is the number that
+    Submit.prompt_blocks has for it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANEW_FIELD_NUMBER: _builtins.int
+    ENTERED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    anew: _builtins.bool
+    """forget what was said before: `entered` is all that is known to be there"""
+    entered: _builtins.bytes
+    """8 bytes for each block, little-endian"""
+    left: _builtins.bytes
+    """likewise; nothing is in both"""
+    def __init__(
+        self,
+        *,
+        anew: _builtins.bool = ...,
+        entered: _builtins.bytes = ...,
+        left: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "entered", b"entered", "left", b"left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheChanges: _TypeAlias = CacheChanges  # noqa: Y015
 
 @_typing.final
 class WorkerCommand(_message.Message):
@@ -284,6 +322,7 @@ class StartLeg(_message.Message):
     CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
+    TO_COMPUTE_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -311,6 +350,8 @@ class StartLeg(_message.Message):
     """decode: the KV is parked, for a task of this digest; empty: prefill runs beside this leg"""
     canary: _builtins.bool
     """a few tokens that prove the hand-over: nobody judges, shows or counts them; destination is 0"""
+    to_compute: _builtins.int
+    """prefill: tokens of the prompt that the router does not expect in the cache; absent: all"""
     def __init__(
         self,
         *,
@@ -328,12 +369,15 @@ class StartLeg(_message.Message):
         context_only: _builtins.bool = ...,
         task_digest: _builtins.bytes = ...,
         canary: _builtins.bool = ...,
+        to_compute: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "to_compute", b"to_compute"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__to_compute: _TypeAlias = _typing.Literal["to_compute"]  # noqa: Y015
+    _WhichOneofArgType__to_compute: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_compute) -> _WhichOneofReturnType__to_compute | None: ...
 
 Global___StartLeg: _TypeAlias = StartLeg  # noqa: Y015
 

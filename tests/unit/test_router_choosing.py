@@ -105,7 +105,8 @@ def test_the_router_s_own_policies_need_no_package_and_no_guard() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nearest", "no policy of the router's \\(round_robin, least_loaded\\): no installed"),
+        ("nearest", "no policy of the router's \\(prefix, least_loaded, round_robin\\): no inst"),
+        ("prefix", "decode computes no prompts"),
         ("unmade", "'unmade' cannot be made: RuntimeError: no licence"),
         ("none", "'none' cannot be made: TypeError"),
     ],

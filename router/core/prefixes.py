@@ -1,0 +1,174 @@
+"""Which prefill workers hold which beginnings of prompts in their caches, as far as is known.
+
+A worker's own reports are the truth. What was sent to it counts as held until they tell: it is
+doubted once its leg is closed, and forgotten unless one of the next reports has it. Of a worker
+that reports nothing, what was sent last is held, as much as its KV cache can.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from router.core.values import CacheReport
+from router.policies.base import Prompt
+from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
+
+if TYPE_CHECKING:
+    from router.core.worker import Worker
+
+BYTES_A_BLOCK = 270
+"""What a block that one worker holds takes here at most; measured."""
+DEFAULT_BYTES = 256 * 1024 * 1024
+MOST_SESSIONS = 65_536
+REPORTS_TO_CONFIRM = 2
+"""The first after a leg's close may have been on its way before."""
+_LOOKED_AT = 4
+"""Holders of one length that are looked at, for each that is asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Holdings:
+    """What one worker's cache holds."""
+
+    blocks: dict[int, bool] = field(default_factory=dict)
+    """Whether the worker has said so itself, by block. Those of one that reports nothing are in the
+    order in which they were last sent.
+    """
+    reports: int = 0
+    """How many it has made; 0: it says nothing of its cache."""
+    doubts: deque[tuple[int, Blocks]] = field(default_factory=deque)
+    """What is forgotten unless a report has it, by the number of the last that may."""
+
+    def depth(self, blocks: Blocks) -> int:
+        """How many of a prompt's blocks it holds, from the first on."""
+        return _depth(blocks, self.blocks)
+
+
+class Prefixes:
+    """What all workers hold, within a bound of bytes: what was sent or told longest ago is
+    forgotten first.
+    """
+
+    def __init__(self, most_bytes: int = DEFAULT_BYTES) -> None:
+        self._most = most_bytes // BYTES_A_BLOCK
+        self._holders: OrderedDict[int, tuple[Worker, ...]] = OrderedDict()
+        self._sessions: OrderedDict[int, Worker] = OrderedDict()
+        self.count = 0
+        """Blocks that are held, once for each worker that holds them."""
+
+    def holders(self, blocks: Blocks, most: int) -> Iterator[Worker]:
+        """Workers that hold a beginning: first of the longest that anybody holds, then of half of
+        that, and so on. Some of them may come twice.
+        """
+        depth = _depth(blocks, self._holders)
+        while depth:
+            yield from islice(reversed(self._holders[blocks[depth - 1]]), most * _LOOKED_AT)
+            depth //= 2
+            while depth and blocks[depth - 1] not in self._holders:
+                depth //= 2
+
+    def last_of(self, session: int) -> Worker | None:
+        """The worker that the session's last request was sent to."""
+        return self._sessions.get(session)
+
+    def send(self, worker: Worker, prompt: Prompt) -> Blocks:
+        """A prompt is sent to a worker: soon it holds its blocks. Returns those that it was not
+        known to hold, for `settle`.
+        """
+        if prompt.session:
+            self._sessions[prompt.session] = worker
+            self._sessions.move_to_end(prompt.session)
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        holdings, fresh = worker.holdings, []
+        for each in reversed(prompt.blocks):
+            if each not in holdings.blocks:
+                fresh.append(each)
+                self._add(worker, each, told=False)
+            else:
+                self._touch(holdings, each)
+        if not holdings.reports and worker.kv_tokens_total:
+            self._shrink(worker, worker.kv_tokens_total // BLOCK_TOKENS)
+        return fresh
+
+    def settle(self, worker: Worker, fresh: Blocks) -> None:
+        """The leg that was to bring these has closed."""
+        if fresh and worker.holdings.reports:
+            due = worker.holdings.reports + REPORTS_TO_CONFIRM
+            worker.holdings.doubts.append((due, fresh))
+
+    def report(self, worker: Worker, report: CacheReport) -> None:
+        """A worker says what its cache holds."""
+        holdings = worker.holdings
+        if report.anew:
+            for each in [block for block, told in holdings.blocks.items() if told]:
+                self._remove(worker, each)
+        for each in report.left:
+            self._remove(worker, each)
+        for each in report.entered:
+            self._add(worker, each, told=True)
+        holdings.reports += 1
+        while holdings.doubts and holdings.doubts[0][0] <= holdings.reports:
+            for each in holdings.doubts.popleft()[1]:
+                if holdings.blocks.get(each) is False:
+                    self._remove(worker, each)
+
+    def forget(self, worker: Worker) -> None:
+        """It is gone."""
+        for each in list(worker.holdings.blocks):
+            self._remove(worker, each)
+        worker.holdings.doubts.clear()
+
+    def _touch(self, holdings: Holdings, block: int) -> None:
+        """It is in use: it is forgotten after others."""
+        self._holders.move_to_end(block)
+        if not holdings.reports:
+            holdings.blocks[block] = holdings.blocks.pop(block)
+
+    def _add(self, worker: Worker, block: int, *, told: bool) -> None:
+        held = worker.holdings.blocks
+        if block in held:
+            held[block] = held[block] or told
+            return
+        held[block] = told
+        self._holders[block] = (*self._holders.get(block, ()), worker)
+        self.count += 1
+        while self.count > self._most:
+            oldest = next(iter(self._holders))
+            for each in self._holders[oldest]:
+                self._remove(each, oldest)
+
+    def _remove(self, worker: Worker, block: int) -> None:
+        if worker.holdings.blocks.pop(block, None) is None:
+            return
+        left = tuple([each for each in self._holders[block] if each is not worker])
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
+        self.count -= 1
+
+    def _shrink(self, worker: Worker, most: int) -> None:
+        held = worker.holdings.blocks
+        while len(held) > most:
+            self._remove(worker, next(iter(held)))
+
+
+def _depth(blocks: Blocks, held: Container[int]) -> int:
+    """How many blocks of a prompt are held, from the first on. Caches let go of a prompt's end
+    before its beginning, so a search by halves finds it; where that is not so, maybe fewer.
+    """
+    if not blocks or blocks[0] not in held:
+        return 0
+    low, high = 1, len(blocks) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if blocks[middle - 1] in held:
+            low = middle
+        else:
+            high = middle
+    return low

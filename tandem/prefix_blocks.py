@@ -1,0 +1,74 @@
+"""What prompts have in common, as numbers: one for each whole block of tokens from the start on.
+
+A block's number follows from all tokens up to its end, so two prompts that share the number of a
+block share all before it, and have the same salt. Frontends make them, workers say of which ones
+they keep the KV, and routers compare them: none of these has to see the tokens of another.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+BLOCK_TOKENS = 64
+"""Part of the wire: all components must agree."""
+NUMBER_BYTES = 8
+MAX_BLOCKS = 4096
+"""Of a prompt: what lies behind its first 262,144 tokens is not told."""
+MOST_CHANGES = 16_384
+"""Of a worker's cache, that a report tells of each kind."""
+
+Blocks = Sequence[int]
+"""Numbers of 64 bits, from the prompt's start on."""
+
+
+def packed(token_ids: Sequence[int], salt: str = "") -> bytes:
+    """The numbers of a prompt's blocks, 8 bytes each; a rest of fewer tokens has none.
+
+    `salt`: that of the caches it may be found in (Task.cache_salt).
+    """
+    count = min(len(token_ids) // BLOCK_TOKENS, MAX_BLOCKS)
+    if not count:
+        return b""
+    tokens = memoryview(_little(array("I", token_ids[: count * BLOCK_TOKENS])))
+    number = _root(salt)
+    numbers = []
+    size = len(tokens) // count
+    for start in range(0, len(tokens), size):
+        digest = blake2b(number, digest_size=NUMBER_BYTES)
+        digest.update(tokens[start : start + size])
+        number = digest.digest()
+        numbers.append(number)
+    return b"".join(numbers)
+
+
+def unpacked(data: bytes, most: int = MAX_BLOCKS) -> Blocks:
+    """Numbers as they travelled. What is too much, or no whole number, is left out."""
+    numbers = array("Q", data[: min(len(data) // NUMBER_BYTES, most) * NUMBER_BYTES])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def pack(numbers: Iterable[int]) -> bytes:
+    """Numbers as they travel."""
+    return _little(array("Q", numbers))
+
+
+def session_number(name: str, salt: str = "") -> int:
+    """What stands for a client's name of a session; never 0."""
+    digest = blake2b(_root(salt), digest_size=NUMBER_BYTES)
+    digest.update(name.encode(errors="surrogatepass"))
+    return int.from_bytes(digest.digest(), "little") or 1
+
+
+def _root(salt: str) -> bytes:
+    return blake2b(salt.encode(errors="surrogatepass"), digest_size=NUMBER_BYTES).digest()
+
+
+def _little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()

@@ -1,0 +1,234 @@
+"""What routers know of prefix caches, and the policy that goes by it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+from test_router_policies import PLAIN, worker
+
+from router.core.free import FreeWorkers, Index
+from router.core.prefixes import BYTES_A_BLOCK, Prefixes
+from router.core.values import CacheReport, Phase
+from router.core.worker import Worker
+from router.policies import Prefix, Prompt
+from tandem.prefix_blocks import BLOCK_TOKENS
+
+BLOCKS = tuple(range(1, 11))
+PROMPT = Prompt(tokens=10 * BLOCK_TOKENS + 6, tenant="", blocks=BLOCKS)
+
+
+def prefill(key: str, *, backlog: int = 0, capacity: int = 4) -> Worker:
+    found = worker(key, capacity=capacity, phase=Phase.PREFILL)
+    found.tokens = backlog
+    return found
+
+
+def prompt(blocks: Sequence[int], rest: int = 0, session: int = 0) -> Prompt:
+    return Prompt(len(blocks) * BLOCK_TOKENS + rest, "", tuple(blocks), session)
+
+
+def told(
+    entered: Sequence[int] = (), left: Sequence[int] = (), *, anew: bool = False
+) -> CacheReport:
+    return CacheReport(anew, entered, left)
+
+
+def choose(
+    prefixes: Prefixes, *workers: Worker, of: Prompt = PROMPT, policy: Prefix | None = None
+) -> Worker:
+    index = Index(PLAIN, prefixes)
+    for each in workers:
+        index.put(each)
+    return (policy or Prefix(random.Random(1).randrange)).choose(FreeWorkers([index]), of)
+
+
+def depth(worker: Worker, blocks: Sequence[int] = BLOCKS) -> int:
+    return worker.holdings.depth(blocks)
+
+
+# --- what is known ---
+
+
+@pytest.mark.promise("S5-270")
+def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    prefixes.send(one, prompt(BLOCKS[:4]))
+    assert depth(one) == 4
+    assert one.to_compute(PROMPT) == 6 * BLOCK_TOKENS + 6
+
+
+@pytest.mark.promise("S5-270")
+def test_what_a_worker_reports_is_the_truth() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    prefixes.send(one, prompt(BLOCKS[:4]))
+    prefixes.report(one, told(BLOCKS[:6]))
+    assert depth(one) == 6
+    prefixes.report(one, told(left=BLOCKS[2:6]))
+    assert depth(one) == 2
+
+
+@pytest.mark.promise("S5-270")
+def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    prefixes.report(one, told())
+    fresh = prefixes.send(one, PROMPT)
+    for _ in range(9):  # as long as the leg is open it may be computed yet
+        prefixes.report(one, told())
+    assert depth(one) == 10
+    prefixes.settle(one, fresh)
+    prefixes.report(one, told(BLOCKS[:3]))
+    assert depth(one) == 10
+    prefixes.report(one, told())
+    assert depth(one) == 3
+
+
+@pytest.mark.promise("S5-270")
+def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    prefixes.report(one, told(BLOCKS))
+    prefixes.send(one, prompt((21, 22)))
+    prefixes.report(one, told(BLOCKS[:1], anew=True))
+    assert depth(one) == 1
+    assert depth(one, (21, 22)) == 2
+
+
+@pytest.mark.promise("S5-270")
+def test_of_a_worker_that_reports_nothing_what_its_kv_cache_can_hold_is_believed() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    one.kv_tokens_total = 6 * BLOCK_TOKENS
+    first, second, third = (prompt(range(n, n + 3)) for n in (100, 200, 300))
+    for each in (first, second, first, third):
+        prefixes.settle(one, prefixes.send(one, each))
+    assert [depth(one, each.blocks) for each in (first, second, third)] == [3, 0, 3]
+    prefixes.send(one, prompt(range(400, 402)))
+    assert depth(one, first.blocks) == 1  # the end of a prompt goes first
+
+
+def test_a_worker_that_is_gone_holds_nothing() -> None:
+    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    for each in (one, other):
+        prefixes.send(each, PROMPT)
+    prefixes.forget(one)
+    assert (prefixes.count, next(prefixes.holders(BLOCKS, 4))) == (10, other)
+    prefixes.forget(other)
+    assert (prefixes.count, list(prefixes.holders(BLOCKS, 4))) == (0, [])
+
+
+def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longest_ago() -> None:
+    prefixes, one, other = Prefixes(20 * BYTES_A_BLOCK), prefill("a"), prefill("b")
+    prefixes.send(one, PROMPT)
+    prefixes.report(other, told(range(100, 110)))
+    prefixes.send(one, PROMPT)
+    prefixes.report(other, told(range(200, 205)))
+    assert prefixes.count == 20
+    assert depth(one) == 10
+    assert depth(other, tuple(range(100, 110))) < 10
+    prefixes.report(other, told(range(300, 400)))
+    assert prefixes.count == 20
+    assert depth(one) == 0
+
+
+def test_a_block_takes_what_is_counted_for_it() -> None:
+    """When the tables have just grown, which is when they are the emptiest."""
+    one, numbers = prefill("a"), random.Random(1)
+    tracemalloc.start()
+    prefixes = Prefixes()
+    for _ in range(440):
+        prefixes.report(one, told([numbers.getrandbits(64) for _ in range(100)]))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.9 * BYTES_A_BLOCK < taken / prefixes.count < BYTES_A_BLOCK
+
+
+def test_a_session_s_last_worker_is_known_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("router.core.prefixes.MOST_SESSIONS", 2)
+    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    for session, where in ((1, one), (2, one), (1, other), (3, one)):
+        prefixes.send(where, prompt((), 10, session))
+    assert [prefixes.last_of(each) for each in (1, 2, 3)] == [other, None, one]
+
+
+# --- who is chosen ---
+
+
+@pytest.mark.promise("S5-271")
+def test_the_worker_that_holds_the_prompt_is_taken() -> None:
+    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdefgh"]
+    prefixes.send(workers[5], prompt(BLOCKS[:7]))
+    assert choose(prefixes, *workers).key == "f"
+
+
+@pytest.mark.promise("S5-271")
+@pytest.mark.parametrize(("backlog", "chosen"), [(7 * BLOCK_TOKENS, "b"), (449, "a"), (447, "b")])
+def test_it_is_left_once_it_is_further_behind_than_that_is_worth(backlog: int, chosen: str) -> None:
+    prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", backlog=backlog)
+    prefixes.send(holder, prompt(BLOCKS[:7]))
+    assert choose(prefixes, idle, holder).key == chosen
+
+
+@pytest.mark.promise("S5-271")
+def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None:
+    prefixes = Prefixes()
+    full, some, none = prefill("a", backlog=900), prefill("b", backlog=200), prefill("c")
+    prefixes.send(full, PROMPT)
+    prefixes.send(some, prompt(BLOCKS[:5]))
+    assert choose(prefixes, full, some, none).key == "b"
+
+
+@pytest.mark.promise("S5-271")
+def test_backlogs_are_compared_for_each_slot() -> None:
+    prefixes, small, large = Prefixes(), prefill("a"), prefill("b", capacity=16)
+    prefixes.send(small, prompt(BLOCKS[:7]))
+    assert choose(prefixes, small, large).key == "b"
+
+
+@pytest.mark.promise("S5-271")
+def test_of_idle_workers_the_one_with_the_emptiest_cache_is_taken() -> None:
+    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdef"]
+    numbers, policy = itertools.count(1_000), Prefix(random.Random(1).randrange)
+    for _ in range(60):
+        fresh = prompt([next(numbers) for _ in range(3)])
+        prefixes.send(choose(prefixes, *workers, of=fresh, policy=policy), fresh)
+    held = [each.held for each in workers]
+    assert sum(held) == 180
+    assert min(held) >= 24
+
+
+@pytest.mark.promise("S5-271")
+def test_a_session_goes_on_where_it_was_as_long_as_it_costs_less_than_a_block() -> None:
+    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    first = prompt((), 50, session=7)
+    prefixes.send(other, first)
+    assert choose(prefixes, one, other, of=first).key == "b"
+    other.tokens = 49
+    assert choose(prefixes, one, other, of=first).key == "b"
+    other.tokens = 51
+    assert choose(prefixes, one, other, of=first).key == "a"
+
+
+@pytest.mark.promise("S5-271")
+def test_where_other_routers_use_the_workers_the_least_loaded_is_not_taken_by_all() -> None:
+    """Those that hold the prompt, and two at random: by chance any."""
+    prefixes, index = Prefixes(), Index(PLAIN, Prefixes())
+    for number in range(20):
+        one = prefill(f"{number:02}", backlog=number)
+        one.other_legs = 1
+        index.put(one)
+    policy, seen = Prefix(random.Random(1).randrange), set()
+    for _ in range(50):
+        seen.add(policy.choose(FreeWorkers([index]), PROMPT).key)
+    assert len(seen) > 10
+    assert prefixes.count == 0
+
+
+def test_a_worker_without_a_free_slot_is_not_chosen() -> None:
+    prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", capacity=1)
+    prefixes.send(holder, prompt(BLOCKS, session=7))
+    holder.take(1, 0)
+    assert choose(prefixes, idle, of=prompt(BLOCKS, session=7)).key == "a"
