@@ -63,12 +63,18 @@ class RouterConfig:
         (), "Prefill workers, each host:port; with discovery: dns every address of the host is one."
     )
     decode: tuple[str, ...] = setting((), "Decode workers, likewise.")
+    workers: tuple[str, ...] = setting(
+        (),
+        "Aggregated workers, which serve both phases, likewise. They stand beside the pairs, or"
+        " alone.",
+    )
     prefill_service: str = setting(
         "",
         "With discovery: kubernetes, the Service whose endpoints are the prefill workers, at the"
         " port named grpc. They are connected also while they are not ready.",
     )
     decode_service: str = setting("", "The Service of the decode workers, likewise.")
+    worker_service: str = setting("", "The Service of the aggregated workers, likewise.")
     namespace: str = setting(
         "", "With discovery: kubernetes, the namespace of all Services. Empty: the router's own."
     )
@@ -275,18 +281,23 @@ class RouterConfig:
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
 
     def _check_discovery(self) -> None:
-        services = (self.prefill_service, self.decode_service)
-        workers = (*self.prefill, *self.decode)
+        pair = [each for each in (self.prefill_service, self.decode_service) if each]
+        services = [each for each in (*pair, self.worker_service) if each]
+        workers = (*self.prefill, *self.decode, *self.workers)
         if self.discovery == "kubernetes":
-            if not all(services) or len(set(services)) == 1:
+            if len(pair) == 1 or not services or len(set(services)) < len(services):
                 raise ConfigError(
-                    "discovery: kubernetes needs prefill_service and decode_service, two Services"
+                    "discovery: kubernetes needs prefill_service and decode_service, or"
+                    " worker_service, or all three, each another Service"
                 )
             if workers:
-                raise ConfigError("prefill and decode are not used with discovery: kubernetes")
-        elif any(services):
+                raise ConfigError(
+                    "prefill, decode and workers are not used with discovery: kubernetes"
+                )
+        elif services:
             raise ConfigError(
-                "prefill_service and decode_service are used with discovery: kubernetes only"
+                "prefill_service, decode_service and worker_service are used with discovery:"
+                " kubernetes only"
             )
         addresses.check("workers", workers)
 
@@ -300,7 +311,11 @@ class RouterConfig:
                     "decode_routers needs router_service, and no routers, with discovery:"
                     " kubernetes"
                 )
-            if self.router_service in (self.prefill_service, self.decode_service):
+            if self.router_service in (
+                self.prefill_service,
+                self.decode_service,
+                self.worker_service,
+            ):
                 raise ConfigError("router_service must be another Service than the workers'")
         elif not self.routers or self.router_service:
             raise ConfigError(

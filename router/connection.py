@@ -18,9 +18,10 @@ from router.links import WorkerLink
 from router.relay import Relay
 from tandem.errors import WorkerError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
+from tandem.wire import faces
 from tandem.wire.grpc import open_channel
 from tandem.wire.silence import Silence
-from tandem.wire.tls import PeerTls
+from tandem.wire.tls import PeerRole, PeerTls
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +121,9 @@ class WorkerConnection:
         """
         reason, died = "its stream was broken off", True
         try:
-            async with open_channel(
-                self.listed.address, self._tls, role=self.listed.phase.value
-            ) as channel:
+            key = self.listed.address
+            role: PeerRole = "worker" if faces.is_one(key) else self.listed.phase.value
+            async with open_channel(faces.address(key), self._tls, role=role) as channel:
                 reason = await self._serve(worker_pb2_grpc.WorkerStub(channel))
                 died = False
         except grpc.aio.AioRpcError as error:
@@ -154,7 +155,7 @@ class WorkerConnection:
         link = WorkerLink(self.conduct)
         address, relay, silence = self.listed.address, self._relay, self._silence
         clock = asyncio.get_running_loop().time
-        call = stub.Connect(link.outbox.messages())
+        call = stub.Connect(link.outbox.messages(), metadata=faces.metadata(address))
         try:
             async with Silence(silence) as listening:
                 self._listening = listening
@@ -193,7 +194,9 @@ class WorkerConnection:
         another KV endpoint, cannot be taken for the one that the stream is of.
         """
         request = worker_pb2.DescribeWorkerRequest()
-        self.description = await stub.Describe(request, timeout=DESCRIBE_SECONDS)
+        self.description = await stub.Describe(
+            request, timeout=DESCRIBE_SECONDS, metadata=faces.metadata(self.listed.address)
+        )
         return translate.profile(self.description)
 
     def _begin(self, link: WorkerLink, profile: Profile, load: worker_pb2.Load) -> None:

@@ -51,6 +51,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         raise WorkerError("the worker has no context or no vocabulary")
     return Profile(
         name=description.name,
+        instance=description.instance,
         phase=phase,
         fingerprint=_fingerprint(description.fingerprint),
         max_sequences=limits.max_sequences,

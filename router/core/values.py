@@ -55,6 +55,8 @@ class Fingerprint(NamedTuple):
     tokenizer_sha256: str
     protocol_version: int
     deployment_revision: str = ""
+    aggregated: bool = False
+    """Its engine serves both phases, which have the same instance: neither pairs with another."""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 
@@ -75,6 +77,8 @@ class Profile:
     """A worker, as it describes itself."""
 
     name: str
+    instance: str = ""
+    """Unique for each start of its process; the phases of an aggregated worker have the same."""
     phase: Phase
     fingerprint: Fingerprint
     max_sequences: int

@@ -29,9 +29,16 @@ def make_discovery(config: RouterConfig) -> Discovery:
     routers = config.routers if config.decode_routers else ()
     if config.discovery == "static":
         peers = [each for each in routers if each != config.own_address]
-        return StaticDiscovery(prefill=config.prefill, decode=config.decode, peers=peers)
+        return StaticDiscovery(
+            prefill=config.prefill, decode=config.decode, aggregated=config.workers, peers=peers
+        )
     if config.discovery == "dns":
-        return DnsDiscovery(prefill=config.prefill, decode=config.decode, routers=routers)
+        return DnsDiscovery(
+            prefill=config.prefill,
+            decode=config.decode,
+            aggregated=config.workers,
+            routers=routers,
+        )
     try:
         from router.discovery import kubernetes
     except ImportError as error:

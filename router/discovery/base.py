@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.core.values import Phase
+from tandem.wire import faces
 
 
 @dataclass(slots=True, frozen=True)
 class Listed:
     address: str
     phase: Phase
+
+
+def listed(address: str, phase: Phase | None) -> tuple[Listed, ...]:
+    """What is at an address: a worker of a phase, or with None both of an aggregated worker's."""
+    if phase is not None:
+        return (Listed(address, phase),)
+    return tuple(Listed(faces.key(address, each), each) for each in Phase)
 
 
 @dataclass(slots=True, frozen=True)

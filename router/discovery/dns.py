@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 
 from router.core.values import Phase
-from router.discovery.base import Listed, Listing, Trouble, Watchkeeper
+from router.discovery.base import Listing, Trouble, Watchkeeper, listed
 from tandem.wire import addresses
 from tandem.wire.addresses import Resolve
 
@@ -27,15 +27,17 @@ class DnsDiscovery:
         *,
         prefill: Sequence[str],
         decode: Sequence[str],
+        aggregated: Sequence[str] = (),
         routers: Sequence[str] = (),
         resolve: Resolve = addresses.resolve,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         """All are "host:port", their form checked by the configuration."""
         self.keeper = Watchkeeper()
-        self._workers = [
-            *(Listed(name, Phase.PREFILL) for name in prefill),
-            *(Listed(name, Phase.DECODE) for name in decode),
+        self._workers: list[tuple[str, Phase | None]] = [
+            *((name, Phase.PREFILL) for name in prefill),
+            *((name, Phase.DECODE) for name in decode),
+            *((name, None) for name in aggregated),
         ]
         self._routers = list(routers)
         self._known: dict[str, list[str]] = {}
@@ -46,7 +48,7 @@ class DnsDiscovery:
 
     async def listings(self) -> AsyncGenerator[Listing]:
         last: Listing | None = None
-        names = [*(each.address for each in self._workers), *self._routers]
+        names = [*(name for name, _ in self._workers), *self._routers]
         while True:
             answers = await asyncio.gather(*map(self._look_up, names))
             if all(answers):
@@ -60,9 +62,10 @@ class DnsDiscovery:
 
     def _listing(self) -> Listing:
         workers = [
-            Listed(address, name.phase)
-            for name in self._workers
-            for address in self._known.get(name.address, ())
+            each
+            for name, phase in self._workers
+            for address in self._known.get(name, ())
+            for each in listed(address, phase)
         ]
         routers = [address for name in self._routers for address in self._known.get(name, ())]
         return Listing(tuple(workers), frozenset(routers))

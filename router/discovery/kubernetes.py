@@ -30,7 +30,7 @@ class KubernetesDiscovery:
         api: client.DiscoveryV1Api,
         *,
         namespace: str,
-        services: Mapping[str, Phase],
+        services: Mapping[str, Phase | None],
         router_service: str = "",
         timing: Timing | None = None,
     ) -> None:
@@ -102,6 +102,11 @@ class _Mailbox:
 
 def from_config(config: RouterConfig) -> KubernetesDiscovery:
     """Raises StartError where no cluster or no namespace is known."""
+    services = (
+        (config.prefill_service, Phase.PREFILL),
+        (config.decode_service, Phase.DECODE),
+        (config.worker_service, None),
+    )
     configuration = _configuration()
     # The watch has its own pauses, and finds a dead connection sooner with TCP's help.
     configuration.retries = False
@@ -109,10 +114,7 @@ def from_config(config: RouterConfig) -> KubernetesDiscovery:
     return KubernetesDiscovery(
         client.DiscoveryV1Api(client.ApiClient(configuration)),
         namespace=config.namespace or _own_namespace(),
-        services={
-            config.prefill_service: Phase.PREFILL,
-            config.decode_service: Phase.DECODE,
-        },
+        services={service: phase for service, phase in services if service},
         router_service=config.router_service if config.decode_routers else "",
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from router.core.values import Phase
+from tandem.wire import faces
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def _weight(router: str, worker: str) -> tuple[bytes, str]:
 
 class Share:
     """What is this router's of each list: every prefill worker, and of the decode workers those
-    that have it among their routers.
+    that have it among their routers. Both phases of an aggregated worker are, where decode is.
     """
 
     def __init__(self, own: str = "", *, decode_routers: int = 0, decode_routers_from: int = 0):
@@ -53,11 +54,20 @@ class Share:
         if not self._decode_routers:
             return workers
         self._divide_among(routers)
-        decode = [address for address, phase in workers.items() if phase is Phase.DECODE]
-        if len(decode) < self._from:
+        divided = {
+            each: faces.address(each)
+            for each, phase in workers.items()
+            if phase is Phase.DECODE or faces.is_one(each)
+        }
+        addresses = set(divided.values())
+        if len(addresses) < self._from:
             return workers
-        self._mine = {each: self._serves(each) for each in decode}
-        return {each: phase for each, phase in workers.items() if self._mine.get(each, True)}
+        self._mine = {each: self._serves(each) for each in addresses}
+        return {
+            each: phase
+            for each, phase in workers.items()
+            if each not in divided or self._mine[divided[each]]
+        }
 
     def _divide_among(self, others: frozenset[str]) -> None:
         routers = others | {self._own}

@@ -62,7 +62,7 @@ class SliceWatch:
         api: DiscoveryV1Api,
         *,
         namespace: str,
-        services: Mapping[str, Phase],
+        services: Mapping[str, Phase | None],
         router_service: str,
         keeper: Watchkeeper,
         publish: Callable[[Listing], None],

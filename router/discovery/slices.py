@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from router.core.values import Phase
-from router.discovery.base import Listed, Listing
+from router.discovery.base import Listing, listed
 from tandem.wire import addresses
 
 SERVICE_LABEL = "kubernetes.io/service-name"
@@ -73,17 +73,19 @@ def _is_ready(endpoint: _Endpoint) -> bool:
 
 
 def listing(
-    slices: Iterable[EndpointSlice], services: Mapping[str, Phase], router_service: str = ""
+    slices: Iterable[EndpointSlice], services: Mapping[str, Phase | None], router_service: str = ""
 ) -> Listing:
-    """The workers, sorted, and the routers. A worker counts in any condition: one that is not ready
+    """The workers, sorted, and the routers; a service without a phase is of aggregated workers. A
+    worker counts in any condition: one that is not ready
     waits for a router to say that it is paired, one that terminates finishes what is open. A router
     counts while it is ready: one that terminates takes nothing new.
     """
     in_order = sorted(slices, key=lambda each: (each.address_type, each.metadata.name))
     workers = {
-        Listed(address, phase)
+        each
         for service, phase in services.items()
         for address in _addresses(in_order, service)
+        for each in listed(address, phase)
     }
     return Listing(
         tuple(sorted(workers, key=lambda each: (each.phase, each.address))),

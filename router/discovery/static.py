@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from router.core.values import Phase
-from router.discovery.base import Listed, Listing, Watchkeeper
+from router.discovery.base import Listed, Listing, Watchkeeper, listed
 from tandem.wire import addresses
 
 INTERVAL_SECONDS = 2.0
@@ -34,6 +34,7 @@ class StaticDiscovery:
         *,
         prefill: Sequence[str],
         decode: Sequence[str],
+        aggregated: Sequence[str] = (),
         peers: Sequence[str] = (),
         probe: Probe = is_there,
         interval_seconds: float = INTERVAL_SECONDS,
@@ -43,6 +44,7 @@ class StaticDiscovery:
         self._workers = (
             *(Listed(address, Phase.PREFILL) for address in prefill),
             *(Listed(address, Phase.DECODE) for address in decode),
+            *(each for address in aggregated for each in listed(address, None)),
         )
         self._peers = tuple(peers)
         self._probe = probe

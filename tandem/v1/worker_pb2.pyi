@@ -59,7 +59,7 @@ class WorkerDescription(_message.Message):
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
-    """unique for each start of the process"""
+    """unique for each start of the process; an aggregated worker's two phases have the same"""
     phase: _common_pb2.Phase.ValueType
     kv_endpoint: _builtins.str
     """prefill: where a decode worker's engine begins a hand-over ("host:port")"""

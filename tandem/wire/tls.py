@@ -17,7 +17,7 @@ import grpc
 from tandem.certificates import CertificateFiles, LoadedCertificate
 from tandem.errors import ConfigError
 
-PeerRole = Literal["frontend", "router", "prefill", "decode"]
+PeerRole = Literal["frontend", "router", "prefill", "decode", "worker"]
 ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
 _DNS_NAMES = "peer_dns"
 """gRPC's name for them; names of other kinds, such as addresses, are not among them."""
@@ -29,8 +29,8 @@ CERT_HELP = (
 KEY_HELP = "PEM file of that certificate's key, without a password."
 CA_HELP = "PEM file of the CA whose certificates other components must show: Tandem's own."
 PEER_NAME_HELP = (
-    "DNS name below which certificates bear roles: frontend.NAME, router.NAME, prefill.NAME and"
-    " decode.NAME. Addresses are not compared."
+    "DNS name below which certificates bear roles: frontend.NAME, router.NAME, prefill.NAME,"
+    " decode.NAME, and worker.NAME of aggregated workers. Addresses are not compared."
 )
 
 

@@ -21,7 +21,9 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP
 
-_PORTS: dict[Phase, int] = {"prefill": 7100, "decode": 7200}
+WorkerKind = Phase | Literal["worker"]
+"""What a process serves: a phase, or as an aggregated worker both."""
+_PORTS: dict[WorkerKind, int] = {"prefill": 7100, "decode": 7200, "worker": 7300}
 _HOST_AND_PORT = re.compile(r".+:[0-9]+")
 _POSITIVE = (
     "logits_timeout_ms",
@@ -43,16 +45,17 @@ _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """A prefill or decode worker of Tandem."""
+    """A prefill, decode or aggregated worker of Tandem."""
 
     listen: str = setting(
         "",
-        "Address to serve gRPC on; empty: 127.0.0.1:7100 for prefill, 127.0.0.1:7200 for decode.",
+        "Address to serve gRPC on; empty: 127.0.0.1:7100 for prefill, 127.0.0.1:7200 for decode,"
+        " 127.0.0.1:7300 for an aggregated worker.",
     )
     metrics_listen: str = setting(
         "",
         "Address of /metrics, /live and /ready, plain HTTP; empty: 127.0.0.1:7101 for prefill,"
-        " 127.0.0.1:7201 for decode.",
+        " 127.0.0.1:7201 for decode, 127.0.0.1:7301 for an aggregated worker.",
     )
     advertise_host: str = setting(
         "",
@@ -60,7 +63,9 @@ class WorkerConfig:
         " the host of `listen`. A pod's own IP on Kubernetes.",
     )
     name: str = setting(
-        "", "The worker's name, unique in a deployment; empty: hostname-phase-port."
+        "",
+        "The worker's name, unique in a deployment; empty: hostname-phase-port, with worker as the"
+        " phase of an aggregated one.",
     )
     deployment_revision: str = setting(
         "",
@@ -234,17 +239,17 @@ class WorkerConfig:
         """What requests call the model."""
         return self.served_model_name or self.model_path.resolve().name
 
-    def worker_name(self, phase: Phase) -> str:
+    def worker_name(self, kind: WorkerKind) -> str:
         """The worker's name, unique in a deployment."""
-        port = self.address(phase).rpartition(":")[2]
-        return self.name or f"{socket.gethostname()}-{phase}-{port}"
+        port = self.address(kind).rpartition(":")[2]
+        return self.name or f"{socket.gethostname()}-{kind}-{port}"
 
-    def address(self, phase: Phase) -> str:
+    def address(self, kind: WorkerKind) -> str:
         """Where gRPC is served, "host:port"."""
-        return self.listen or f"127.0.0.1:{_PORTS[phase]}"
+        return self.listen or f"127.0.0.1:{_PORTS[kind]}"
 
-    def metrics_address(self, phase: Phase) -> str:
-        return self.metrics_listen or f"127.0.0.1:{_PORTS[phase] + 1}"
+    def metrics_address(self, kind: WorkerKind) -> str:
+        return self.metrics_listen or f"127.0.0.1:{_PORTS[kind] + 1}"
 
     def parking_limits(self) -> ParkingLimits:
         """How much KV may wait for requests to come."""
@@ -253,12 +258,12 @@ class WorkerConfig:
     def engine_nodes(self) -> Nodes:
         return Nodes(count=self.nodes, rank=self.node_rank, leader=self.leader)
 
-    def host(self, phase: Phase) -> str:
+    def host(self, kind: WorkerKind) -> str:
         """This machine as its peers reach it. Raises ConfigError where `listen` does not say."""
-        host = self.advertise_host or self.address(phase).rpartition(":")[0]
+        host = self.advertise_host or self.address(kind).rpartition(":")[0]
         if host in _WILDCARDS:
             raise ConfigError(
-                f"{self.address(phase)} names no address that other workers could reach: "
+                f"{self.address(kind)} names no address that other workers could reach: "
                 "set advertise_host"
             )
         return host

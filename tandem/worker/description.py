@@ -21,14 +21,18 @@ def describe(
     has_hook: bool,
     has_classifiers: bool,
     registry: Registry,
+    aggregated_as: str = "",
 ) -> worker_pb2.WorkerDescription:
-    """All of it but the load. The fingerprint is the engine's, and the deployment's revision."""
+    """All of it but the load. The fingerprint is the engine's, and the deployment's revision.
+    `aggregated_as`: what the phases of one engine both call their instance; empty: it has one.
+    """
     fingerprint = common_pb2.Fingerprint()
     fingerprint.CopyFrom(engine.fingerprint)
     fingerprint.deployment_revision = config.deployment_revision
+    fingerprint.aggregated = bool(aggregated_as)
     return worker_pb2.WorkerDescription(
         name=config.worker_name(phase),
-        instance=secrets.token_hex(8),
+        instance=aggregated_as or new_instance(),
         phase=PHASES[phase],
         fingerprint=fingerprint,
         kv_endpoint=engine.kv_endpoint,
@@ -40,3 +44,8 @@ def describe(
         keeps_tasks=True,
         parks=engine.parks and config.max_parked > 0,
     )
+
+
+def new_instance() -> str:
+    """What one start of a process is called."""
+    return secrets.token_hex(8)

@@ -5,41 +5,42 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from tandem import metrics, process, sockets, tracing
-from tandem.admin import Admin, from_loop
+from tandem.admin import from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role
-from tandem.errors import EngineError, StartError
+from tandem.errors import EngineError
 from tandem.hooks.contract import Phase
 from tandem.logits.registry import Registry
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
-from tandem.v1 import worker_pb2, worker_pb2_grpc
+from tandem.v1 import worker_pb2
 from tandem.wire import tls
-from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
 from tandem.worker import startup
-from tandem.worker.config import WorkerConfig
+from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.core import events
 from tandem.worker.core.machine import Core
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.description import describe
 from tandem.worker.drain import drain
+from tandem.worker.endpoint import Endpoint, Shared
 from tandem.worker.follower import Follower
 from tandem.worker.forms import FormedEngine
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.metrics import WorkerCollector
 from tandem.worker.phase import LoadPhase
-from tandem.worker.readiness import Readiness
 from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
@@ -48,10 +49,18 @@ from tandem.worker.spans import LegSpans
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 """How often load is reported and deadlines are looked at."""
-FLUSH_SECONDS = 2.0
-"""For last frames to leave."""
 MakeEngine = Callable[[factory.EngineName, Role, EngineSettings], Engine]
 """As `factory.create`."""
+
+
+class Serves(Protocol):
+    """A worker, or what serves several phases: see Worker."""
+
+    async def start(self, stop: asyncio.Event) -> bool: ...
+
+    async def serve(self, stop: asyncio.Event) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
@@ -63,28 +72,48 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
     async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
         if config.node_rank:
             await Follower(phase, config).run(stop)
-            return
-        with tracing.exporting(
-            config.otlp_endpoint,
-            service=f"tandem-{phase}-worker",
-            instance=config.worker_name(phase),
-        ) as tracer:
-            worker = Worker(phase, config, load, tracer)
-            try:
-                if await worker.start(stop):
-                    process.own_signals(stop)  # engines put in handlers of their own
-                    # What is loaded by now lives as long as the process: with SGLang's modules the
-                    # collector would take most of a second to go through it.
-                    gc.freeze()
-                    await worker.serve(stop)
-            finally:
-                await worker.close()
+        else:
+            await live(phase, config, stop, partial(Worker, phase, config, load))
 
+    return run(f"{phase}_worker", serve, argv)
+
+
+def run(
+    component: str,
+    serve: Callable[[WorkerConfig, asyncio.Event], Awaitable[None]],
+    argv: list[str] | None = None,
+) -> int:
+    """Likewise, of what serves in its own way."""
     try:
-        return process.run(f"{phase}_worker", WorkerConfig, serve, argv)
+        return process.run(component, WorkerConfig, serve, argv)
     except EngineError as error:
         log.critical("the engine died", extra={"code": error.code, "reason": error.message})
         return 1
+
+
+async def live(
+    kind: WorkerKind,
+    config: WorkerConfig,
+    stop: asyncio.Event,
+    make: Callable[[Tracer | None], Serves],
+) -> None:
+    """From the start of what is made to its end. Raises StartError or EngineError."""
+    called = "aggregated" if kind == "worker" else kind
+    with tracing.exporting(
+        config.otlp_endpoint,
+        service=f"tandem-{called}-worker",
+        instance=config.worker_name(kind),
+    ) as tracer:
+        worker = make(tracer)
+        try:
+            if await worker.start(stop):
+                process.own_signals(stop)  # engines put in handlers of their own
+                # What is loaded by now lives as long as the process: with SGLang's modules the
+                # collector would take most of a second to go through it.
+                gc.freeze()
+                await worker.serve(stop)
+        finally:
+            await worker.close()
 
 
 class Worker:
@@ -100,11 +129,13 @@ class Worker:
         registry: Registry | None = None,
         create: MakeEngine | None = None,
         with_admin: bool = True,
+        shared: Shared | None = None,
     ) -> None:
         """Loads all user code and the model's tokenizer. Raises StartError. `tracer`: where the
         spans of traced requests go. `registry`, `create`: logits processors, and what makes the
         engine, where they are not simply what the settings say. `with_admin`: it has a port for
-        metrics and probes.
+        metrics and probes. `shared`: what it has in common with the other phase of its process,
+        which then listens, and closes the endpoint.
         """
         self._phase: Phase = phase
         self._config = config
@@ -118,19 +149,36 @@ class Worker:
         self._parts = load(config, self._tokenizer)
         self._counters = WorkerCounters()
         self._engine = self._make_engine()
-        self._server = Server(self._tls, caller="router", reflects=config.grpc_reflection)
-        self._readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
-        self._budget = ByteBudget(config.max_held_bytes)
+        self._shared = shared
+        self._endpoint = shared.endpoint if shared else Endpoint(phase, config, self._tls)
+        self._budget = shared.budget if shared else ByteBudget(config.max_held_bytes)
         self._drained = metrics.DrainMetrics("worker", phase=phase)
-        self._admin = AsyncExitStack()
-        self._engine_died = False
-        self._listening = False
-        self.port = 0
+        self._prepared = False
+        self.engine_died = False
+
+    @property
+    def port(self) -> int:
         """The port of gRPC, once started."""
-        self.metrics_port = 0
+        return self._endpoint.port
+
+    @property
+    def metrics_port(self) -> int:
+        return self._endpoint.metrics_port
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
+        if not await self.prepare(stop):
+            return False
+        await self._endpoint.listen(self.servicer)
+        if self._with_admin:
+            await self._endpoint.serve_admin(self._metrics(), live=lambda: not self.engine_died)
+        await self._endpoint.readiness.open()
+        address = sockets.bound(self._config.address(self._phase), self.port)
+        log.info("serving", extra={"worker": self._description.name, "address": address})
+        return True
+
+    async def prepare(self, stop: asyncio.Event) -> bool:
+        """All of `start` but to be reached."""
         if self._hooks is not None:
             await self._hooks.runs.start(lambda rulings: self._shell.on_rulings(rulings))
         if self._parts.classifiers is not None:
@@ -147,12 +195,9 @@ class Worker:
             has_hook=self._hooks is not None,
             has_classifiers=self._parts.classifiers is not None,
             registry=self._registry,
+            aggregated_as=self._shared.instance if self._shared else "",
         )
         self._make_service(engine)
-        await self._listen()
-        await self._readiness.open()
-        address = sockets.bound(self._config.address(self._phase), self.port)
-        log.info("serving", extra={"worker": self._description.name, "address": address})
         return True
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -164,27 +209,38 @@ class Worker:
             await asyncio.wait({engine, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not engine.done():
                 await self._drain(engine)
+            if self._shared is not None and not engine.done():
+                # Routers are told of both phases until the last one is idle.
+                both = tasks.create_task(self._shared.drained.wait())
+                await asyncio.wait({engine, both}, return_when=asyncio.FIRST_COMPLETED)
+                both.cancel()
             for task in (engine, ticking, stopped):
                 task.cancel()
-        await self._readiness.shut()
+        await self._endpoint.shut()
         if not engine.cancelled():
-            self._engine_died = True
+            self.engine_died = True
             error = engine.result()
             self._shell.tell(events.EngineGone(error))
             raise error
 
     async def close(self) -> None:
         """Send what is left and free everything, in bounded time; also after a failed start."""
-        if self._listening:
-            await self._readiness.shut()
-            self._shell.flush()
-            await self._server.stop(FLUSH_SECONDS)
+        if self._shared is None:
+            await self._endpoint.shut()
+            self.flush()
+            await self._endpoint.stop()
         await self._engine.close()
         if self._hooks is not None:
             await self._hooks.runs.close()
         if self._parts.classifiers is not None:
             await self._parts.classifiers.close()
-        await self._admin.aclose()
+        if self._shared is None:
+            await self._endpoint.close()
+
+    def flush(self) -> None:
+        """End every stream once what waits on it was sent."""
+        if self._prepared:
+            self._shell.flush()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -226,35 +282,14 @@ class Worker:
             classifiers=classifiers,
             records=Records(self._counters, self._spans()),
         )
-        self._servicer = WorkerServicer(
+        if self._shared is not None:
+            self._shell.proved()  # no KV moves
+        self.servicer = WorkerServicer(
             shell=self._shell,
             describe=self._describe_now,
-            on_paired=self._readiness.on_paired,
+            on_paired=self._endpoint.readiness.on_paired,
         )
-
-    async def _listen(self) -> None:
-        self._server.add(
-            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(self._servicer, server),
-            "tandem.v1.Worker",
-        )
-        address = self._config.address(self._phase)
-        try:
-            self.port = await self._server.start(address)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise StartError(f"cannot listen on {address}: {error}") from error
-        self._listening = True
-        if self._with_admin:
-            await self._serve_admin()
-
-    async def _serve_admin(self) -> None:
-        admin = Admin(
-            self._metrics(),
-            ready=lambda: self._readiness.ready,
-            live=lambda: not self._engine_died,
-        )
-        self.metrics_port = await self._admin.enter_async_context(
-            admin.serving(self._config.metrics_address(self._phase))
-        )
+        self._prepared = True
 
     # --- serving ---------------------------------------------------------------------------------
 
@@ -275,7 +310,7 @@ class Worker:
 
     async def _drain(self, engine: asyncio.Task[EngineError]) -> None:
         self._shell.tell(events.Drain())
-        await self._readiness.shut()
+        await self._endpoint.shut()
         self._shell.report_load()
         seconds = self._config.drain_seconds
         await drain(
@@ -299,21 +334,26 @@ class Worker:
 
     def _metrics(self) -> CollectorRegistry:
         registry = metrics.new_registry(f"{self._phase}_worker")
-        registry.register(self._drained)
-        registry.register(metrics.HeldMetrics("worker", self._budget, phase=self._phase))
-        registry.register(SpanCollector(self._tracer))
-        registry.register(ExpiryCollector(tls.files(self._config)))
-        loop = asyncio.get_running_loop()
-        registry.register(
-            WorkerCollector(
-                phase=self._phase,
-                counters=self._counters,
-                hooks=self._hooks,
-                classifiers=self._parts.classifiers,
-                forms=self._workshop,
-                load=from_loop(loop, self._shell.load),
-                figures=from_loop(loop, self._engine.figures),
-                ready=lambda: self._readiness.ready,
-            )
-        )
+        for collector in (
+            *self.collectors(),
+            metrics.HeldMetrics("worker", self._budget, phase=self._phase),
+            SpanCollector(self._tracer),
+            ExpiryCollector(tls.files(self._config)),
+        ):
+            registry.register(collector)
         return registry
+
+    def collectors(self) -> Iterator[Collector]:
+        """What is told of this phase alone."""
+        loop = asyncio.get_running_loop()
+        yield self._drained
+        yield WorkerCollector(
+            phase=self._phase,
+            counters=self._counters,
+            hooks=self._hooks,
+            classifiers=self._parts.classifiers,
+            forms=self._workshop,
+            load=from_loop(loop, self._shell.load),
+            figures=from_loop(loop, self._engine.figures),
+            ready=lambda: self._endpoint.readiness.ready,
+        )

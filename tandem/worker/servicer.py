@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from tandem.v1 import worker_pb2, worker_pb2_grpc
+from tandem.wire import faces
 from tandem.worker.link import RouterLink
 from tandem.worker.shell import Shell
 
@@ -76,6 +77,32 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         except DecodeError:
             link.give_up("a command cannot be read, or is too much to be read")
             await link.broken.wait()
+
+
+class PhasesServicer(worker_pb2_grpc.WorkerServicer):
+    """Several phases at one address: each call says which it means."""
+
+    def __init__(self, phases: Mapping[str, WorkerServicer]) -> None:
+        self._phases = phases
+
+    async def Describe(self, request: worker_pb2.DescribeWorkerRequest, context: Any) -> Any:
+        return await (await self._meant(context)).Describe(request, context)
+
+    async def Connect(  # type: ignore[override]  # as WorkerServicer's
+        self, request_iterator: AsyncIterator[worker_pb2.WorkerCommand], context: Any
+    ) -> None:
+        await (await self._meant(context)).Connect(request_iterator, context)
+
+    async def _meant(self, context: Any) -> WorkerServicer:
+        meant = self._phases.get(faces.phase_of(context))
+        if meant is None:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "this worker serves both phases, and the call does not say which it means: list it"
+                " in the router's setting workers",
+            )
+            raise AssertionError("abort raises")
+        return meant
 
 
 async def _write(link: RouterLink, context: Any) -> None:

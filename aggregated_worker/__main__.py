@@ -1,0 +1,26 @@
+"""`python -m aggregated_worker`: both phases in one process."""
+
+from __future__ import annotations
+
+from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
+
+import asyncio
+import sys
+from functools import partial
+
+from aggregated_worker.worker import KIND, AggregatedWorker
+from tandem.worker import server
+from tandem.worker.config import WorkerConfig
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    return server.run("aggregated_worker", _serve)
+
+
+async def _serve(config: WorkerConfig, stop: asyncio.Event) -> None:
+    await server.live(KIND, config, stop, partial(AggregatedWorker, config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

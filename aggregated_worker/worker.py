@@ -1,0 +1,146 @@
+"""One process that serves both phases: two workers, each with its phase's own rules, hooks and
+request ids, and one engine behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import get_args
+
+from prometheus_client import CollectorRegistry
+
+import decode_worker.classifying
+import prefill_worker.rules
+from aggregated_worker.metrics import Merged
+from tandem import metrics, sockets
+from tandem.byte_budget import ByteBudget
+from tandem.certificates import ExpiryCollector
+from tandem.engine import factory
+from tandem.engine.faces import TwoFacedEngine
+from tandem.errors import ConfigError, EngineError
+from tandem.hooks.contract import Phase
+from tandem.tracing.metrics import SpanCollector
+from tandem.tracing.spans import Tracer
+from tandem.wire import tls
+from tandem.wire.tls import PeerTls
+from tandem.worker.config import WorkerConfig, WorkerKind
+from tandem.worker.description import new_instance
+from tandem.worker.endpoint import Endpoint, Shared
+from tandem.worker.phase import LoadPhase
+from tandem.worker.server import MakeEngine, Worker
+from tandem.worker.servicer import PhasesServicer
+
+log = logging.getLogger(__name__)
+
+KIND: WorkerKind = "worker"
+PHASES: tuple[Phase, ...] = get_args(Phase)
+_LOAD: Mapping[Phase, LoadPhase] = {
+    "prefill": prefill_worker.rules.load_phase,
+    "decode": decode_worker.classifying.load_phase,
+}
+_LAST_WORDS_SECONDS = 1.0
+"""For the other phase to see that the engine has died, too."""
+
+
+class AggregatedWorker:
+    """Both phases of a process. `start`, `serve` and `close` are its life, as a Worker's."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        tracer: Tracer | None = None,
+        *,
+        create: MakeEngine = factory.create,
+    ) -> None:
+        """Loads all user code, once for each phase. Raises StartError."""
+        if config.nodes > 1:
+            raise ConfigError("an aggregated worker computes on one node: leave nodes at 1")
+        self._config = config = _as_one(config)
+        self._tracer = tracer
+        self._endpoint = Endpoint(KIND, config, PeerTls.of(config))
+        self._budget = ByteBudget(config.max_held_bytes)
+        self._instance = new_instance()
+        shared = Shared(self._endpoint, self._budget, self._instance, asyncio.Barrier(len(PHASES)))
+        engine = TwoFacedEngine(create)
+        self._workers = {
+            phase: Worker(phase, config, _LOAD[phase], tracer, create=engine.face, shared=shared)
+            for phase in PHASES
+        }
+
+    @property
+    def port(self) -> int:
+        """The port of gRPC, once started."""
+        return self._endpoint.port
+
+    @property
+    def metrics_port(self) -> int:
+        return self._endpoint.metrics_port
+
+    async def start(self, stop: asyncio.Event) -> bool:
+        """Whether it serves: not, where `stop` came first. Raises StartError."""
+        for worker in self._workers.values():
+            if not await worker.prepare(stop):
+                return False
+        await self._endpoint.listen(
+            PhasesServicer({phase: each.servicer for phase, each in self._workers.items()})
+        )
+        await self._endpoint.serve_admin(self._metrics(), live=lambda: not self._engine_died)
+        await self._endpoint.readiness.open()
+        address = sockets.bound(self._config.listen, self.port)
+        log.info("serving", extra={"worker": self._config.name, "address": address})
+        return True
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Until `stop`, and the drain after it. Raises EngineError as soon as the engine dies."""
+        create_task = asyncio.get_running_loop().create_task
+        serving = [create_task(each.serve(stop)) for each in self._workers.values()]
+        try:
+            await asyncio.wait(serving, return_when=asyncio.FIRST_EXCEPTION)
+            # What is open in the other phase is to be told why it ends.
+            await asyncio.wait(serving, timeout=_LAST_WORDS_SECONDS)
+        finally:
+            for task in serving:
+                task.cancel()
+            ended = await asyncio.gather(*serving, return_exceptions=True)
+        failures = [each for each in ended if isinstance(each, Exception)]
+        if failures:
+            raise next((each for each in failures if isinstance(each, EngineError)), failures[0])
+
+    async def close(self) -> None:
+        """Send what is left and free everything, in bounded time; also after a failed start."""
+        await self._endpoint.shut()
+        for worker in self._workers.values():
+            worker.flush()
+        await self._endpoint.stop()
+        for worker in self._workers.values():
+            await worker.close()
+        await self._endpoint.close()
+
+    @property
+    def _engine_died(self) -> bool:
+        return any(each.engine_died for each in self._workers.values())
+
+    def _metrics(self) -> CollectorRegistry:
+        registry = metrics.new_registry("aggregated_worker")
+        workers = self._workers.values()
+        for collector in (
+            Merged(collector for worker in workers for collector in worker.collectors()),
+            metrics.HeldMetrics("worker", self._budget, phase="decode"),
+            SpanCollector(self._tracer),
+            ExpiryCollector(tls.files(self._config)),
+        ):
+            registry.register(collector)
+        return registry
+
+
+def _as_one(config: WorkerConfig) -> WorkerConfig:
+    """With one name and one address, whichever phase asks."""
+    return replace(
+        config,
+        name=config.worker_name(KIND),
+        listen=config.address(KIND),
+        metrics_listen=config.metrics_address(KIND),
+    )

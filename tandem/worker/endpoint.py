@@ -1,0 +1,85 @@
+"""Where a worker's process is reached: gRPC for routers, an admin port for probes and scrapes, and
+whether it takes work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from tandem.admin import Admin
+from tandem.byte_budget import ByteBudget
+from tandem.errors import StartError
+from tandem.v1 import worker_pb2_grpc
+from tandem.wire.grpc import Server
+from tandem.wire.tls import PeerTls
+from tandem.worker.config import WorkerConfig, WorkerKind
+from tandem.worker.readiness import Readiness
+
+FLUSH_SECONDS = 2.0
+"""For last frames to leave."""
+
+
+class Endpoint:
+    """Both ports of one process. `listen`, `serve_admin`, `shut` and `close` are its life."""
+
+    def __init__(self, kind: WorkerKind, config: WorkerConfig, tls: PeerTls | None) -> None:
+        self._kind: WorkerKind = kind
+        self._config = config
+        self._server = Server(tls, caller="router", reflects=config.grpc_reflection)
+        self.readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
+        self._admin = AsyncExitStack()
+        self._listening = False
+        self.port = 0
+        """The port of gRPC, once it listens."""
+        self.metrics_port = 0
+
+    async def listen(self, servicer: worker_pb2_grpc.WorkerServicer) -> None:
+        """Serve it to routers. Raises StartError where the address cannot be had."""
+        self._server.add(
+            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server),
+            "tandem.v1.Worker",
+        )
+        address = self._config.address(self._kind)
+        try:
+            self.port = await self._server.start(address)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise StartError(f"cannot listen on {address}: {error}") from error
+        self._listening = True
+
+    async def serve_admin(self, registry: CollectorRegistry, live: Callable[[], bool]) -> None:
+        """Raises ConfigError where the address cannot be had."""
+        admin = Admin(registry, ready=lambda: self.readiness.ready, live=live)
+        self.metrics_port = await self._admin.enter_async_context(
+            admin.serving(self._config.metrics_address(self._kind))
+        )
+
+    async def shut(self) -> None:
+        """It takes no more work."""
+        if self._listening:
+            await self.readiness.shut()
+
+    async def stop(self) -> None:
+        """Let last frames leave, and end every stream."""
+        if self._listening:
+            await self._server.stop(FLUSH_SECONDS)
+
+    async def close(self) -> None:
+        """Answer no probe any more."""
+        await self._admin.aclose()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the workers of one process have in common that serve a phase each, of one engine."""
+
+    endpoint: Endpoint
+    budget: ByteBudget
+    instance: str
+    """Unique for each start of the process."""
+    drained: asyncio.Barrier
+    """Where they wait for each other, each with nothing open any more."""
