@@ -130,7 +130,7 @@ class Bench:
         (edition,) = fleet.editions
         began = time.process_time_ns()
         for each in prompts:
-            fleet.pick(edition, needs, each, other_than=None)
+            fleet.pick(edition, needs, each, other_than=None, now=0.0)
         return (time.process_time_ns() - began) / 1e9
 
     def snapshot(self) -> float:

@@ -117,6 +117,11 @@ class RouterConfig:
         "What the router knows of prefill workers' prefix caches takes at most about so much: 270"
         " bytes for each 64 tokens that a worker caches. What was used longest ago is forgotten.",
     )
+    disaggregate: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Which way a sequence goes where a pair and an aggregated worker are both free: auto (where"
+        " its finish is predicted earlier), always (the pair) or never (the aggregated worker).",
+    )
     policy_seconds: float = setting(
         0.01,
         "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from router.choosing import Choosing, Failure
 from router.conduct import Conduct
 from router.core.snapshot import RecordSnapshot, Snapshot, WorkerSnapshot
-from router.core.values import Counts, Fingerprint, Phase, Standing
+from router.core.values import Counts, Fingerprint, Phase, Reason, Standing, Way
 from router.discovery import Listed
 from router.discovery.base import Trouble
 from router.relay import Relay
@@ -31,7 +31,11 @@ from tandem.endings import Outcome
 
 _UNKNOWN = RecordSnapshot(Standing.WHOLE, 0, 0, 0, 0)
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
-_REJECTIONS = (*Fingerprint._fields[1:], "phase", "limits")
+_REJECTIONS = (
+    *(each for each in Fingerprint._fields[1:] if each != "aggregated"),
+    "phase",
+    "limits",
+)
 
 
 def _error_codes(base: type[errors.TandemError] = errors.TandemError) -> set[str]:
@@ -233,6 +237,15 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         for outcome in Outcome:
             legs.add_metric([phase.value, outcome.value], counts.legs[phase, outcome])
     yield legs
+    ways = CounterMetricFamily(
+        "tandem_router_ways",
+        "Sequences that were started in both phases, by the way that they went and why.",
+        labels=["way", "reason"],
+    )
+    for way in Way:
+        for reason in Reason:
+            ways.add_metric([way.value, reason.value], counts.ways[way, reason])
+    yield ways
     yield _counter("retries", "Further attempts on another pair.", counts.retries)
     yield _counter(
         "requeued",

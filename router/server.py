@@ -105,6 +105,7 @@ def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
         new_room=ids.new_room,
         promptless=translate.promptless,
         canary_task=translate.canary_task,
+        disaggregate=config.disaggregate,
     )
 
 

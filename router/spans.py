@@ -44,4 +44,7 @@ def _attributes(event: Moment) -> dict[str, Value]:
 
 def _workers(event: Moment) -> dict[str, Value]:
     choices = {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
-    return {name: choice.name for name, choice in choices.items() if choice}
+    told: dict[str, Value] = {name: choice.name for name, choice in choices.items() if choice}
+    if event.way is not None:
+        told |= {"tandem.way": event.way.name, "tandem.way.reason": event.way.reason}
+    return told

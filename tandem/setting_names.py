@@ -23,6 +23,7 @@ NAMES: Final = frozenset(
         "decode_service",
         "default_timeout_seconds",
         "deployment_revision",
+        "disaggregate",
         "discovery",
         "drain_seconds",
         "eject_after_failures",
@@ -128,6 +129,8 @@ NAMES: Final = frozenset(
         "unknown_fields",
         "voucher_key_file",
         "withheld_finish_reason",
+        "worker_service",
         "worker_silence_seconds",
+        "workers",
     }
 )

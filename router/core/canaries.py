@@ -110,7 +110,7 @@ class Canaries:
         failed = isinstance(closed.error, KvTransferError) and leg.settle_by is None
         if not failed or sequence.request.canary or sequence.pair is None:
             return
-        if not self._state.bounds.canary_seconds:
+        if not self._state.bounds.canary_seconds or leg.worker.aggregated:
             return
         for worker, other in (sequence.pair, sequence.pair[::-1]):
             if self._is_here(worker) and worker.record.whole and worker not in self._doubts:

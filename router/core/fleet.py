@@ -13,8 +13,18 @@ from router.core.free import FreeWorkers, Index
 from router.core.group import Group, Side, preferred, traits_of
 from router.core.prefixes import DEFAULT_BYTES, Prefixes
 from router.core.record import Record
-from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection
-from router.core.values import Edition, Fingerprint, Needs, Phase, ServedModel, Standing
+from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection, WayTaken
+from router.core.values import (
+    Disaggregate,
+    Edition,
+    Fingerprint,
+    Needs,
+    Phase,
+    ServedModel,
+    Standing,
+    Way,
+)
+from router.core.ways import Option, choose, only
 from router.core.worker import Worker, defect_text, difference_text
 from router.policies import Policy, PolicyFactory, Prompt
 
@@ -35,6 +45,16 @@ class Pick(NamedTuple):
     choice: Choice
 
 
+class Picked(NamedTuple):
+    """The workers that are to run both legs of a sequence."""
+
+    prefill: Pick
+    decode: Pick
+    way: WayTaken
+    ahead: int
+    """Tokens that prefill has to compute until the first one of the sequence."""
+
+
 class Changes(NamedTuple):
     """What comes of a change of the fleet."""
 
@@ -53,6 +73,7 @@ class Fleet:
         self,
         prefill_policy: PolicyFactory,
         decode_policy: PolicyFactory,
+        disaggregate: Disaggregate = "auto",
         prefix_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self.prefixes = Prefixes(prefix_bytes)
@@ -65,6 +86,9 @@ class Fleet:
         """By model, where somebody has asked since the fleet changed."""
         self._keepers: dict[str, dict[str, Worker]] = {}
         """Connected prefill workers by where they hand over, and by address."""
+        self._processes: dict[str, dict[Phase, Worker]] = {}
+        """Connected aggregated workers by instance."""
+        self._disaggregate: Disaggregate = disaggregate
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
 
@@ -129,11 +153,17 @@ class Fleet:
             self.prefixes.forget(worker)
         self._update_keepers(worker)
         forgiven = _forgive(side, now)
+        if worker.aggregated:
+            self._update_twins(worker)
+            for each in (worker, *forgiven):
+                group.note_twins(each)
+                self.place(each)
         group.note_offer()
         mine.serve(now)
         if not (group.prefill.connected or group.decode.connected):
             del mine.groups[worker.profile.fingerprint]
         newly = dict.fromkeys([worker, *forgiven, *(others.taking() if was_empty else ())])
+        newly |= dict.fromkeys([each.twin for each in newly if each.twin is not None])
         paired = [each for each in newly if not each.paired and self.uses(each)]
         for each in paired:
             each.paired = True
@@ -143,7 +173,9 @@ class Fleet:
         """Take in that a worker's slots are taken otherwise. Whatever changes them calls this.
         Returns whether it has a free one that is to be given away, and had none.
         """
-        return worker.side is not None and worker.side.place(worker)
+        twin = worker.twin
+        freed = twin is not None and twin.side is not None and twin.side.place(twin)
+        return (worker.side is not None and worker.side.place(worker)) or freed
 
     def forget(self, now: float, memory_seconds: float, expected: Collection[str]) -> float:
         """Let requests wait no more for an edition that had its last pair so long ago, unless its
@@ -179,16 +211,77 @@ class Fleet:
         )
 
     def pick(
-        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
-    ) -> tuple[Pick, Pick] | None:
-        """A pair with a free slot on both sides, by the policies; None where there is none.
+        self,
+        edition: Edition,
+        needs: Needs,
+        prompt: Prompt,
+        *,
+        other_than: Pair | None,
+        now: float,
+    ) -> Picked | None:
+        """Workers with a free slot for both legs, by the policies: a pair or an aggregated worker,
+        whichever way is better; None where there are none.
 
         `other_than` is never picked, and neither of its workers where others are free. Workers that
         have not closed legs in time come last.
         """
+        pair = self._pick_pair(edition, needs, prompt, other_than=other_than)
+        whole = self._pick_whole(edition, needs, prompt, other_than=other_than)
+        found = [each for each in (pair, whole) if each is not None]
+        options = [self._option(each, prompt, other_than) for each in found]
+        if not found:
+            return None
+        if len(found) == 1:
+            return _picked(found[0], options[0], only(options[0]))
+        option, way = choose(options, self._disaggregate, now)
+        return _picked(found[options.index(option)], option, way)
+
+    def _option(self, picks: tuple[Pick, Pick], prompt: Prompt, last: Pair | None) -> Option:
+        """What is known of a way that a sequence could go."""
+        prefill, decode = picks[0].worker, picks[1].worker
+        group = self._known_group(prefill.profile.fingerprint)
+        assert group is not None
+        again = last is not None and (prefill is last.prefill or decode is last.decode)
+        return Option(
+            way=Way.AGGREGATED if group.aggregated else Way.PAIR,
+            pace=group.pace,
+            waiting=prefill.waiting_tokens,
+            tokens=prefill.to_compute(prompt),
+            running=decode.open_legs if group.aggregated else 0,
+            unsound=again or prefill.late or decode.late,
+        )
+
+    def measured(self, decode: Worker, now: float, tokens: int, seconds: float) -> None:
+        """A sequence that had so many tokens ahead is about to show its first one."""
+        group = self._known_group(decode.profile.fingerprint)
+        if group is not None:
+            group.pace.note(now, tokens, seconds)
+
+    def _pick_whole(
+        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
+    ) -> tuple[Pick, Pick] | None:
+        """Both phases of an aggregated worker."""
+        avoided = () if other_than is None else (other_than.prefill,)
+        for group in self._groups(edition, needs):
+            if group.aggregated:
+                again = other_than is not None
+                free = preferred(group.prefill.indexes(), avoided, barred=True, again=again)
+                if free is not None:
+                    prefill = _choose(group.policy, free, prompt)
+                    twin = prefill.worker.twin
+                    assert twin is not None, "only whole ones are free"
+                    return prefill, Pick(twin, _choice(twin, 1, ()))
+        return None
+
+    def _pick_pair(
+        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
+    ) -> tuple[Pick, Pick] | None:
+        """A prefill worker, and a decode worker of its group."""
         mine, last = self.editions[edition], other_than
         groups = [
-            each for each in self._groups(edition, needs) if each.prefill.free and each.decode.free
+            each
+            for each in self._groups(edition, needs)
+            if each.prefill.free and each.decode.free and not each.aggregated
         ]
         free = [each for group in groups for each in group.prefill.indexes()]
         if last is None:
@@ -274,9 +367,13 @@ class Fleet:
         have, one of those, the field, and how many they are.
         """
         mine = worker.profile.fingerprint
+        if mine.aggregated:
+            return  # it looks for no other than its twin
         for edition, fleet in self.editions.items():
             if edition.model == mine.model:
                 for theirs, group in fleet.groups.items():
+                    if theirs.aggregated:
+                        continue
                     side = group.other_side(worker.phase)
                     field_name, other = mine.difference(theirs), side.example
                     if field_name is not None and other is not None:
@@ -286,6 +383,8 @@ class Fleet:
         """Whether some pair has the worker: it takes work, and a matching one does."""
         if worker.side is None:
             return False
+        if worker.aggregated:
+            return worker.twin is not None and worker.twin.side is not None
         partners = self.partners(worker)
         return partners is not None and len(partners) > 0
 
@@ -316,6 +415,22 @@ class Fleet:
         keeper = self.keeper(kv_peer)
         return None if keeper is None else self._known_group(keeper.profile.fingerprint)
 
+    def _update_twins(self, worker: Worker) -> None:
+        """The phases of an aggregated worker know each other while both are connected."""
+        instance = worker.profile.instance
+        mine = self._processes.setdefault(instance, {})
+        if self.workers.get(worker.key) is worker:
+            mine[worker.phase] = worker
+        elif mine.get(worker.phase) is worker:
+            del mine[worker.phase]
+        worker.twin = None
+        prefill, decode = mine.get(Phase.PREFILL), mine.get(Phase.DECODE)
+        for each, other in ((prefill, decode), (decode, prefill)):
+            if each is not None:
+                each.twin = other
+        if not mine:
+            del self._processes[instance]
+
     def _update_keepers(self, worker: Worker) -> None:
         if worker.phase is not Phase.PREFILL:
             return
@@ -338,7 +453,10 @@ class Fleet:
             mine = self.editions[edition] = EditionFleet(edition, self._prefill_policy())
         group = mine.groups.get(fingerprint)
         if group is None:
-            group = mine.groups[fingerprint] = Group(self._decode_policy(), self.prefixes)
+            whole = fingerprint.aggregated
+            policy = self._prefill_policy() if whole else self._decode_policy()
+            group = Group(policy, self.prefixes, aggregated=whole)
+            mine.groups[fingerprint] = group
         return mine, group
 
 
@@ -346,8 +464,16 @@ def _choose(policy: Policy, candidates: FreeWorkers, prompt: Prompt) -> Pick:
     worker = policy.choose(candidates, prompt)
     first = islice(candidates.by_load(), MOST_CANDIDATES)
     others = tuple([Alternative(each.key, each.cost) for each in first if each is not worker])
+    return Pick(worker, _choice(worker, len(candidates), others))
+
+
+def _choice(worker: Worker, candidates: int, others: tuple[Alternative, ...]) -> Choice:
     name = worker.profile.name[:MAX_NAME_CHARACTERS]
-    return Pick(worker, Choice(worker.key, name, worker.cost, len(candidates), others))
+    return Choice(worker.key, name, worker.cost, candidates, others)
+
+
+def _picked(picks: tuple[Pick, Pick], option: Option, way: WayTaken) -> Picked:
+    return Picked(*picks, way, option.waiting + option.tokens)
 
 
 def _forgive(side: Side, now: float) -> list[Worker]:

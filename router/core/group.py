@@ -1,4 +1,6 @@
-"""The workers of one fingerprint: any of its prefill with any of its decode makes a pair."""
+"""The workers of one fingerprint: any of its prefill with any of its decode makes a pair, or where
+they are aggregated, each with its twin.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from router.core.free import FreeWorkers, Index, Kind
+from router.core.pace import Pace
 from router.core.prefixes import Prefixes
 from router.core.values import Offer, Phase, Standing
 from router.core.worker import Worker
@@ -106,7 +109,7 @@ class Side:
         """
         key, is_free = worker.key, worker.free > 0
         index = was = self._held.get(key)
-        if was is not None and not (is_free and was.kind.overdue is (worker.overdue > 0)):
+        if was is not None and not (is_free and was.kind.overdue is worker.late):
             was.remove(worker)
             del self._held[key]
             index = None
@@ -130,7 +133,7 @@ class Side:
 
     def _index(self, worker: Worker) -> Index:
         profile = worker.profile
-        kind = Kind(worker.overdue > 0, profile.parks, profile.has_hook)
+        kind = Kind(worker.late, profile.parks, profile.has_hook)
         index = self._indexes.get(kind)
         if index is None:
             index = self._indexes[kind] = Index(kind, self._prefixes)
@@ -140,11 +143,19 @@ class Side:
 class Group:
     """The connected workers of one fingerprint, by phase."""
 
-    def __init__(self, policy: Policy, prefixes: Prefixes | None = None) -> None:
+    def __init__(
+        self, policy: Policy, prefixes: Prefixes | None = None, *, aggregated: bool = False
+    ) -> None:
         self.prefill = Side(prefixes)
         self.decode = Side()
         self.policy = policy
-        """How decode is chosen; prefill is chosen for all groups of the edition."""
+        """How decode is chosen, while prefill is chosen for all groups of the edition; where they
+        are aggregated, how one of them is.
+        """
+        self.aggregated = aggregated
+        self.whole: set[str] = set()
+        """Instances of aggregated workers whose phases both take work."""
+        self.pace = Pace()
         self.offer = Offer(0, frozenset())
 
     def note_offer(self) -> None:
@@ -158,13 +169,17 @@ class Group:
     @property
     def pairs(self) -> int:
         """How many pairs take work."""
+        if self.aggregated:
+            return len(self.whole)
         return len(self.prefill) * len(self.decode)
 
     @property
     def pairs_to_be(self) -> int:
         """How many there are once all are proved that are yet to be; none where nobody takes work,
-        as what those could take is not known.
+        as what those could take is not known. Aggregated workers need no proof.
         """
+        if self.aggregated:
+            return len(self.whole)
         prefill, decode = self.prefill, self.decode
         if not (prefill or decode):
             return 0
@@ -174,6 +189,14 @@ class Group:
     def free_pairs(self) -> int:
         """How many sequences could start at once."""
         return min(self.prefill.slots, self.decode.slots)
+
+    def note_twins(self, worker: Worker) -> None:
+        """Take in whether both phases of an aggregated worker take work now."""
+        twin, instance = worker.twin, worker.profile.instance
+        if worker.side is not None and twin is not None and twin.side is not None:
+            self.whole.add(instance)
+        else:
+            self.whole.discard(instance)
 
     def holds(self, prefill: Worker, decode: Worker) -> bool:
         """Whether both of them take work here."""

@@ -19,12 +19,12 @@ from router.core.actions import (
     StartLeg,
 )
 from router.core.events import LegClosed, LegParked
-from router.core.fleet import Pair, Pick
+from router.core.fleet import Pair, Pick, Picked
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.stories import of_request
 from router.core.suspicion import MOST_DEATHS, suspect
-from router.core.values import Phase, Voucher
+from router.core.values import Phase, Reason, Voucher, Way
 from router.core.worker import Worker
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -78,10 +78,13 @@ class Lifecycle:
         self.actions.append(RequestEnded(story, refused=True))
         request.sequences = []  # see _forget_request
 
-    def start(self, sequence: Sequence, prefill: Pick, decode: Pick) -> None:
+    def start(self, sequence: Sequence, picked: Picked) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
-        sequence.note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice)
+        prefill, decode, way, sequence.ahead = picked
+        self._state.counts.ways[Way(way.name), Reason(way.reason)] += 1
+        note = sequence.note
+        note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=way)
         hold = prefill.worker.profile.has_hook or sequence.request.submit.held
         self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold)
 
@@ -111,9 +114,15 @@ class Lifecycle:
             sequence.note(self.now, "started", leg.phase)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
+            self._measure(sequence, leg.worker)
             self._let_go(sequence.request)
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
+
+    def _measure(self, sequence: Sequence, decode: Worker) -> None:
+        request, begun_at = sequence.request, sequence.begun_at
+        if begun_at is not None and not (request.canary or request.submit.half):
+            self._state.fleet.measured(decode, self.now, sequence.ahead, self.now - begun_at)
 
     def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or

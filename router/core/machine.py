@@ -22,7 +22,7 @@ from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
-from router.core.values import Bounds, Edition, Offer, Profile, ServedModel
+from router.core.values import Bounds, Disaggregate, Edition, Offer, Profile, ServedModel
 from router.core.waiting import Queue
 from router.core.worker import Worker
 from router.policies import PolicyFactory
@@ -60,13 +60,15 @@ class Core:
         promptless: Callable[[bytes], bytes] = lambda task: b"",
         canary_task: Callable[[Profile], bytes] = lambda profile: b"",
         budget: ByteBudget | None = None,
+        disaggregate: Disaggregate = "auto",
         prefix_bytes: int = DEFAULT_BYTES,
     ) -> None:
         """`promptless` leaves of a task what is kept when its prompt is let go. `canary_task` makes
         a canary's for workers of a profile. `budget`: what the process holds, tasks beside the
-        rest; None: one of its own. `prefix_bytes`: what is known of prefix caches takes no more.
+        rest; None: one of its own. `disaggregate`: where a pair and an aggregated worker are free.
+        `prefix_bytes`: what is known of prefix caches takes no more.
         """
-        fleet = Fleet(prefill_policy, decode_policy, prefix_bytes)
+        fleet = Fleet(prefill_policy, decode_policy, disaggregate, prefix_bytes)
         self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room, promptless)
         self._health = Health(self.state)
@@ -456,8 +458,10 @@ class Core:
                 if not self._start_prefill(sequence, edition):
                     break
                 stuck.clear()  # another may be next: what started counts as its key's share
-            elif picked := fleet.pick(edition, needs, request.prompt, other_than=avoided):
-                self._lifecycle.start(sequence, *picked)
+            elif picked := fleet.pick(
+                edition, needs, request.prompt, other_than=avoided, now=self._lifecycle.now
+            ):
+                self._lifecycle.start(sequence, picked)
             elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):
                 # No other pair is left, nor to be proved.
                 self._lifecycle.end(sequence, error=sequence.failure)

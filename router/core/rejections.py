@@ -71,9 +71,11 @@ def _reasons(fleet: Fleet, worker: Worker, examples: _Examples, *, busy: bool) -
         full = busy and not worker.free
         return [f"no slot is free: {worker.open_legs} of {worker.capacity} taken"] if full else []
     other_phase = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
+    if worker.aggregated:
+        return [f"its {other_phase} phase takes no work"]
     mine = worker.profile.fingerprint
     differ: dict[str, str] = {}
     for theirs, other in examples[other_phase].items():
-        if field := mine.difference(theirs):
+        if not theirs.aggregated and (field := mine.difference(theirs)):
             differ.setdefault(field, difference_text(worker, other, field))
     return [*differ.values()] or [f"no matching {other_phase} worker takes work"]

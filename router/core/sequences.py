@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair
-from router.core.story import Choice, Moment, MomentName
+from router.core.story import Choice, Moment, MomentName, WayTaken
 from router.core.values import Edition, Needs, Phase
 from router.core.worker import Worker
 from router.policies import Prompt
@@ -100,6 +100,8 @@ class Sequence:
     queued_at: float
     begun_at: float | None = None
     """When its legs of this or the last attempt were started."""
+    ahead: int = 0
+    """Tokens that its prefill worker had to compute then until its first one, its own included."""
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None
@@ -150,12 +152,13 @@ class Sequence:
         code: str = "",
         prefill: Choice | None = None,
         decode: Choice | None = None,
+        way: WayTaken | None = None,
     ) -> None:
         """Remember a moment, for its story and its span, as long as it has not ended."""
         moments = self.moments
         if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
             at = round(now - self.request.arrived, 6)
-            moments.append(Moment(at, name, phase, code, prefill, decode))
+            moments.append(Moment(at, name, phase, code, prefill, decode, way))
 
     def traced(self, error: TandemError | None) -> SequenceTraced:
         """What its span is made of, now that it has ended."""

@@ -39,6 +39,18 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     """Those of them with the smallest cost, itself left out."""
 
 
+class WayTaken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Which way a sequence went, and why: see ways.py."""
+
+    name: str
+    """pair or aggregated: a values.Way."""
+    reason: str
+    """A values.Reason."""
+    pair_seconds: float = 0.0
+    """Predicted for either way, where they were compared."""
+    aggregated_seconds: float = 0.0
+
+
 class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What happened to a sequence."""
 
@@ -51,6 +63,8 @@ class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     prefill: Choice | None = None
     """pair_chosen: absent for a phase that does not run."""
     decode: Choice | None = None
+    way: WayTaken | None = None
+    """pair_chosen: absent where one phase runs alone."""
 
 
 class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

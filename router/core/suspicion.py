@@ -14,6 +14,7 @@ from collections.abc import Collection
 from router.core.actions import WorkerDied
 from router.core.sequences import Request
 from router.core.state import State
+from router.core.values import Phase
 from router.core.worker import Worker
 
 MOST_DEATHS = 2
@@ -31,6 +32,8 @@ def suspect(
     if worker.died:
         return [], None
     worker.died = True
+    if worker.aggregated and worker.phase is Phase.PREFILL:
+        return [], None  # one process has died, and decode has all that it ran
     begun = {state.legs[number].sequence.request for number in worker.legs if number not in unsent}
     clients = [each for each in begun if not each.canary]
     if not clients:

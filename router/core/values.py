@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
 from tandem.prefix_blocks import Blocks
+
+Disaggregate = Literal["auto", "always", "never"]
+"""Which way is taken where both are free."""
 
 
 class Phase(enum.StrEnum):
@@ -25,6 +28,28 @@ class Standing(enum.Enum):
     """It gets nothing new until its time is over."""
     PROBATION = "probation"
     """It gets one leg at a time, until a few have ended well."""
+
+
+class Way(enum.StrEnum):
+    PAIR = "pair"
+    AGGREGATED = "aggregated"
+
+
+class Reason(enum.StrEnum):
+    """Why a sequence went that way."""
+
+    ONLY = "only"
+    """The other way has no free worker that can run it."""
+    SOUND = "sound"
+    """The other way's has legs that are overdue, or has failed with this sequence before."""
+    SETTING = "setting"
+    """`disaggregate` says so."""
+    MEASURE = "measure"
+    """Nobody has gone that way lately, so that it is not known what it takes."""
+    UNMEASURED = "unmeasured"
+    """What the other way takes, or this one, is not known yet."""
+    EARLIEST = "earliest"
+    """Its finish is predicted earlier."""
 
 
 class Edition(NamedTuple):
@@ -213,6 +238,8 @@ class Counts:
     """By the first fingerprint field that differs, or "phase" or "limits"."""
     canaries: Counter[str] = field(default_factory=Counter)
     """By outcome, as requests; they are in none of the others."""
+    ways: Counter[tuple[Way, Reason]] = field(default_factory=Counter)
+    """Sequences that were started in both phases, by ways.Way and ways.Reason."""
     retries: int = 0
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""

@@ -14,6 +14,10 @@ from tandem.prefix_blocks import BLOCK_TOKENS
 if TYPE_CHECKING:
     from router.core.group import Side
 
+_SLOT_TOKENS = 128
+"""What a sequence that is decoded on an aggregated worker counts for there, in tokens of prompts
+that wait: about as much as it has yet to make.
+"""
 _WHOLE, _PREFILL = Standing.WHOLE, Phase.PREFILL
 
 
@@ -51,6 +55,8 @@ class Worker:
     """Why it has to be proved by a canary first, for people; empty: KV has moved."""
     record: Record = field(default_factory=Record)
     """How its address has done lately; the Fleet's, so that it outlives the stream."""
+    twin: Worker | None = None
+    """Of an aggregated worker the other phase, while it is connected; the Fleet's as well."""
     side: Side | None = None
     """Where it takes work; None: it takes none, or is gone. The Fleet's `update` says which."""
 
@@ -68,8 +74,27 @@ class Worker:
         return self.profile.max_sequences
 
     @property
+    def aggregated(self) -> bool:
+        """Its engine serves the other phase too, as its twin; neither pairs with another."""
+        return self.profile.fingerprint.aggregated
+
+    @property
     def free(self) -> int:
-        """Legs that it can take now."""
+        """Legs that it can take now, and if it is aggregated its twin as well."""
+        if not self.profile.fingerprint.aggregated:
+            return self._own_free
+        twin = self.twin
+        return (
+            min(self._own_free, twin._own_free) if twin is not None and twin.side is not None else 0
+        )
+
+    @property
+    def late(self) -> bool:
+        """It has legs that it has not closed in time, or its twin has."""
+        return self.overdue > 0 or (self.twin is not None and self.twin.overdue > 0)
+
+    @property
+    def _own_free(self) -> int:
         free = self.profile.max_sequences - len(self.legs) - self.other_legs
         if self.record.standing is not _WHOLE:
             free = min(free, 0 if self.record.probe else 1)
@@ -91,8 +116,22 @@ class Worker:
     def cost(self) -> float:
         """Its load, which is compared among workers of its phase. Prefill computes one prompt after
         the other, so what counts is how many tokens wait for each slot; decode runs all at once, so
-        it is full when its slots are, or its KV cache: the larger share counts.
+        it is full when its slots are, or its KV cache: the larger share counts. An aggregated
+        worker does both, so for either phase its loads are added, and each slot that is taken
+        counts as so many tokens of prompts that wait.
         """
+        if self.twin is None:
+            return self._own_cost
+        prefill, decode = (self, self.twin) if self.phase is _PREFILL else (self.twin, self)
+        return prefill._own_cost + _SLOT_TOKENS * decode._own_cost
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Prefill: what it has to compute for all legs that are open there."""
+        return self.tokens + self.other_tokens
+
+    @property
+    def _own_cost(self) -> float:
         slots, tokens = self.profile.max_sequences, self.tokens + self.other_tokens
         if self.profile.phase is _PREFILL:
             return tokens / slots

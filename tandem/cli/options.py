@@ -63,9 +63,8 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{phase}",
             type=positive,
-            default=1,
             metavar="N",
-            help=f"How many {phase} workers. [1]",
+            help=f"How many {phase} workers. [1, or none beside --aggregated]",
         )
         parser.add_argument(
             f"--hook-{phase}",
@@ -73,6 +72,16 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
             metavar="MODULE:CLASS",
             help=f"Output hook of the {phase} workers.",
         )
+    parser.add_argument(
+        "--aggregated",
+        type=positive,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="N",
+        help="How many workers that serve both phases: beside the pairs that --prefill and --decode"
+        " ask for, or alone. [0; 1 without a number]",
+    )
     parser.add_argument(
         "--certificates",
         type=Path,
@@ -88,12 +97,16 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
 
 def stack_options(arguments: argparse.Namespace) -> StackOptions:
     """Raises ConfigError for what argparse cannot see is wrong."""
+    if arguments.aggregated and (arguments.prefill is None) is not (arguments.decode is None):
+        raise ConfigError("beside --aggregated give both --prefill and --decode, or neither")
+    unsaid = 0 if arguments.aggregated else 1
     return StackOptions(
         engine=arguments.engine,
         model_path=model_path(arguments.model_path),
         port=arguments.port,
-        prefill=arguments.prefill,
-        decode=arguments.decode,
+        prefill=unsaid if arguments.prefill is None else arguments.prefill,
+        decode=unsaid if arguments.decode is None else arguments.decode,
+        aggregated=arguments.aggregated,
         hook_prefill=arguments.hook_prefill,
         hook_decode=arguments.hook_decode,
         test_logits_processor=arguments.test_logits_processor,

@@ -20,7 +20,7 @@ listens on it, or while it is started again.
 """
 PERMISSIONS = ("client_logits_processors", "allow_reports", "allow_external_scores")
 """Settings that a frontend and its router have alike: what one lets through the other must too."""
-COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
+COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class StackOptions:
     port: int = 0
     prefill: int = 1
     decode: int = 1
+    aggregated: int = 0
+    """Workers that serve both phases, beside the pairs or alone."""
     hook_prefill: str = ""
     hook_decode: str = ""
     test_logits_processor: bool = False
@@ -59,11 +61,12 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
     """The processes in the order to start them; stop them in reverse: frontend, router, workers.
 
     `held` keeps their ports, until it is closed, from other stacks that are planned meanwhile.
-    Raises StartError where too few are free.
+    Raises StartError where too few are free, or what is asked for cannot be.
     """
     workers = [
         *(f"prefill_worker-{index}" for index in range(options.prefill)),
         *(f"decode_worker-{index}" for index in range(options.decode)),
+        *(f"aggregated_worker-{index}" for index in range(options.aggregated)),
     ]
     addresses = iter(_free_addresses(2 * len(workers) + 4, held))
     launches = [
@@ -79,6 +82,11 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
 def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> Launch:
     module = name.partition("-")[0]
     hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
+    if module == "aggregated_worker" and options.hook_prefill != options.hook_decode:
+        raise StartError(
+            "an aggregated worker has one hook for both phases: name the same for prefill and"
+            " decode, or set a chain whose entries say their phases (docs/hooks/README.md)"
+        )
     flags = [
         f"--listen={address}",
         f"--metrics-listen={metrics}",
@@ -105,6 +113,7 @@ def _router(options: StackOptions, workers: list[Launch], *, address: str, metri
         f"--metrics-listen={metrics}",
         f"--prefill={addresses('prefill_worker')}",
         f"--decode={addresses('decode_worker')}",
+        f"--workers={addresses('aggregated_worker')}",
         *_tls(options, "router"),
     )
     more = (*_permissions(options), *_more(options, "router"))
@@ -134,7 +143,7 @@ def _tls(options: StackOptions, module: str) -> tuple[str, ...]:
     folder = options.certificates
     if folder is None:
         return ()
-    role = module.removesuffix("_worker")
+    role = "worker" if module == "aggregated_worker" else module.removesuffix("_worker")
     return (
         f"--tls-cert={folder / role}.crt",
         f"--tls-key={folder / role}.key",

@@ -395,6 +395,8 @@ _MORE: dict[type, Any] = {str: "x", int: 1, bytes: b"x"}
 
 def test_workers_that_differ_in_any_field_are_never_paired() -> None:
     for name in Fingerprint._fields[1:]:
+        if name == "aggregated":
+            continue  # tests/unit/test_router_ways.py
         bench = Bench(decode=0)
         value = FINGERPRINT._asdict()[name]
         other = FINGERPRINT._replace(**{name: value + _MORE[type(value)]})

@@ -278,7 +278,7 @@ class Chance:
         needs = self.dice.choice(NEEDS)
         expected, found = (
             naive.pick(needs, last),
-            fleet.pick(EDITION, needs, PROMPT, other_than=last),
+            fleet.pick(EDITION, needs, PROMPT, other_than=last, now=0.0),
         )
         assert (found and Pair(found[0].worker, found[1].worker)) == expected
         pairs = naive.pairs(naive.able(needs))
