@@ -64,6 +64,10 @@ class Classifying:
     def counters(self) -> dict[str, ClassifierCounters]:
         return {runner.name: runner.counters for runner in self._classifiers.runners}
 
+    @property
+    def resumable(self) -> bool:
+        return self._classifiers.resumable
+
     async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
         self._deliver = deliver
         if self.audit is not None:
@@ -118,6 +122,7 @@ class Classifying:
                 "output_index": guarded.output_index,
                 "streaming": task.streaming,
                 "regeneration": task.regeneration.count,
+                "replayed_tokens": len(request.made),
             },
         )
 
@@ -140,5 +145,6 @@ def _write_down(
                 text_before=question.text,
                 text_after=shown,
                 token_count=len(question.token_ids),
+                replay=0 < len(question.token_ids) <= len(guarded.request.made),
             )
         )

@@ -244,6 +244,11 @@ class FrontendConfig:
         "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
         " says which.",
     )
+    resume: bool = setting(
+        False,
+        "Whether another pair of workers goes on with a request whose decode worker was lost, where"
+        " the request does not say. Each token of such a request costs its worker and router more.",
+    )
     client_logits_processors: tuple[str, ...] = setting(
         (), "Names of logits processors that clients may use; the workers must know them too."
     )

@@ -290,7 +290,7 @@ class WorkerLink:
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
         self._starts: deque[tuple[actions.StartLeg, worker_pb2.StartLeg]] = deque()
-        """What is to be started, and how that is said; only the task is missing."""
+        """What is to be started, and how that is said; of the task only what is laid over it."""
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
         self._over: list[int] = []
@@ -300,10 +300,12 @@ class WorkerLink:
         """Why the stream is to be closed; empty: it is not."""
 
     def start(self, action: actions.StartLeg) -> None:
-        """Raises ValueError where it cannot be said: it must not come to light when it leaves
-        together with others.
+        """Raises ValueError or DecodeError where it cannot be said: it must not come to light when
+        it leaves together with others.
         """
-        self._starts.append((action, translate.start_leg(action)))
+        start = translate.start_leg(action)
+        start.task = action.overlay + translate.resumption(action.made)
+        self._starts.append((action, start))
         self.outbox.notify()
 
     def release(self, action: actions.ReleaseLeg) -> None:
@@ -362,10 +364,10 @@ class WorkerLink:
             action, start = self._starts.popleft()
             size += _ITEM_BYTES
             if not self._keeps(action):
-                start.task = action.task + action.overlay
+                start.task = action.task + start.task
                 size += len(action.task)
             else:
-                start.task, start.kept_task = action.overlay, action.request
+                start.kept_task = action.request
                 if action.request not in self._kept:
                     self._kept[action.request] = len(action.task)
                     self._kept_bytes += len(action.task)

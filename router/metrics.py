@@ -46,6 +46,10 @@ OUTCOMES = (*_ENDS, *sorted(_error_codes()))
 """How a request can end: finished, terminated by a hook, or an error's code."""
 
 
+RESUMED = ("finished", "failed", "refused")
+"""What can come of a sequence that is to be resumed; refused: nobody went on with it."""
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Reading:
     """All that one scrape tells."""
@@ -246,6 +250,13 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         for reason in Reason:
             ways.add_metric([way.value, reason.value], counts.ways[way, reason])
     yield ways
+    yield _labelled(
+        "resumed",
+        "Sequences that were to be resumed as their decode worker was lost, by what came of it.",
+        "outcome",
+        counts.resumed,
+        RESUMED,
+    )
     yield _counter("retries", "Further attempts on another pair.", counts.retries)
     yield _counter(
         "requeued",

@@ -29,6 +29,8 @@ MOST_FIRST_TOKENS = 1
 DIGEST_BYTES = 32
 MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
+MAX_OBSTACLE_CHARACTERS = 200
+"""Why a worker's sequence could not be resumed: a client reads it."""
 MAX_DESCRIPTION_BYTES = 256 * 1024
 """A worker's description of itself: parts of it go to every frontend."""
 ANY_MODEL = ""
@@ -130,6 +132,7 @@ def submit(
         logits_processors=logits_processors,
         priority=message.priority,
         want_report=message.want_report,
+        resume=message.resume,
         prompt_logprobs=message.prompt_logprobs,
         trace_id=message.trace_id,
         parent_span=message.parent_span,
@@ -159,6 +162,12 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
             return _closed(worker, message)
         case "parked":
             return _parked(worker, message)
+        case "made":
+            made = message.made
+            obstacle = made.obstacle[:MAX_OBSTACLE_CHARACTERS]
+            return events.LegMade(
+                worker, message.leg, made.steps, made.tokens, made.over, obstacle
+            )
     return None
 
 
@@ -224,11 +233,22 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         timeout_ms=action.timeout_ms,
         hold_output=action.hold_output,
         context_only=action.context_only,
+        say_made=action.say_made,
         task_digest=action.task_digest,
         parent_span=action.parent_span,
         canary=action.canary,
         to_compute=action.to_compute,
     )
+
+
+def resumption(made: bytes) -> bytes:
+    """What is laid over the task of a sequence that is resumed: nothing but what its worker said
+    that it made. Raises DecodeError where that cannot be read.
+    """
+    if not made:
+        return b""
+    resume = common_pb2.Resumption.FromString(made)
+    return common_pb2.Task(resume=resume).SerializeToString()
 
 
 def canary_task(profile: Profile, trace_id: str = "") -> bytes:

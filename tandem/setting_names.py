@@ -106,6 +106,7 @@ NAMES: Final = frozenset(
         "ready_when_paired",
         "receive_timeout_seconds",
         "request_timeout_seconds",
+        "resume",
         "router",
         "router_service",
         "router_silence_seconds",

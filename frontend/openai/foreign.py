@@ -200,6 +200,7 @@ _CHATS_ALONE = (
         "priority",
         "regex",
         "repetition_penalty",
+        "resume",
     ),
     *(
         "seed",

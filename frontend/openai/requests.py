@@ -116,6 +116,8 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     detokenize: bool | None = None
     timeout: Annotated[float, Meta(ge=0.001)] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    resume: bool | None = None
+    """Whether another pair of workers goes on where a decode worker is lost."""
     logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None
     tandem: TandemOptions | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None = None

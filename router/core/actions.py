@@ -28,6 +28,10 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """The number of its request, where other legs run the same task; 0: none does."""
     hold_output: bool
     context_only: bool = False
+    say_made: bool = False
+    """A decode leg whose worker is to say what its engine makes."""
+    made: bytes = b""
+    """What the sequence goes on from, as LegMade said it; empty: it begins."""
     task_digest: bytes = b""
     """What task the KV was parked for that a decode leg goes on from; empty: it was not."""
     parent_span: int = 0

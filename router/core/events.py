@@ -47,6 +47,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Those that its task names."""
     priority: int = 0
     want_report: bool = False
+    resume: bool = False
+    """Where a decode worker is lost, another pair may go on."""
     prompt_logprobs: bool = False
     """Prefill has something for the client that comes before all output."""
     trace_id: str = ""
@@ -159,6 +161,20 @@ class LegVerdict(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class LegMade(msgspec.Struct, frozen=True):
+    """What a decode leg's engine has made, for another to go on from."""
+
+    worker: str
+    leg: int
+    steps: bytes = b""
+    """Of a serialised tandem.v1.Resumption, which nobody opens before it is used."""
+    tokens: int = 0
+    over: bool = False
+    """The client has its end."""
+    obstacle: str = ""
+    """Why nobody could go on; empty: somebody could."""
+
+
 class LegParked(msgspec.Struct, frozen=True, kw_only=True):
     """A context-only leg is about to close, and its KV is parked."""
 
@@ -218,6 +234,7 @@ Event = (
     | WorkerFault
     | LegStarted
     | LegVerdict
+    | LegMade
     | LegParked
     | LegClosed
     | LegFailed

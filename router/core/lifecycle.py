@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from router.core import resuming
 from router.core.actions import (
     Action,
     CancelLeg,
@@ -18,11 +19,13 @@ from router.core.actions import (
     RequestEnded,
     StartLeg,
 )
-from router.core.events import LegClosed, LegParked
+from router.core.events import LegClosed, LegMade, LegParked
 from router.core.fleet import Pair, Pick, Picked
+from router.core.resuming import Made
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.stories import of_request
+from router.core.story import MomentName
 from router.core.suspicion import MOST_DEATHS, suspect
 from router.core.values import Phase, Reason, Voucher, Way
 from router.core.worker import Worker
@@ -34,6 +37,7 @@ from tandem.errors import (
     NoPairError,
     ParkingFullError,
     QueueFullError,
+    RequestError,
     TandemError,
     WorkerError,
     WorkerLostError,
@@ -85,7 +89,11 @@ class Lifecycle:
         self._state.counts.ways[Way(way.name), Reason(way.reason)] += 1
         note = sequence.note
         note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=way)
-        hold = prefill.worker.profile.has_hook or sequence.request.submit.held
+        # What was to be said before its first output was said before it was resumed.
+        fresh = sequence.made is None or not sequence.made.used
+        hold = fresh and (prefill.worker.profile.has_hook or sequence.request.submit.held)
+        if fresh and resuming.asked(sequence.request.submit):
+            sequence.made = Made()
         self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold)
 
     def start_canary(self, sequence: Sequence, pair: Pair) -> None:
@@ -115,6 +123,8 @@ class Lifecycle:
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
             self._measure(sequence, leg.worker)
+            if sequence.made is not None and sequence.made.used:
+                sequence.made.forget(sequence.request.allotment)
             self._let_go(sequence.request)
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
@@ -145,6 +155,12 @@ class Lifecycle:
             self.end_request(sequence.request, stop_reason=reason)
         else:
             self._release(sequence)
+
+    def made(self, leg: Leg, event: LegMade) -> None:
+        """What a decode leg's engine has made is kept, as long as it may be of use."""
+        made, request = leg.sequence.made, leg.sequence.request
+        if made is not None and made.may_serve and not made.add(event, request.allotment):
+            self._let_go(request)
 
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
@@ -264,6 +280,8 @@ class Lifecycle:
             self._fail(sequence, error, retryable=False)
         elif closed.outcome is Outcome.REGENERATE:
             self._regenerate(sequence, closed.overlay)
+        elif sequence.made is not None and (closed.outcome is Outcome.LOST or closed.worker_died):
+            self._decode_lost(sequence, sequence.made, leg, closed)
         elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
             self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
         elif leg.held:
@@ -271,6 +289,46 @@ class Lifecycle:
             self._fail(sequence, error, retryable=False)
         else:
             self._ended(sequence, closed.outcome)
+
+    def _decode_lost(
+        self, sequence: Sequence, made: Made, leg: Leg, closed: LegClosed
+    ) -> None:
+        """Another pair goes on with a sequence that is to be resumed, where there is one. Of one
+        whose output was held nothing was shown, so it begins again.
+        """
+        error = _error_of(closed)
+        if sequence.stage is not Stage.DECODING:
+            self._fail(sequence, error, retryable=closed.retryable, begun=closed.begun)
+        elif made.over:
+            self._ended(sequence, Outcome.FINISHED.value)
+        elif obstacle := self._obstacle(sequence, made, held=leg.held):
+            if not made.used:
+                self._state.counts.resumed["refused"] += 1
+            self.end(sequence, error=resuming.unresumed(error, obstacle))
+        else:
+            sequence.avoided = sequence.pair
+            sequence.failure = resuming.unresumed(error, resuming.NO_PAIR)
+            if leg.held:
+                made.forget(sequence.request.allotment)
+                sequence.made = None
+                sequence.retries += 1
+            else:
+                made.used = True
+            self._run_again(sequence, error.code, "retry" if leg.held else "resume")
+
+    def _obstacle(self, sequence: Sequence, made: Made, *, held: bool) -> str:
+        """Why it cannot be resumed; empty: it can."""
+        request = sequence.request
+        if made.used or (held and sequence.retries >= self._state.bounds.max_retries):
+            return resuming.TWICE
+        if not held and (made.obstacle or not made.steps):
+            return made.obstacle or resuming.NOT_SAID
+        if request.deaths >= MOST_DEATHS:
+            return resuming.SUSPECT
+        other = self._state.fleet.has_pair(
+            request.edition, request.needs, other_than=sequence.pair, proved=False
+        )
+        return "" if other else resuming.NO_PAIR
 
     def _fail(
         self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True
@@ -316,12 +374,15 @@ class Lifecycle:
             sequence.avoided = sequence.pair
             sequence.failure = error
             self._run_again(sequence, error.code)
+        elif sequence.made is not None and sequence.made.used and isinstance(error, RequestError):
+            lost = sequence.failure or error  # the client's request was in order when it began
+            self.end(sequence, error=resuming.unresumed(lost, error.message))
         else:
             self.end(sequence, error=error)
 
-    def _run_again(self, sequence: Sequence, code: str) -> None:
+    def _run_again(self, sequence: Sequence, code: str, moment: MomentName = "retry") -> None:
         sequence.stage = Stage.RETRYING
-        sequence.note(self.now, "retry", "", code)
+        sequence.note(self.now, moment, "", code)
         self._cancel_legs(sequence, code)
         self._retry_when_settled(sequence)
 
@@ -336,6 +397,9 @@ class Lifecycle:
             return
         sequence.regenerations += 1
         sequence.overlay = overlay
+        if sequence.made is not None:
+            sequence.made.forget(sequence.request.allotment)
+            sequence.made = None
         sequence.retries = 0
         sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
@@ -364,6 +428,10 @@ class Lifecycle:
         sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self.now
         self._cancel_legs(sequence, outcome)
         request = sequence.request
+        if (made := sequence.made) is not None:
+            made.forget(request.allotment)
+            if made.used:
+                self._state.counts.resumed["failed" if error else "finished"] += 1
         if request.canary:
             self._canary_ended(sequence, error)
             return
@@ -437,14 +505,13 @@ class Lifecycle:
     def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
         submit = sequence.request.submit
         self._last_leg += 1
-        prompt = sequence.request.prompt
-        to_compute: int | None = None
-        fresh: Blocks = ()
-        if worker.phase is Phase.PREFILL:
-            to_compute = worker.to_compute(prompt)
-            fresh = self._state.fleet.prefixes.send(worker, prompt)
-        tokens = prompt.tokens if to_compute is None else to_compute
-        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, fresh, held)
+        made = sequence.made if sequence.made is not None and sequence.made.used else None
+        says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
+        prompt, is_prefill = sequence.request.prompt, worker.phase is Phase.PREFILL
+        tokens = worker.to_compute(prompt) if is_prefill else prompt.tokens
+        tokens += made.tokens if made else 0
+        sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
         worker.take(leg.number, tokens)
         self._state.fleet.place(worker)
         self._state.legs[leg.number] = leg
@@ -468,10 +535,12 @@ class Lifecycle:
                 request=sequence.request.number,
                 hold_output=held,
                 context_only=submit.context_only,
+                say_made=says_made,
+                made=bytes(made.steps) if made else b"",
                 task_digest=b"" if voucher is None else voucher.task_digest,
                 parent_span=sequence.span,
                 canary=sequence.request.canary,
-                to_compute=to_compute,
+                to_compute=tokens if is_prefill else None,
             )
         )
         return leg

@@ -90,6 +90,7 @@ class Core:
             events.WorkerFault: self._worker_fault,
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
+            events.LegMade: self._leg_made,
             events.LegParked: self._leg_parked,
             events.LegClosed: self._leg_closed,
             events.LegFailed: self._leg_failed,
@@ -348,6 +349,10 @@ class Core:
             code = "terminate" if event.terminate else ""
             leg.sequence.note(self._lifecycle.now, "verdict", leg.phase, code)
             self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
+
+    def _leg_made(self, event: events.LegMade) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._lifecycle.made(leg, event)
 
     def _leg_parked(self, event: events.LegParked) -> None:
         if leg := self._leg_of(event.worker, event.leg):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.fleet import Pair
+from router.core.resuming import Made
 from router.core.story import Choice, Moment, MomentName, WayTaken
 from router.core.values import Edition, Needs, Phase
 from router.core.worker import Worker
@@ -37,7 +38,8 @@ class Stage(enum.Enum):
     PREFILLING = "prefilling"
     """Its legs are started; the KV has not reached decode."""
     DECODING = "decoding"
-    """Decode has said LegStarted: output may have been shown, so nothing is retried."""
+    """Decode has said LegStarted: output may have been shown, so nothing is retried. See
+    resuming.py for what is resumed."""
     RETRYING = "retrying"
     """An attempt failed, or is to be made again; waits until both its legs are closed."""
     ENDED = "ended"
@@ -120,6 +122,8 @@ class Sequence:
     regenerations: int = 0
     overlay: bytes = b""
     """Laid over the task since the last regeneration."""
+    made: Made | None = None
+    """What its engine has made, where it is to be resumed."""
     left: GiveVoucher | None = None
     """What a context-only one leaves, once its leg has closed in good order."""
     moments: list[Moment] | None = None
@@ -130,11 +134,13 @@ class Sequence:
 
     @property
     def may_run(self) -> bool:
-        """Whether a leg of it may still be started: only classifiers have what decodes run again,
-        and not what goes on from a voucher.
+        """Whether a leg of it may still be started: what decodes runs again where it may be resumed
+        or classifiers have it so, and not what goes on from a voucher.
         """
         if self.stage is not Stage.DECODING:
             return self.stage is not Stage.ENDED
+        if self.made is not None and self.made.may_serve:
+            return True
         judged = self.decode is not None and self.decode.worker.profile.has_classifiers
         return judged and self.request.submit.voucher is None
 

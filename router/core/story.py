@@ -14,7 +14,7 @@ MOST_OF_ONE_TRACE = 16
 """Requests of one trace id that are told, the last that came: a client's many prompts share it."""
 MAX_NAME_CHARACTERS = 200
 """What a worker calls itself is cut to this."""
-MomentName = Literal["queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate"]
+MomentName = Literal["queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate", "resume"]
 
 
 class Alternative(msgspec.Struct, frozen=True, gc=False):

@@ -240,6 +240,8 @@ class Counts:
     """By outcome, as requests; they are in none of the others."""
     ways: Counter[tuple[Way, Reason]] = field(default_factory=Counter)
     """Sequences that were started in both phases, by ways.Way and ways.Reason."""
+    resumed: Counter[str] = field(default_factory=Counter)
+    """Sequences whose decode worker was lost and that were to be resumed, by what came of it."""
     retries: int = 0
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""

@@ -13,6 +13,9 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
   it, and `cancel` frees it.
 - DECODE repeats prefill's first token as its own first, so its stream alone is the whole output.
   Its first Delta carries `kv`.
+- A request with `made` goes on behind tokens that another engine made: its next token is what would
+  have come after them, its positions, penalties, seeds, processors and `max_tokens` count them as
+  output, and they are in no Delta. PREFILL computes their KV with the prompt's.
 - AGGREGATED runs both phases in one process, for reference and comparison.
 - Token ids are the model's own, an end-of-sequence or stop token included as the last one where one
   ended the sequence.
@@ -64,6 +67,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     request_id: int
     """The worker's own number: unique in this process, never reused."""
     token_ids: Sequence[int]
+    """Its prompt."""
+    made: Sequence[int] = ()
+    """Generated already, elsewhere: what is to come goes on behind them."""
     sampling: common_pb2.SamplingParams
     """`seed` already includes the output index; `stop` and `stop_words` are to be ignored."""
     logits: LogitsProcessorSpec | None = None
@@ -87,6 +93,11 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """PREFILL: how long the KV waits for decode when the request has ended; 0: until then alone."""
     parked: bool = False
     """DECODE: prefill has parked the KV; where it has not, VoucherError ends the request."""
+
+    @property
+    def context(self) -> Sequence[int]:
+        """All tokens that stand before the first one that is to come."""
+        return [*self.token_ids, *self.made] if self.made else self.token_ids
 
 
 class Ending(enum.Enum):

@@ -32,6 +32,11 @@ class Chain:
         self.audit = audit
         self.is_async = any(hook.is_async for hook in hooks)
 
+    @property
+    def resumable(self) -> bool:
+        """Whether all of it may be shown again what another worker's hooks have judged."""
+        return all(hook.resumable for hook in self.hooks)
+
     @classmethod
     def build(cls, settings: HookSettings, *, phase: Phase, model: str) -> Chain:
         """Build from settings that `for_worker` narrowed. Raises ConfigError or LoadError."""
@@ -77,6 +82,7 @@ class SequenceChain:
         "_ending",
         "_final",
         "_hooks",
+        "_replayed",
         "aborted",
         "error",
         "hook",
@@ -96,6 +102,8 @@ class SequenceChain:
         """The one to be called."""
         self._final = False
         self._ending = False
+        self._replayed = info.replayed + 1 if info.replayed else 0
+        """With the token that comes after so many, nothing is a replay any more. 0: nothing is."""
         self.over = False
         """Its hooks know, or will be told, that it is over: nothing more is judged."""
         self.aborted = False
@@ -113,6 +121,8 @@ class SequenceChain:
         """A piece comes. Only where the sequence is not over."""
         self.passed = piece
         self._final = final
+        if self._replayed:
+            self._count_replayed(piece)
         hook = self.hook = self._hooks[0]
         return self._ask(hook) if hook.muted else hook.chunk(piece, final)
 
@@ -157,6 +167,14 @@ class SequenceChain:
                 self.hook = hook
                 return hook.last_words()
         return None
+
+    def _count_replayed(self, piece: Piece) -> None:
+        """A piece in which something new comes is no replay."""
+        self._replayed -= len(piece.token_ids)
+        if self._replayed < 1 or self._final:
+            self._replayed = 0
+            for hook in self._hooks:
+                hook.replay = False
 
     def _ask(self, hook: SequenceHook | None) -> Chunk | None:
         """This hook, or the next one that is to be asked."""

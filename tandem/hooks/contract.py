@@ -17,6 +17,9 @@ A hook may also have, all of them optional:
 - `async def __call__(self, chunk)`: awaited; the chunks of one request still come in order.
 - `close(self, request_id: int)`: called once for each sequence, whatever ended it (finish, abort,
   disconnect, error, timeout), after its last call.
+- `resumable = True`: it answers the same to the same chunks, so that a request whose decode worker
+  was lost may go on at another one: there it is shown, once more, what the lost one was, with
+  `chunk.replay` set. What it lets through must be what the client has seen.
 - `startup(self)` and `shutdown(self)`, plain or async: before the first call, and after the last.
 """
 
@@ -64,6 +67,8 @@ class Chunk(NamedTuple):
     trace_id: str = ""
     """Joins the calls of both phases that belong to one client request."""
     model: str = ""
+    replay: bool = False
+    """Another worker's hook has judged it, which was lost; see `resumable` above."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,8 @@ class SequenceInfo(Struct, frozen=True, kw_only=True):
     trace_id: str
     tenant: str = ""
     """The name of the client's key; empty: no key was asked."""
+    replayed: int = 0
+    """So many of its first tokens another worker's hooks have judged, which was lost."""
 
 
 class Work(Struct):
@@ -71,6 +73,13 @@ class DeferredHooks(Protocol):
     """Runs the chain somewhere. All methods are called on the event loop, and none waits, but
     `start` and `close`.
     """
+
+    @property
+    def resumable(self) -> bool:
+        """Whether all hooks may be shown again what another worker's have judged; known once they
+        were started.
+        """
+        ...
 
     async def start(self, deliver: Deliver) -> None:
         """Raises LoadError or StartError."""

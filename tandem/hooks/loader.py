@@ -89,6 +89,11 @@ class LoadedHook:
     def name(self) -> str:
         return self.entry.name or self.entry.path
 
+    @property
+    def resumable(self) -> bool:
+        """It declares that it may be shown again what another worker's hook has judged."""
+        return getattr(self.hook, "resumable", False) is True
+
     async def startup(self) -> None:
         """Raises LoadError."""
         await lifecycle.startup(f"hook {self.name!r}", self.hook)

@@ -44,6 +44,7 @@ class SequenceHook:
         "muted",
         "next",
         "reason",
+        "replay",
     )
 
     def __init__(self, loaded: LoadedHook, info: SequenceInfo) -> None:
@@ -74,6 +75,8 @@ class SequenceHook:
         """The reason of a terminate that was applied."""
         self.muted = False
         """In shadow, after a terminate: to be told the end only."""
+        self.replay = info.replayed > 0
+        """Another worker's hook has judged what comes now."""
         loaded.counters.sequences += 1
 
     def chunk(self, piece: Piece, final: bool, aborted: bool = False) -> Chunk:
@@ -99,6 +102,7 @@ class SequenceHook:
                 loaded.phase,
                 info.trace_id,
                 loaded.model,
+                self.replay,
             ),
         )
 
@@ -172,6 +176,7 @@ class SequenceHook:
             return self._failed(piece, Failed(error))
         self._counters.verdicts[counted] += 1
         if self._trail is not None:
+            self._trail.replay = self.replay
             self._trail.decided(counted, verdict, piece.text, len(piece.token_ids))
         if self.loaded.entry.shadow:
             self._shadowed(counted)
@@ -242,6 +247,7 @@ class SequenceHook:
         if self._trail is not None:
             counted = "timeout" if failed.overdue else "error"
             passes = loaded.entry.shadow or loaded.entry.on_error == "open"
+            self._trail.replay = self.replay
             self._trail.failed(counted, words, piece.text, len(piece.token_ids), passes=passes)
         if loaded.entry.shadow:
             return piece

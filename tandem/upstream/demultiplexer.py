@@ -23,6 +23,7 @@ from tandem.upstream.dispatch import Dispatcher
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.output import Output
 from tandem.upstream.request_state import Client, RequestState
+from tandem.upstream.resumable import ResumableState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.router_view import RouterView
 from tandem.upstream.served_model import takes, union
@@ -126,7 +127,8 @@ class Demultiplexer:
             raise errors.QueueFullError("Too many open requests; try again later")
         common_task = submission.common_task()
         submission.check_size(common_task, most=self._max_request_bytes)
-        state = RequestState(
+        make = ResumableState if submission.resume else RequestState
+        state = make(
             submission,
             client,
             base=self._number(submission),

@@ -74,6 +74,7 @@ class Output:
         state = self._routes.get(sequence)
         if state is not None and state.first_of(sequence) in stream.open:
             self._running.begin(stream, worker, sequence, state)
+            state.begin(sequence)
 
     def _part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
         """What one worker wrote; 0: the router does not say which."""

@@ -313,6 +313,9 @@ class RequestState:
             self._touched_list.append(self)
         return True
 
+    def begin(self, sequence: int) -> None:
+        """A decode worker begins with the sequence, or begins again where another was lost."""
+
     def prompt_part(self, part: common_pb2.TokenLogprobs) -> bool:
         """Log-probabilities of its prompt, as one more row of a choice. A prefill that is run again
         says again what had come already. False: it cannot be the next part.

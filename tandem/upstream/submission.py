@@ -90,6 +90,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """Prefix caches are shared with requests that have the same one."""
     session: str = ""
     """What the client calls what this is a part of: such requests go on from each other."""
+    resume: bool = False
+    """Where a decode worker is lost, another pair may go on."""
     context_only: bool = False
     """Prefill alone is to run."""
     voucher: bytes = b""
@@ -200,6 +202,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,
             want_report=self.want_report,
+            resume=self.resume,
             prompt_logprobs=self.sampling.HasField("prompt_logprobs"),
             task=common + chosen.task,
             parent_span=parent_span,

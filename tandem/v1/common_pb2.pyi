@@ -301,6 +301,7 @@ class Task(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     EMBEDDING_BIAS_FIELD_NUMBER: _builtins.int
     SHOWN_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -342,6 +343,10 @@ class Task(_message.Message):
     def shown_special_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """at most 64: hooks, stop strings and the client see their text"""
 
+    @_builtins.property
+    def resume(self) -> Global___Resumption:
+        """only where the sequence goes on that a lost decode worker had begun"""
+
     def __init__(
         self,
         *,
@@ -362,14 +367,41 @@ class Task(_message.Message):
         cache_salt: _builtins.str = ...,
         embedding_bias: Global___EmbeddingBias | None = ...,
         shown_special_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        resume: Global___Resumption | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class Resumption(_message.Message):
+    """What an engine has made of a sequence so far, before hooks and stop strings: both phases take it for output, behind which
+    they go on. Two serialised ones are merged by joining their bytes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def step(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """what each step brought, in order; log-probabilities where the task asks for them"""
+
+    def __init__(
+        self,
+        *,
+        step: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resumption: _TypeAlias = Resumption  # noqa: Y015
 
 @_typing.final
 class EmbeddingBias(_message.Message):

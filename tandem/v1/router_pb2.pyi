@@ -99,6 +99,7 @@ class Submit(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_BLOCKS_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -133,6 +134,8 @@ class Submit(_message.Message):
     """of its prompt's blocks of 64 tokens the first 4096, each 8 bytes: see tandem/prefix_blocks.py; empty: not known"""
     session: _builtins.int
     """requests with the same one are likely to go on from each other; 0: nothing is known of that"""
+    resume: _builtins.bool
+    """where a decode worker is lost, another pair may go on: all is said again from the first row"""
     def __init__(
         self,
         *,
@@ -155,10 +158,11 @@ class Submit(_message.Message):
         prompt_logprobs: _builtins.bool = ...,
         prompt_blocks: _builtins.bytes = ...,
         session: _builtins.int = ...,
+        resume: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -321,6 +321,7 @@ class StartLeg(_message.Message):
     KEPT_TASK_FIELD_NUMBER: _builtins.int
     CONTEXT_ONLY_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    SAY_MADE_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
     TO_COMPUTE_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
@@ -348,6 +349,8 @@ class StartLeg(_message.Message):
     """prefill: keep the KV parked for whoever offers pages for the room, and close with LegParked"""
     task_digest: _builtins.bytes
     """decode: the KV is parked, for a task of this digest; empty: prefill runs beside this leg"""
+    say_made: _builtins.bool
+    """decode: say what the engine makes (LegMade), so that another pair can go on from it"""
     canary: _builtins.bool
     """a few tokens that prove the hand-over: nobody judges, shows or counts them; destination is 0"""
     to_compute: _builtins.int
@@ -368,12 +371,13 @@ class StartLeg(_message.Message):
         kept_task: _builtins.int = ...,
         context_only: _builtins.bool = ...,
         task_digest: _builtins.bytes = ...,
+        say_made: _builtins.bool = ...,
         canary: _builtins.bool = ...,
         to_compute: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "to_compute", b"to_compute"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__to_compute: _TypeAlias = _typing.Literal["to_compute"]  # noqa: Y015
     _WhichOneofArgType__to_compute: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute"]  # noqa: Y015
@@ -472,6 +476,7 @@ class LegEvent(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     PARKED_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     @_builtins.property
     def started(self) -> Global___LegStarted: ...
@@ -481,6 +486,8 @@ class LegEvent(_message.Message):
     def closed(self) -> Global___LegClosed: ...
     @_builtins.property
     def parked(self) -> Global___LegParked: ...
+    @_builtins.property
+    def made(self) -> Global___LegMade: ...
     def __init__(
         self,
         *,
@@ -489,12 +496,13 @@ class LegEvent(_message.Message):
         verdict: Global___LegVerdict | None = ...,
         closed: Global___LegClosed | None = ...,
         parked: Global___LegParked | None = ...,
+        made: Global___LegMade | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "made", b"made", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "leg", b"leg", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "event", b"event", "leg", b"leg", "made", b"made", "parked", b"parked", "started", b"started", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "verdict", "closed", "parked"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "verdict", "closed", "parked", "made"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -587,6 +595,40 @@ class LegParked(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LegParked: _TypeAlias = LegParked  # noqa: Y015
+
+@_typing.final
+class LegMade(_message.Message):
+    """Decode, where it is to be said: in the frame of the rows that come of it, or an earlier one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    steps: _builtins.bytes
+    """a serialised Resumption, to be joined to those before"""
+    tokens: _builtins.int
+    """in it"""
+    over: _builtins.bool
+    """its Finish has left: there is nothing to go on with"""
+    obstacle: _builtins.str
+    """why no other worker could go on, for people; nothing follows"""
+    def __init__(
+        self,
+        *,
+        steps: _builtins.bytes = ...,
+        tokens: _builtins.int = ...,
+        over: _builtins.bool = ...,
+        obstacle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["obstacle", b"obstacle", "over", b"over", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LegMade: _TypeAlias = LegMade  # noqa: Y015
 
 @_typing.final
 class LegClosed(_message.Message):

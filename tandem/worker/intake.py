@@ -28,7 +28,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
-from tandem.worker import halves, task_checks, task_sizes
+from tandem.worker import halves, resumption, task_checks, task_sizes
 from tandem.worker.core.events import Start
 from tandem.worker.core.output import Output
 
@@ -45,17 +45,20 @@ class ReadTask(Struct, frozen=True):
 
     task: common_pb2.Task
     token_ids: array[int]
+    made: array[int]
+    """What it goes on behind, where another worker had begun it."""
     logits: LogitsProcessorSpec | None
     stop_words: StopWordTable | None
 
     @property
     def size(self) -> int:
-        """What it takes, in bytes: its prompt as it came and as engines are given it, its stop
-        words, and its bias.
+        """What it takes, in bytes: its prompt as it came and as engines are given it, what it goes
+        on behind, its stop words, and its bias.
         """
         prompt = len(self.task.prompt_text) + 2 * self.token_ids.itemsize * len(self.token_ids)
         words = _STOP_STATE_BYTES * (self.stop_words.states if self.stop_words else 0)
-        return prompt + words + self.task.embedding_bias.ByteSize()
+        made = self.made.itemsize * len(self.made) + self.task.resume.ByteSize()
+        return prompt + made + words + self.task.embedding_bias.ByteSize()
 
 
 class ParsedTask(Struct, frozen=True):
@@ -120,9 +123,10 @@ class Intake:
         ):
             raise error
         task_checks.check_prompt_logprobs(task.sampling, len(parsed.token_ids))
+        made = resumption.made(task, self._limits)
         words = task.sampling.stop_words
         table = StopWordTable([word.token_id for word in words]) if words else None
-        return ReadTask(task, parsed.token_ids, self._logits(task.logits), table)
+        return ReadTask(task, parsed.token_ids, made, self._logits(task), table)
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
         """A leg that runs a task. Raises RequestError, naming the field."""
@@ -136,6 +140,9 @@ class Intake:
                 param="prompt_logprobs",
             )
         params = _for_engine(task.sampling)
+        if read.made:
+            _check_resumes(command)
+            params.ClearField("prompt_logprobs")  # they came before the first token
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
             offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
@@ -143,6 +150,7 @@ class Intake:
         request = EngineRequest(
             request_id=self._next_request_id(),
             token_ids=read.token_ids,
+            made=read.made,
             sampling=params,
             logits=None if command.canary else read.logits,
             room=command.room,
@@ -224,8 +232,10 @@ class Intake:
                 param="prompt",
             )
 
-    def _logits(self, message: common_pb2.LogitsSpec) -> LogitsProcessorSpec | None:
-        gated = for_role(self._specs.read(message), self._role.value)
+    def _logits(self, task: common_pb2.Task) -> LogitsProcessorSpec | None:
+        # Where it goes on, prefill's token is not the first one.
+        role = Role.DECODE if task.HasField("resume") else self._role
+        gated = for_role(self._specs.read(task.logits), role.value)
         if not self._forced:
             return gated
         entries = () if gated is None else gated.entries
@@ -241,6 +251,11 @@ class Intake:
             words=None if read.stop_words is None else StopWords(read.stop_words),
             stop_token_ids=frozenset(task.sampling.stop_token_ids),
         )
+
+
+def _check_resumes(command: worker_pb2.StartLeg) -> None:
+    if command.canary or command.context_only or command.task_digest:
+        raise InvalidRequestError("only a whole request goes on elsewhere", param="resume")
 
 
 def _parse(data: bytes) -> common_pb2.Task:

@@ -30,6 +30,11 @@ class Classifiers(Protocol):
         """The counters of each classifier, by its name."""
         ...
 
+    @property
+    def resumable(self) -> bool:
+        """Whether they may judge again what another worker's classifiers have judged."""
+        ...
+
     async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
         """`deliver` gets request_id and judgement. Raises ConfigError or LoadError."""
         ...

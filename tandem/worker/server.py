@@ -49,6 +49,7 @@ from tandem.worker.spans import LegSpans
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 """How often load is reported and deadlines are looked at."""
+NOT_RESUMABLE = "a hook or classifier does not declare that it is resumable"
 MakeEngine = Callable[[factory.EngineName, Role, EngineSettings], Engine]
 """As `factory.create`."""
 
@@ -257,6 +258,9 @@ class Worker:
 
     def _make_service(self, engine: EngineDescription) -> None:
         hooks, classifiers = self._hooks, self._parts.classifiers
+        resumable = (hooks is None or hooks.runs.resumable) and (
+            classifiers is None or classifiers.resumable
+        )
         self._shell = Shell(
             Core(
                 rules=self._parts.rules,
@@ -264,6 +268,7 @@ class Worker:
                 max_legs=engine.limits.max_sequences,
                 hooked=hooks is not None,
                 budget=self._budget,
+                obstacle="" if resumable else NOT_RESUMABLE,
             ),
             intake=Intake(
                 role=Role(self._phase),

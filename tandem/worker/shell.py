@@ -68,6 +68,7 @@ class Shell:
             actions.Begin: self._begin,
             actions.CancelEngine: self._cancel_engine,
             actions.JudgeByHooks: self._judge,
+            actions.PlayOn: self._play_on,
             actions.AskClassifiers: self._ask,
             actions.StopJudging: self._stop_judging,
             actions.Send: self._send,
@@ -240,8 +241,8 @@ class Shell:
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info
         self._engine.submit(request)
-        if action.command.canary:
-            return  # nobody judges it
+        if not action.judged:
+            return
         try:
             if self._hooks is not None:
                 self._hooks.open(info)
@@ -256,6 +257,10 @@ class Shell:
     def _judge(self, action: actions.JudgeByHooks) -> None:
         assert self._hooks is not None
         self._hooks.submit(action.works)
+
+    def _play_on(self, action: actions.PlayOn) -> None:
+        happened = events.PlayOn(action.request_id)
+        asyncio.get_running_loop().call_soon(self.tell, happened)
 
     def _ask(self, action: actions.AskClassifiers) -> None:
         assert self._classifiers is not None

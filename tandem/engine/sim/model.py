@@ -37,14 +37,14 @@ class SimModel:
         """
         started = time.thread_time()
         try:
-            tokens = sequence.request.token_ids
+            tokens = sequence.request.context
             sequence.checksum = self.pool.fill(sequence.pages[: sequence.prompt_pages], tokens)
             self._begin(sequence)
             self._tap_context(sequence)
             token, logprobs = self._first(sequence)
             sequence.first_token, sequence.first_logprobs = token, logprobs
             sequence.state = advance(sequence.state, token)
-            sequence.position = 1
+            sequence.position += 1
         finally:
             self.cpu_seconds += time.thread_time() - started
 
@@ -77,7 +77,7 @@ class SimModel:
         """
         started = time.thread_time()
         try:
-            length = len(sequence.request.token_ids)
+            length = len(sequence.request.context)
             pages = sequence.pages[: sequence.prompt_pages]
             if landed.prompt_tokens != length or (
                 self.pool.checksum(pages, length) != landed.checksum
@@ -97,7 +97,7 @@ class SimModel:
             if sequence.sampler is not None:
                 sequence.sampler.record(landed.first_token)
             sequence.state = advance(sequence.state, landed.first_token)
-            sequence.position = 1
+            sequence.position += 1
         finally:
             self.cpu_seconds += time.thread_time() - started
 
@@ -156,6 +156,11 @@ class SimModel:
             sequence.natural_end = natural_length(sequence.state, shortest, longest) - 1
         else:
             sequence.natural_end = NEVER
+        for token in sequence.request.made:
+            sequence.state = advance(sequence.state, token)
+            if sequence.sampler is not None:
+                sequence.sampler.record(token)
+        sequence.position = len(sequence.request.made)
 
     def _tap_context(self, sequence: Sequence) -> None:
         """Leave the row of each token of the prompt, as if the prompt ended with it."""
@@ -199,7 +204,7 @@ def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
     """What decode is told beside the pages: nothing that it could continue from."""
     landed = kv_pb2.KvLanded(
         room=sequence.request.room,
-        prompt_tokens=len(sequence.request.token_ids),
+        prompt_tokens=len(sequence.request.context),
         first_token=sequence.first_token,
         checksum=sequence.checksum,
     )

@@ -128,7 +128,7 @@ class PrefillRunner:
             clock = time.monotonic()
             while self._queue:
                 self.pace.step()
-                await self._give_way(len(self._queue[0].request.token_ids))
+                await self._give_way(len(self._queue[0].request.context))
                 clock = await self._serve(self._queue.popleft(), clock)
             self.pace.rest()
 
@@ -155,7 +155,7 @@ class PrefillRunner:
             await self._troubles.strike(alone)
             clock = time.monotonic()
         options = self._model.options
-        tokens = len(sequence.request.token_ids)
+        tokens = len(sequence.request.context)
         took = (options.prefill_base_ms + options.prefill_ms_per_token * tokens) / 1000
         took += self._troubles.slowness(alone)
         return await _sleep_until(clock + took) if took else clock

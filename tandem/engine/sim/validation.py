@@ -42,7 +42,7 @@ def checked(
         embedding_bias.check(request.embedding_bias, limits.vocabulary)
     length = len(request.token_ids)
     limit = min(sampling.max_tokens, limits.context_length - length)
-    prompt_pages = pool.pages_for(length)
+    prompt_pages = pool.pages_for(length + len(request.made))
     total_pages = prompt_pages if role is Role.PREFILL else pool.pages_for(length + limit)
     if total_pages * pool.page_size > pool.total_tokens:
         raise ContextLengthError(
@@ -69,6 +69,8 @@ def _check_tokens(request: EngineRequest, limits: worker_pb2.Limits) -> None:
     tokens = request.token_ids
     if not tokens:
         raise InvalidRequestError("the prompt has no tokens", param="prompt")
-    if error := context_error(len(tokens), None, limits.context_length, param="prompt"):
+    before = len(tokens) + len(request.made)
+    if error := context_error(before, None, limits.context_length, param="prompt"):
         raise error
     check_token_ids(tokens, limits.vocabulary, param="prompt")
+    check_token_ids(request.made, limits.vocabulary, param="resume")

@@ -40,6 +40,8 @@ class Decided(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """What became of it; None: nothing is shown."""
     token_count: int
     """The sequence's tokens so far."""
+    replay: bool = False
+    """Decided once more, after the worker was lost that had."""
     at: float = msgspec.field(default_factory=time.time)
     """Seconds since the epoch."""
 
@@ -75,6 +77,7 @@ class Renderer:
                 "tokens": decided.token_count,
                 "before": self._describe(decided.text_before),
                 "after": None if after is None else self._describe(after),
+                **({"replay": True} if decided.replay else {}),
             }
         )
 

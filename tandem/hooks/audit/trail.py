@@ -13,7 +13,7 @@ from tandem.hooks.deferred import SequenceInfo
 class Trail:
     """Writes them down, and counts."""
 
-    __slots__ = ("_hook", "_info", "_log", "_phase", "_prefix", "_tokens", "_waiting")
+    __slots__ = ("_hook", "_info", "_log", "_phase", "_prefix", "_tokens", "_waiting", "replay")
 
     def __init__(
         self, log: AuditLog, info: SequenceInfo, *, phase: Phase, hook: str, shadow: bool
@@ -26,6 +26,8 @@ class Trail:
         self._tokens = 0
         self._waiting = ""
         """Text that the hook has seen and neither shown nor decided on."""
+        self.replay = False
+        """What is decided now another worker's hook has decided before, which was lost."""
 
     def decided(self, decision: str, verdict: Verdict, text: str, tokens: int) -> None:
         """A verdict on a chunk. Raises HookError where the log must take it and cannot."""
@@ -67,5 +69,6 @@ class Trail:
                 text_before=before,
                 text_after=after,
                 token_count=self._tokens,
+                replay=self.replay,
             )
         )

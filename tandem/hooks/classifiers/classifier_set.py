@@ -79,6 +79,13 @@ class ClassifierSet:
         """Whether some classifier may block an output."""
         return any(runner.blocking for runner in self._runners.values())
 
+    @property
+    def resumable(self) -> bool:
+        """Whether all may judge again what another worker's classifiers have judged."""
+        return all(
+            getattr(runner.hook, "resumable", False) is True for runner in self._runners.values()
+        )
+
     def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:
         """Before the worker takes its first request. Raises LoadError: the hook lacks something,
         its `score` is synchronous (S4-116), or its name is taken (S4-108).

@@ -16,6 +16,9 @@ output is complete, once for each of a request's n outputs (S4-098, S4-114), and
 `block` (any truth value) and `replacement` (text) decide where the classifier is blocking. All but
 the replacement is kept as external_scores[name]: it must be what JSON can say, and short.
 
+With `resumable = True` it declares that it answers the same to the same output, so that a request
+whose decode worker was lost may go on at another one, and its output is judged there once more.
+
 It may also have `startup(self)` and `shutdown(self)`, plain or async: before the first call, and
 after the last.
 
@@ -51,7 +54,8 @@ class ScoringContext:
     request_metadata: dict[str, Any] = field(default_factory=dict)
     """`trace_id`, `model`, `phase`, `output_index`, `streaming`; `is_final`: the output is
     complete; `shown_chars`: so much of `generated_text` the client has already; `regeneration`:
-    earlier runs of the output that were blocked.
+    earlier runs of the output that were blocked; `replayed_tokens`: so many of its first tokens
+    were generated, and judged, at another worker.
     """
 
     def for_one(self) -> ScoringContext:

@@ -99,6 +99,10 @@ class AsyncRunner:
         """Those that were opened and are not over, now."""
         return len(self._open)
 
+    @property
+    def resumable(self) -> bool:
+        return self.chain.resumable
+
     async def start(self, deliver: Deliver) -> None:
         self._deliver = deliver
         await self.chain.startup()

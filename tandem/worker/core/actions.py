@@ -28,6 +28,8 @@ class Begin(msgspec.Struct, frozen=True):
     task: common_pb2.Task
     command: worker_pb2.StartLeg
     info: SequenceInfo
+    judged: bool = True
+    """Hooks and classifiers are to know of it."""
 
 
 class CancelEngine(msgspec.Struct, frozen=True):
@@ -44,6 +46,12 @@ class JudgeByHooks(msgspec.Struct, frozen=True):
     """
 
     works: Sequence[Work]
+
+
+class PlayOn(msgspec.Struct, frozen=True):
+    """More of a leg waits to be replayed: answer with the event PlayOn once others had a turn."""
+
+    request_id: int
 
 
 class AskClassifiers(msgspec.Struct, frozen=True):
@@ -103,6 +111,7 @@ Action = (
     Begin
     | CancelEngine
     | JudgeByHooks
+    | PlayOn
     | AskClassifiers
     | StopJudging
     | Send

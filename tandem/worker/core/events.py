@@ -96,6 +96,12 @@ class Stepped(msgspec.Struct, frozen=True):
     deltas: Sequence[Delta]
 
 
+class PlayOn(msgspec.Struct, frozen=True):
+    """It is the turn of a leg of which more waits to be replayed."""
+
+    request_id: int
+
+
 class Ruled(msgspec.Struct, frozen=True):
     """What hooks made of earlier steps. Those of one group that were given to them together come
     together."""
@@ -150,6 +156,7 @@ Event = (
     | Release
     | Cancel
     | Stepped
+    | PlayOn
     | Ruled
     | Judged
     | JudgeFailed

@@ -48,6 +48,7 @@ from tandem.worker.core.outgoing import (
     logprobs_bytes,
 )
 from tandem.worker.core.output import Output, token_logprobs
+from tandem.worker.core.replay import Replay
 
 
 class Stage(enum.StrEnum):
@@ -149,6 +150,10 @@ class Leg(Struct, eq=False, kw_only=True):
     parking: worker_pb2.LegParked | None = None
     """A context-only leg: what the router is to be told before its end. Until then the KV that the
     engine parks is of no use to anybody else."""
+    says_made: bool = False
+    """The router is told what the engine makes, so that another pair can go on from it."""
+    replay: Replay | None = None
+    """What another worker's engine had made of it, until all of that has passed."""
     resumes: bool = False
     """It goes on from parked KV, and its first token was shown in the first half."""
     stage: Stage = Stage.WAITING
@@ -273,6 +278,11 @@ class Leg(Struct, eq=False, kw_only=True):
             shows_ids=self.want_token_ids,
             offset=self.rows,
         )
+
+    def wait_in_parcel(self) -> None:
+        """Much of it comes at once: let it leave bit by bit."""
+        if self.waiting is None:
+            self._new_parcel()
 
     def _new_parcel(self) -> Parcel:
         """One that leaves as soon as it can."""

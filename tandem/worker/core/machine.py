@@ -30,7 +30,7 @@ from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import actions, events
+from tandem.worker.core import actions, events, replay
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
@@ -44,6 +44,7 @@ from tandem.worker.core.outgoing import (
     Parcel,
 )
 from tandem.worker.core.output import Finish
+from tandem.worker.core.replay import Replay
 from tandem.worker.core.rules import PhaseRules
 
 _WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
@@ -70,15 +71,18 @@ class Core:
         max_legs: int,
         hooked: bool,
         budget: ByteBudget,
+        obstacle: str = "",
     ) -> None:
         """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown.
-        `budget`: of all bytes that the worker holds.
+        `budget`: of all bytes that the worker holds. `obstacle`: why no other worker could go on
+        with what this one has begun; empty: others could.
         """
         self._rules = rules
         self._worker = worker
         self._max_legs = max_legs
         self._hooked = hooked
         self.budget = budget
+        self._obstacle = obstacle
         self._now = 0.0
         self._actions: list[Action] = []
         self._links: dict[int, Outgoing] = {}
@@ -103,6 +107,7 @@ class Core:
             events.Release: self._release,
             events.Cancel: self._cancel,
             events.Stepped: self._stepped,
+            events.PlayOn: self._play_on,
             events.Ruled: self._ruled,
             events.Judged: self._judged,
             events.JudgeFailed: self._judge_failed,
@@ -188,9 +193,15 @@ class Core:
             allotment.close()
             self._refuse(link, command, error)
             return
-        hooked = self._hooked and not command.canary
+        # Prefill's hooks have judged the first token of a sequence that goes on here.
+        fresh = self._rules.shows or not task.HasField("resume")
+        hooked = self._hooked and fresh and not command.canary
         guard = None if command.canary else self._rules.guard(streaming=task.streaming)
         judged = hooked or guard is not None
+        straight = self._rules.shows and not judged and not event.output.cuts
+        replayed = None
+        if self._rules.shows and request.made:
+            replayed = Replay(task.resume, request.request_id, straight=straight)
         leg = Leg(
             request_id=request.request_id,
             link=link,
@@ -213,8 +224,10 @@ class Core:
             output=event.output,
             guard=guard,
             token_bytes=TOKEN_BYTES + ALTERNATIVE_BYTES * task.sampling.logprobs,
-            straight=self._rules.shows and not judged and not event.output.cuts,
+            straight=straight and replayed is None and not command.say_made,
             hooked=hooked,
+            says_made=command.say_made,
+            replay=replayed,
             canary=command.canary,
             parking=event.parking,
             resumes=bool(command.task_digest),
@@ -230,8 +243,10 @@ class Core:
             streaming=task.streaming,
             trace_id=leg.trace_id,
             tenant=task.tenant,
+            replayed=len(request.made),
         )
-        self._actions.append(actions.Begin(request, task, command, info))
+        known = fresh and not command.canary
+        self._actions.append(actions.Begin(request, task, command, info, known))
 
     def _unreadable(self, event: events.Unreadable) -> None:
         if self._may_use(event.link, event.command.leg):
@@ -336,12 +351,50 @@ class Core:
                     leg.show(leg.output.text(delta.token_ids), delta.token_ids, None)
                     if leg.parcel is not None:
                         self._check_parcel(leg, leg.parcel)
-                else:
+                elif leg.replay is None:
                     self._take(leg, delta, works)
+                else:
+                    self._take_behind(leg, leg.replay, delta)
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
                 self._spoiled(leg, error)
         if works:
             self._actions.append(actions.JudgeByHooks(works))
+
+    def _take_behind(self, leg: Leg, replay: Replay, delta: Delta) -> None:
+        """What the engine brings of a leg waits until all before it was replayed."""
+        waiting = leg.stage is _WAITING
+        replay.behind(delta, first=waiting)
+        if waiting:
+            leg.wait_in_parcel()
+            self._replay(leg, replay)
+
+    def _play_on(self, event: events.PlayOn) -> None:
+        leg = self._open.get(event.request_id)
+        if leg is None or leg.replay is None or leg.stage is not _RUNNING:
+            return
+        try:
+            self._replay(leg, leg.replay)
+        except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
+            self._spoiled(leg, error)
+
+    def _replay(self, leg: Leg, replay: Replay) -> None:
+        """Some more of it. Hooks rule on that before they are given the next."""
+        works: list[Work] = []
+        for delta in replay.next():
+            if leg.stage is _WAITING or leg.stage is _RUNNING:
+                self._take(leg, delta, works)
+        replay.unruled = len(works)
+        if works:
+            self._actions.append(actions.JudgeByHooks(works))
+        else:
+            self._replayed(leg, replay)
+
+    def _replayed(self, leg: Leg, replay: Replay) -> None:
+        """What was replayed last is ruled on."""
+        if replay.deltas and leg.stage is _RUNNING:
+            self._actions.append(actions.PlayOn(leg.request_id))
+        else:
+            leg.replay, leg.straight = None, replay.straight and not leg.says_made
 
     def _take(self, leg: Leg, delta: Delta, works: list[Work]) -> None:
         """What hooks are to judge of it is added to `works`."""
@@ -364,13 +417,16 @@ class Core:
             trace_id = leg.trace_id if leg.parent_span else ""
             self._actions.append(actions.CountTransfer(delta.kv, trace_id))
         if delta.cached_tokens:
-            leg.cached_tokens = delta.cached_tokens
+            # Of a sequence that goes on here, more may be cached than its prompt.
+            leg.cached_tokens = min(delta.cached_tokens, leg.prompt_tokens)
         if delta.end is Ending.CANCELLED or delta.end is Ending.FAILED:
             leg.closing = self._ended_by_engine(leg, delta)
             self._move(leg, _ENDING)
             return None
         if leg.stage is _WAITING:
             self._arrived(leg, delta)
+        if leg.says_made and delta.end is None:
+            self._say_made(leg, delta)
         if delta.prompt_logprobs is not None:
             leg.show_prompt(delta.prompt_logprobs)
             assert leg.parcel is not None
@@ -386,6 +442,17 @@ class Core:
         started = self._rules.started(delta.kv)
         if started is not None:
             leg.say(worker_pb2.LegEvent(leg=leg.number, started=started))
+
+    def _say_made(self, leg: Leg, delta: Delta) -> None:
+        """The engine's last step is left out: whoever goes on makes it again, and so comes to the
+        same end.
+        """
+        if self._obstacle:
+            made = worker_pb2.LegMade(obstacle=self._obstacle)
+            leg.say(worker_pb2.LegEvent(leg=leg.number, made=made))
+            leg.says_made = False
+        elif delta.token_ids:
+            leg.say(replay.said(leg.number, delta))
 
     def _ended_by_engine(self, leg: Leg, delta: Delta) -> Closing:
         if delta.end is Ending.CANCELLED:
@@ -403,6 +470,10 @@ class Core:
             leg = self._open.get(ruling.request_id)
             if leg is None or (leg.stage is not _RUNNING and leg.stage is not _RULING):
                 continue
+            if leg.replay is not None:
+                leg.replay.unruled -= 1
+                if not leg.replay.unruled:
+                    self._replayed(leg, leg.replay)
             end = leg.output.ruled(ruling)
             if ruling.error is not None:
                 leg.closing = Closing(Outcome.FAILED, error=ruling.error)
@@ -602,6 +673,9 @@ class Core:
         leg.report(phase=self._rules.phase, worker=self._worker, now=self._now)
         if finish is not None:
             leg.finish(finish)
+        if leg.says_made:
+            over = worker_pb2.LegMade(over=True)
+            leg.say_behind(worker_pb2.LegEvent(leg=leg.number, made=over))
 
     def _stop_judging(self, leg: Leg) -> None:
         if leg.hooked or leg.guard is not None:

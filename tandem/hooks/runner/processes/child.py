@@ -116,6 +116,7 @@ class Child:
                     streaming=opened.streaming,
                     trace_id=opened.trace_id,
                     tenant=opened.tenant,
+                    replayed=opened.replayed,
                 )
             )
         for request_id in batch.aborted:

@@ -70,6 +70,8 @@ class PoolLink(asyncio.Protocol):
         """Answers to Works and aborts that were sent."""
         self.up = False
         """It can judge."""
+        self.resumable = False
+        """All of its hooks are."""
         self.up_seconds = 0.0
         """How long it was up, once it is lost."""
         self.lost = ""
@@ -221,7 +223,7 @@ class PoolLink(asyncio.Protocol):
             self.owed -= answer.aborts + self._on_reply(self, answer)
         elif isinstance(answer, Started):
             self._load_error = answer.error
-            self.up = not answer.error
+            self.up, self.resumable = not answer.error, answer.resumable
             self._up_at = self._heard_at
             self._settled.set()
             if self.owed:

@@ -97,6 +97,10 @@ class HookPool:
 
     # --- DeferredHooks ---------------------------------------------------------------------------
 
+    @property
+    def resumable(self) -> bool:
+        return any(link.resumable for link in self._keeper.links)
+
     async def start(self, deliver: Deliver) -> None:
         self._deliver = deliver
         try:
@@ -181,6 +185,7 @@ class HookPool:
                 info.streaming,
                 info.trace_id,
                 info.tenant,
+                info.replayed,
             )
         )
         return link

@@ -30,9 +30,10 @@ async def serve(stream: socket.socket, boot: Boot) -> int:
     """Build the chain, and run it until the end. Returns the exit status."""
     ours = os.getpid()
     try:
-        child = Child(stream, Chain.build(boot.settings, phase=boot.phase, model=boot.model))
+        chain = Chain.build(boot.settings, phase=boot.phase, model=boot.model)
+        child = Child(stream, chain)
         await child.start()
-        started = Started()
+        started = Started(resumable=chain.resumable)
     except StartError as error:
         started = Started(str(error))
     if os.getpid() != ours:

@@ -57,6 +57,7 @@ class Open(msgspec.Struct, array_like=True, frozen=True):
     streaming: bool
     trace_id: str
     tenant: str
+    replayed: int = 0
 
 
 class Batch(msgspec.Struct, array_like=True):
@@ -76,6 +77,8 @@ class Started(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """The chain can be run, or `error` says why not."""
 
     error: str = ""
+    resumable: bool = False
+    """All of its hooks are."""
 
 
 class Changed(msgspec.Struct, array_like=True):

@@ -1,0 +1,143 @@
+"""A request that may be resumed: where a decode worker is lost, another says again, from the first
+row on, all that this one had made. What was shown before must come again; what follows it is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from tandem.errors import WorkerLostError
+from tandem.upstream.request_state import RequestState
+from tandem.v1 import common_pb2
+
+OTHERWISE = (
+    "the decode worker was lost; not resumed: hooks or classifiers judged otherwise what was shown"
+)
+
+
+class _Passed:
+    """What has come of a choice, in all channels but log-probabilities."""
+
+    __slots__ = ("characters", "text", "token_ids", "tokens")
+
+    def __init__(self) -> None:
+        self.characters = self.tokens = 0
+        self.text = hashlib.blake2b(digest_size=16)
+        self.token_ids = hashlib.blake2b(digest_size=16)
+
+    def add(self, tokens: int, text: str, token_ids: Sequence[int]) -> None:
+        self.characters += len(text)
+        self.tokens += tokens
+        if text:
+            self.text.update(text.encode("utf-8", "surrogatepass"))
+        if token_ids:
+            self.token_ids.update(array("I", token_ids))
+
+    def reaches(self, other: _Passed) -> bool:
+        """Whether it is as much."""
+        return self.characters == other.characters and self.tokens == other.tokens
+
+    def equals(self, other: _Passed) -> bool:
+        """Whether as much is the same."""
+        return (
+            self.text.digest() == other.text.digest()
+            and self.token_ids.digest() == other.token_ids.digest()
+        )
+
+
+class ResumableState(RequestState):
+    """One pays for each row what a digest costs."""
+
+    __slots__ = ("_again", "_shown")
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        """As RequestState."""
+        super().__init__(*args, **settings)
+        self._shown = [_Passed() for _ in self._choices]
+        self._again: dict[int, _Passed] = {}
+        """What has come again of choices that were resumed, as long as it is less than was
+        shown.
+        """
+
+    def silent(self, first_sequence: int) -> bool:
+        start = first_sequence - self.base
+        return not any(shown.tokens or shown.characters for shown in self._shown[start : start + self.n])
+
+    def begin(self, sequence: int) -> None:
+        number = sequence - self.base
+        if self._choices[number].rows:
+            self._choices[number].rows = 0
+            self._again[number] = _Passed()
+
+    def row(
+        self,
+        sequence: int,
+        offset: int,
+        count: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[common_pb2.TokenLogprobs],
+        now: float,
+    ) -> bool:
+        number = sequence - self.base
+        again, shown = self._again.get(number), self._shown[number]
+        if again is None:
+            shown.add(count, text, token_ids)
+            return super().row(sequence, offset, count, text, token_ids, logprobs, now)
+        choice = self._choices[number]
+        if offset != choice.rows:
+            return False
+        left, characters = shown.tokens - again.tokens, shown.characters - again.characters
+        old = min(count, left)
+        again.add(old, text[:characters], token_ids[:left])
+        count, text, token_ids = count - old, text[characters:], token_ids[left:]
+        if not again.reaches(shown):
+            # Less than was shown has come, so nothing new can have.
+            if count or text:
+                self._differs()
+            choice.rows = offset + 1
+            return True
+        del self._again[number]
+        if not again.equals(shown):
+            self._differs()
+        elif count or text:
+            shown.add(count, text, token_ids)
+            rest = _behind(logprobs, old)
+            return super().row(sequence, offset, count, text, token_ids, rest, now)
+        choice.rows = offset + 1
+        return True
+
+    def finish(self, finish: common_pb2.Finish) -> None:
+        if finish.sequence - self.base in self._again:
+            self._differs()
+        else:
+            super().finish(finish)
+
+    def _differs(self) -> None:
+        self.fail(WorkerLostError(OTHERWISE))
+
+
+def _behind(
+    logprobs: Sequence[common_pb2.TokenLogprobs], tokens: int
+) -> Sequence[common_pb2.TokenLogprobs]:
+    """Those of a row, without its first `tokens`."""
+    rest = []
+    for entry in logprobs:
+        cut = min(tokens, len(entry.token_id))
+        tokens -= cut
+        if cut < len(entry.token_id):
+            top = cut * entry.top_count
+            rest.append(
+                common_pb2.TokenLogprobs(
+                    sequence=entry.sequence,
+                    token_id=entry.token_id[cut:],
+                    logprob=entry.logprob[cut:],
+                    top_count=entry.top_count,
+                    top_token_id=entry.top_token_id[top:],
+                    top_logprob=entry.top_logprob[top:],
+                )
+            )
+    return rest

@@ -1,0 +1,40 @@
+"""What a task says of a sequence that goes on here, after the worker was lost that had begun it."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain
+
+from tandem.errors import InvalidRequestError
+from tandem.token_limits import check_token_ids
+from tandem.v1 import common_pb2, worker_pb2
+
+_PARAM = "resume"
+
+
+def made(task: common_pb2.Task, limits: worker_pb2.Limits) -> array[int]:
+    """The tokens that it goes on behind; none: it begins here. Raises InvalidRequestError for what
+    no worker has made of it.
+    """
+    if not task.HasField("resume"):
+        return array("I")
+    steps = task.resume.step[:]
+    found = array("I", chain.from_iterable(step.token_id for step in steps))
+    if not 0 < len(found) < task.sampling.max_tokens:
+        raise _unfit(f"{len(found)} tokens of {task.sampling.max_tokens}")
+    check_token_ids(found, limits.vocabulary, param=_PARAM)
+    wanted = task.sampling.HasField("logprobs")
+    if not all(_is_whole(step, wanted=wanted) for step in steps):
+        raise _unfit("a step that is not whole")
+    return found
+
+
+def _is_whole(step: common_pb2.TokenLogprobs, *, wanted: bool) -> bool:
+    count = len(step.token_id)
+    alternatives = {len(step.top_token_id), len(step.top_logprob), step.top_count * count}
+    logprobs = len(step.logprob) == (count if wanted else 0)
+    return count > 0 and logprobs and len(alternatives) == 1
+
+
+def _unfit(what: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{_PARAM}: {what}", param=_PARAM)
