@@ -37,6 +37,7 @@ COPY router router
 COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY local_executor local_executor
+COPY trace_replay trace_replay
 COPY tandem tandem
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist . \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index --find-links /dist \

@@ -18,6 +18,7 @@ from tandem.cli import (
     fit,
     keys,
     options,
+    replay,
     top,
     up,
     verify,
@@ -31,6 +32,8 @@ DISTRIBUTION = "tandem-serving"
 _CHECK_HOOK = "Run an output hook against the calls a worker makes."
 _VERIFY = "Check that a deployment serves, and that its KV cache really moves."
 _BENCH = "Send load to a frontend, and show how fast it answers."
+_REPLAY = "Say what fleets and policies would make of a trace, in virtual time."
+_MEASURE_TIMES = "Measure how long workers take, for `tandem replay`."
 _TOP = "Show the fleet, the queues and slow workers, live."
 _KEYS = "Make keys for clients."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
@@ -75,18 +78,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_demo(commands)
     _add_config(commands)
-    for name, module, run, text in (
-        ("check-hook", check_hook, check_hook.check_hook, _CHECK_HOOK),
-        ("verify", verify, verify.verify, _VERIFY),
-        ("bench", bench, bench.bench, _BENCH),
-        ("top", top, top.top, _TOP),
-        ("keys", keys, keys.keys, _KEYS),
-        ("fetch-model", fetch_model, fetch_model.fetch_model, _FETCH_MODEL),
-        ("plan-fit", fit, fit.plan_fit, _FIT),
-        ("certificates", certificates, certificates.certificates, _CERTIFICATES),
+    for name, add_arguments, run, text in (
+        ("check-hook", check_hook.add_arguments, check_hook.check_hook, _CHECK_HOOK),
+        ("verify", verify.add_arguments, verify.verify, _VERIFY),
+        ("bench", bench.add_arguments, bench.bench, _BENCH),
+        ("replay", replay.add_arguments, replay.replay, _REPLAY),
+        ("measure-times", replay.add_measure_arguments, replay.measure_times, _MEASURE_TIMES),
+        ("top", top.add_arguments, top.top, _TOP),
+        ("keys", keys.add_arguments, keys.keys, _KEYS),
+        ("fetch-model", fetch_model.add_arguments, fetch_model.fetch_model, _FETCH_MODEL),
+        ("plan-fit", fit.add_arguments, fit.plan_fit, _FIT),
+        ("certificates", certificates.add_arguments, certificates.certificates, _CERTIFICATES),
     ):
         command = commands.add_parser(name, help=text)
-        module.add_arguments(command)
+        add_arguments(command)
         command.set_defaults(run=run)
     return parser
 

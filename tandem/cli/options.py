@@ -140,6 +140,21 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
 
 
+def add_slo(parser: argparse.ArgumentParser) -> None:
+    """The objectives that goodput is counted by."""
+    for name, default, what in (
+        ("ttft", 2.0, "Time to the first token"),
+        ("itl", 0.1, "Mean time between the tokens of a request"),
+    ):
+        parser.add_argument(
+            f"--slo-{name}",
+            type=positive_number,
+            default=default,
+            metavar="SECONDS",
+            help=f"{what} that goodput allows. [%(default)s]",
+        )
+
+
 def api_key(variable: str) -> str:
     """The key in an environment variable, "" where none is named. Raises ConfigError where it is
     not set.

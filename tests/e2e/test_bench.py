@@ -15,8 +15,8 @@ from tandem.cli.bench import aiperf
 from tandem.cli.bench.aiperf import BenchRun, BenchTarget
 from tandem.cli.bench.figures import Figures, Slo, percentiles
 from tandem.cli.bench.load import BenchLoad
-from tandem.cli.bench.trace import TracedRequest
 from tandem.cli.console import Console
+from tandem.cli.trace import TracedRequest
 from tandem.errors import ConfigError
 from tandem.testing.sim_stack import SimStack, sim_stack
 

@@ -21,8 +21,8 @@ from tandem.cli.bench import aiperf, plot
 from tandem.cli.bench.aiperf import BenchTarget, RecordFile, configuration
 from tandem.cli.bench.figures import Figures, Slo, TimedAnswer, percentiles
 from tandem.cli.bench.load import PROMPTS, BenchLoad
-from tandem.cli.bench.trace import TracedRequest, read
 from tandem.cli.console import Console
+from tandem.cli.trace import TracedRequest, read
 from tandem.errors import ConfigError
 
 KEY = "a-key-{{with}}-braces"

@@ -14,7 +14,7 @@ FEWEST_WORDS = 5
 """A docstring that only says what is raised may be shorter: name and types say the rest."""
 FOLDERS = (
     "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
-    "monitoring", "scripts", "benchmarks",
+    "trace_replay", "monitoring", "scripts", "benchmarks",
 )  # fmt: skip
 
 

@@ -16,7 +16,15 @@ import pytest
 from tandem import logs
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor")
+ROOMS = (
+    "tandem",
+    "frontend",
+    "router",
+    "prefill_worker",
+    "decode_worker",
+    "local_executor",
+    "trace_replay",
+)
 
 
 @pytest.fixture

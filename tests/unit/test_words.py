@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (
     "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
-    "monitoring",
+    "trace_replay", "monitoring",
 )  # fmt: skip
 COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker"),

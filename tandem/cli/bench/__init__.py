@@ -15,9 +15,9 @@ from tandem.cli import options
 from tandem.cli.bench import aiperf, plot
 from tandem.cli.bench.figures import Figures, Slo
 from tandem.cli.bench.load import BenchLoad
-from tandem.cli.bench.trace import read
 from tandem.cli.client import TIMEOUT_SECONDS, ApiError, Client
 from tandem.cli.console import Console
+from tandem.cli.trace import read
 from tandem.cli.up import stopping_on_sigterm
 from tandem.errors import ConfigError
 
@@ -30,7 +30,7 @@ OUTPUT_TOKENS = 128
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_frontend(parser)
     _add_load(parser)
-    _add_slo(parser)
+    options.add_slo(parser)
     add = parser.add_argument
     add("--json", type=Path, metavar="FILE", help="Write the figures as JSON too.")
     add("--plot", type=Path, metavar="FILE.svg", help="Draw how TTFT and ITL are distributed.")
@@ -133,20 +133,6 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
             type=options.positive,
             metavar="N",
             help=f"Length of each {what}, where no trace says it. [{default}]",
-        )
-
-
-def _add_slo(parser: argparse.ArgumentParser) -> None:
-    for name, default, what in (
-        ("ttft", 2.0, "Time to the first token"),
-        ("itl", 0.1, "Mean time between the tokens of a request"),
-    ):
-        parser.add_argument(
-            f"--slo-{name}",
-            type=options.positive_number,
-            default=default,
-            metavar="SECONDS",
-            help=f"{what} that goodput allows. [%(default)s]",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tandem.cli.bench.trace import TracedRequest
+from tandem.cli.trace import TracedRequest
 
 PROMPTS = 1000
 """They are made for a run that time bounds, and then come again: a prefix cache has them."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from mutants.table import ROOT, Mutant
 
 COPIED = (
-    "frontend", "router", "prefill_worker", "decode_worker", "local_executor", "tandem", "tests",
-    "helm", "scripts",
+    "frontend", "router", "prefill_worker", "decode_worker", "local_executor", "trace_replay",
+    "tandem", "tests", "helm", "scripts",
 )  # fmt: skip
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30

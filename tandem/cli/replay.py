@@ -1,0 +1,127 @@
+"""`tandem replay` and `tandem measure-times`: what a fleet would make of a trace, in virtual time.
+
+The router's core decides there, so what runs is a package above the router (`trace_replay`), which
+is found by its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from tandem.cli import options
+from tandem.cli.client import TIMEOUT_SECONDS
+from tandem.cli.console import Console
+
+KINDS = ("chat", "shared", "mixed")
+POLICIES = ("round_robin", "least_loaded", "prefix")
+REQUESTS, RATE = 10_000, 4.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_load(parser)
+    _add_fleets(parser)
+    add = parser.add_argument
+    options.add_slo(parser)
+    add("--json", type=Path, metavar="FILE", help="Write the figures as JSON too.")
+    add("--plot", type=Path, metavar="FILE.svg", help="Draw the figures by fleet and policy.")
+
+
+def replay(arguments: argparse.Namespace, console: Console) -> int:
+    """Status 0. Raises ConfigError for files and options that cannot be, and LoadError for a
+    policy that is not to be had.
+    """
+    status: int = importlib.import_module("trace_replay.command").replay(arguments, console)
+    return status
+
+
+def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--url", help="A frontend with one pair behind it, and nothing else to do.")
+    how.add_argument(
+        "--engine-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="engine_options",
+        help="Ask nobody: the times of the sim engine with these options.",
+    )
+    add("--model", default="", help="[the first one that is served]")
+    add("--prompt-tokens", type=options.positive, nargs="+", metavar="N", help="[1 128 512 2048]")
+    add("--sequences", type=options.positive, nargs="+", metavar="N", help="[1 8 32]")
+    add("--timeout", type=options.positive_number, default=TIMEOUT_SECONDS, help="[%(default)s]")
+    add("--to", type=Path, metavar="FILE", help="Where the table goes. [standard output]")
+    options.add_trust(parser)
+
+
+def measure_times(arguments: argparse.Namespace, console: Console) -> int:
+    """Status 0. Raises ConfigError for options that cannot be, ApiError where the frontend refuses
+    or fails.
+    """
+    command = importlib.import_module("trace_replay.command")
+    status: int = command.measure_times(arguments, console)
+    return status
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "trace",
+        type=Path,
+        nargs="?",
+        metavar="TRACE",
+        help="JSON lines of timestamp (ms), input_length, output_length (tokens) and hash_ids.",
+    )
+    what.add_argument("--generate", choices=KINDS, help="Make a trace of this kind instead.")
+    add(
+        "--requests",
+        type=options.positive,
+        metavar="N",
+        help=f"The first so many. [all; {REQUESTS:,} where they are made]",
+    )
+    add("--seconds", type=options.positive_number, metavar="S", help="Those of the first so many.")
+    add("--rate", type=options.positive_number, metavar="R", help=f"Made a second. [{RATE:g}]")
+    add(
+        "--speed",
+        type=options.positive_number,
+        default=1.0,
+        metavar="X",
+        help="So many times as fast as the trace. [%(default)s]",
+    )
+    add("--seed", type=int, default=1, metavar="N", help="Of all that is random. [%(default)s]")
+    add("--write-trace", type=Path, metavar="FILE", help="Write the requests as a trace.")
+
+
+def _add_fleets(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--fleet", type=Path, required=True, metavar="FILE", help="The fleet: docs/replay.md.")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--workers",
+        nargs="+",
+        metavar="P:D",
+        help="Other numbers of prefill and decode workers than the file's; P:D:A with so many "
+        "aggregated ones.",
+    )
+    how.add_argument(
+        "--sweep",
+        action="store_true",
+        help="Every division of the file's number of workers into prefill and decode, and all of "
+        "them aggregated.",
+    )
+    add(
+        "--policy",
+        nargs="+",
+        default=[*POLICIES],
+        metavar="NAME",
+        help=f"How prefill workers are chosen. [{' '.join(POLICIES)}]",
+    )
+    add(
+        "--decode-policy",
+        default="least_loaded",
+        metavar="NAME",
+        help="How decode workers are chosen. [%(default)s]",
+    )
