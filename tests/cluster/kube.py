@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 CHART = Path(__file__).parents[2] / "helm" / "tandem"
+HELM_3 = "TANDEM_TEST_HELM3"
+HELMS = {"helm": "helm", "helm3": os.environ.get(HELM_3, "")}
+"""The programs by their names in tests; empty: it was not said where it is."""
 COMMAND_SECONDS = 300.0
 T = TypeVar("T")
 

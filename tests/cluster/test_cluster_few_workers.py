@@ -4,18 +4,15 @@ their number, and what the loss of an only worker costs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_values import component
-from kube import Namespace, until
+from kube import HELM_3, HELMS, Namespace, until
 from release import Release
 
-HELM_3 = "TANDEM_TEST_HELM3"
-HELMS = {"helm": "helm", "helm3": os.environ.get(HELM_3, "")}
 AUTOSCALING = {"type": "hpa", "minReplicas": 1, "maxReplicas": 3}
 with_each_helm = pytest.mark.parametrize("few", HELMS, indirect=True)
 with_helm = pytest.mark.parametrize("few", ["helm"], indirect=True)
