@@ -54,6 +54,10 @@ class ConnectionBounds:
     """How many all clients together may have open."""
 
 
+_CHUNK = b"%x\r\n%b\r\n"
+"""A part of a stream, in HTTP/1.1: its size and itself."""
+
+
 class _UvicornsTransport:
     """What uvicorn is given as its transport: it can hold what is written to it, and is closed so
     that its client can read that.
@@ -149,7 +153,7 @@ class Connection(HttpToolsProtocol):
         try:
             send_head.send(None)
         except StopIteration:
-            held.append(self._part(body))
+            held.append(_CHUNK % (len(body), body) if self._chunks else body)
         else:
             raise RuntimeError("the HTTP server waits although the socket has room")
         finally:
@@ -162,7 +166,7 @@ class Connection(HttpToolsProtocol):
         frontend does for a token.
         """
         if not self._socket.is_closing():
-            self._socket.write(self._part(body))
+            self._socket.write(_CHUNK % (len(body), body) if self._chunks else body)
 
     def begins_in_chunks(self) -> bool:
         """How the stream goes that begins now: in chunks, or as it is, up to the connection's end.
@@ -188,6 +192,11 @@ class Connection(HttpToolsProtocol):
             self.cycle.disconnected = True
         if self._closing is None:  # else it was answered already, and is on its way out
             self._socket.abort()
+
+    @property
+    def request_is_whole(self) -> bool:
+        """Whether all of the request has come that is being served."""
+        return not self.cycle.more_body
 
     # --- while the process drains ---
 
@@ -287,9 +296,6 @@ class Connection(HttpToolsProtocol):
 
     # --- inside ---
 
-    def _part(self, body: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(body), body) if self._chunks else body
-
     def _read(self) -> None:
         """Read a request on, for a bounded part of a turn. What is behind it waits for its answer,
         and is not even looked at before.
@@ -305,7 +311,7 @@ class Connection(HttpToolsProtocol):
             return
         if not self._answering and self._head_timer is None and left < _TURN_BYTES:
             self._expect_head()  # a part of one has come
-        if self._may_read():
+        if left <= 0 and self._may_read():
             self._read_on()
         self._bound_ahead()
 

@@ -90,6 +90,8 @@ class Call:
         declared = self.header(b"content-length") or b""
         if declared.isdigit() and (len(declared) > 18 or int(declared) > bounds.max_body_bytes):
             raise _too_large(bounds.max_body_bytes)
+        if self.connection.request_is_whole:
+            return await self._read(bounds.max_body_bytes)
         try:
             async with asyncio.timeout(bounds.receive_timeout_seconds):
                 return await self._read(bounds.max_body_bytes)

@@ -5,7 +5,6 @@ for those of chats, which all else knows alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -98,15 +97,6 @@ class Dialect:
     """What its clients call a field of chats, where that is something else."""
     events: Callable[[Tokenizer, Asked, Running], Events]
     body: Callable[[Tokenizer, Asked], Collector]
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Errors of this block name fields as clients of this dialect do."""
-        try:
-            yield
-        except RequestError as error:
-            self.name(error)
-            raise
 
     def name(self, error: RequestError) -> None:
         """Have an error name its field as clients of this dialect do."""

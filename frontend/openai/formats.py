@@ -67,6 +67,9 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     """JSON comes on one line anyway."""
 
 
+_NOTHING = StructuredOutputs()
+
+
 class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The ways to ask for a form, of which a request may use one."""
 
@@ -125,7 +128,7 @@ def _forms(request: FormFields) -> Iterator[Form]:
         yield _json("guided_json", request.guided_json)
     if request.json_schema is not None:
         yield _json("json_schema", _schema("json_schema", request.json_schema))
-    given = request.structured_outputs or StructuredOutputs()
+    given = request.structured_outputs or _NOTHING
     if given.json is not None:
         yield _json("structured_outputs.json", _schema("structured_outputs.json", given.json))
     if given.json_object:

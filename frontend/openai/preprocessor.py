@@ -318,7 +318,7 @@ def _sampling(
         stop=[each for each in stop if each],
         stop_token_ids=request.stop_token_ids,
         ignore_eos=bool(request.ignore_eos),
-        logit_bias=bias,
+        logit_bias=bias or None,  # protobuf takes a mapping in Python, be it empty
         logprobs=logprobs,
     )
 

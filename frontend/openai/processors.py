@@ -34,9 +34,10 @@ def processors_of(
     """The form first, as grammars must be. `reasoning_end`: the text that ends the model's
     reasoning; empty: it has none. Raises InvalidRequestError and UnsupportedError.
     """
-    choices = request.logits_processors or ()
-    _check_offered(choices, limits, config)
-    own = [LogitsProcessorEntry(choice.name, choice.args) for choice in choices]
+    own: list[LogitsProcessorEntry] = []
+    if choices := request.logits_processors:
+        _check_offered(choices, limits, config)
+        own = [LogitsProcessorEntry(choice.name, choice.args) for choice in choices]
     found: list[Form] = []
     if form is not None:
         _check_form(form, request, limits)

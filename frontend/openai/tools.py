@@ -105,7 +105,10 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
 def asked_tools(request: ToolFields) -> AskedTools | None:
     """None: the model is shown none. Raises InvalidRequestError."""
     older = bool(request.functions) or request.function_call is not None
-    if older and (request.tools or request.tool_choice is not None):
+    newer = bool(request.tools) or request.tool_choice is not None
+    if not (older or newer):
+        return None
+    if older and newer:
         raise InvalidRequestError(
             "`functions` and `function_call` are the older form of `tools` and `tool_choice`; use"
             " one of them",

@@ -80,7 +80,9 @@ def _hand_out_rich(
 ) -> None:
     """Rows some of which have token ids or log-probabilities, or too many tokens."""
     token_ids = columns.token_id[:]
-    if sum(count for sequence, _, count, _ in rows if sequence & WITH_TOKEN_IDS) != len(token_ids):
+    if sum([count for sequence, _, count, _ in rows if sequence & WITH_TOKEN_IDS]) != len(
+        token_ids
+    ):
         raise ValueError("token ids and rows of a frame disagree")
     logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
     for entry in columns.logprobs[:]:

@@ -170,7 +170,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             want_token_ids=self.want_token_ids,
             want_report=self.want_report,
             want_external_scores=self.want_external_scores,
-            metadata=self.metadata,
+            metadata=self.metadata or None,  # protobuf takes a mapping in Python, be it empty
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             shown_special_tokens=self.shown_special_tokens,

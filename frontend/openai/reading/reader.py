@@ -31,7 +31,7 @@ from frontend.openai.responses.dialect import RESPONSES
 from frontend.openai.strangers import UnknownFields
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import asked_tools, shown_tools
-from tandem.errors import InvalidRequestError
+from tandem.errors import InvalidRequestError, RequestError
 from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 
@@ -90,10 +90,15 @@ class Reader:
         salt: str,
     ) -> Asked:
         """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
-        with request.dialect.naming():
+        try:
             asked = self.preprocessor.submission(
                 request.generating, served, id=id, trace_id=trace_id, grant=grant, salt=salt
             )
+        except RequestError as error:
+            request.dialect.name(error)
+            raise
+        if not request.repeated:
+            return asked
         return msgspec.structs.replace(asked, repeated=request.repeated)
 
     def read(self, order: Order) -> Read | Answered:
@@ -133,9 +138,12 @@ class Reader:
     def _count_tokens(self, body: bytes) -> Answered:
         request, ignored = COUNT_BODY.decode(body, self._unknown_fields)
         asked = prompt(request)
-        with MESSAGES.naming():
+        try:
             self.preprocessor.check_model(asked.model)
             text = self.preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+        except RequestError as error:
+            MESSAGES.name(error)
+            raise
         count = TokenCount(input_tokens=len(self._tokenizer.encode(text, add_special_tokens=False)))
         return Answered(msgspec.json.encode(count), ignored)
 
