@@ -36,7 +36,7 @@ SIZES = (10, 200, 1_000, 2_000)
 SLOTS = 64
 WAITING = 4_000
 KINDS = 500
-"""Of prompts, which have most of their tokens in common."""
+"""How many prompts there are; those of a kind have most of their tokens in common."""
 BATCH = 40
 """Events that are measured at once."""
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)

@@ -100,7 +100,8 @@ def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
 
 def _cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
     entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
-    return CacheReport(changes.anew, entered, prefix_blocks.unpacked(changes.left, MOST_CHANGES))
+    left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
+    return CacheReport(changes.anew, entered, left, changes.keeps_none)
 
 
 def submit(

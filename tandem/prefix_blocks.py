@@ -16,9 +16,9 @@ BLOCK_TOKENS = 64
 """Part of the wire: all components must agree."""
 NUMBER_BYTES = 8
 MAX_BLOCKS = 4096
-"""Of a prompt: what lies behind its first 262,144 tokens is not told."""
+"""What lies behind a prompt's first 262,144 tokens is not told."""
 MOST_CHANGES = 16_384
-"""Of a worker's cache, that a report tells of each kind."""
+"""A report of a worker's cache tells no more of each kind."""
 
 Blocks = Sequence[int]
 """Numbers of 64 bits, from the prompt's start on."""
@@ -33,15 +33,23 @@ def packed(token_ids: Sequence[int], salt: str = "") -> bytes:
     if not count:
         return b""
     tokens = memoryview(_little(array("I", token_ids[: count * BLOCK_TOKENS])))
-    number = _root(salt)
+    number = root(salt)
     numbers = []
     size = len(tokens) // count
     for start in range(0, len(tokens), size):
-        digest = blake2b(number, digest_size=NUMBER_BYTES)
-        digest.update(tokens[start : start + size])
-        number = digest.digest()
+        number = _next(number, tokens[start : start + size])
         numbers.append(number)
     return b"".join(numbers)
+
+
+def root(salt: str = "") -> bytes:
+    """What stands before the first block of every prompt with that salt."""
+    return blake2b(salt.encode(errors="surrogatepass"), digest_size=NUMBER_BYTES).digest()
+
+
+def following(number: bytes, token_ids: Sequence[int]) -> bytes:
+    """The number of one whole block, as it travels, from that of the block before it."""
+    return _next(number, _little(array("I", token_ids)))
 
 
 def unpacked(data: bytes, most: int = MAX_BLOCKS) -> Blocks:
@@ -53,19 +61,21 @@ def unpacked(data: bytes, most: int = MAX_BLOCKS) -> Blocks:
 
 
 def pack(numbers: Iterable[int]) -> bytes:
-    """Numbers as they travel."""
+    """The bytes by which numbers travel."""
     return _little(array("Q", numbers))
 
 
 def session_number(name: str, salt: str = "") -> int:
     """What stands for a client's name of a session; never 0."""
-    digest = blake2b(_root(salt), digest_size=NUMBER_BYTES)
+    digest = blake2b(root(salt), digest_size=NUMBER_BYTES)
     digest.update(name.encode(errors="surrogatepass"))
     return int.from_bytes(digest.digest(), "little") or 1
 
 
-def _root(salt: str) -> bytes:
-    return blake2b(salt.encode(errors="surrogatepass"), digest_size=NUMBER_BYTES).digest()
+def _next(number: bytes, tokens: bytes | memoryview) -> bytes:
+    digest = blake2b(number, digest_size=NUMBER_BYTES)
+    digest.update(tokens)
+    return digest.digest()
 
 
 def _little(numbers: array[int]) -> bytes:

@@ -896,6 +896,40 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-254",
+        "Given prefill workers, then the router knows which beginnings of prompts their caches "
+        "hold by what it sends and by what they report, whose word is the truth, in no more than "
+        "the bytes of its setting.",
+        ours=True,
+    ),
+    Promise(
+        "S5-255",
+        "Given the policy prefix, then a request goes to the worker that would have all it has, "
+        "and the prompt, computed soonest, so that neither a cached beginning nor a session keeps "
+        "it at a worker that is further behind than they are worth.",
+        ours=True,
+    ),
+    Promise(
+        "S5-256",
+        "Given the sim engine with a prefix cache, then the beginning of a prompt is computed once "
+        "for each cache_salt, both phases say how much of it was cached, and the answer is the "
+        "same.",
+        ours=True,
+    ),
+    Promise(
+        "S5-257",
+        "Given a request of several outputs, then they prefill on the worker of the first one as "
+        "long as that has a slot, and it counts for them no more than what is left to compute.",
+        ours=True,
+    ),
+    Promise(
+        "S5-258",
+        "Given a client that names a session, by the header x-session-id, prompt_cache_key or "
+        "user, then requests of it go on where the last one went as long as that costs less than "
+        "a block of tokens, and what it says reaches no router but as a number.",
+        ours=True,
+    ),
+    Promise(
         "S5-260",
         "Given a worker that has handed over no KV since its start, then it gets no request of a "
         "client's and is not ready, until a canary has moved KV to or from it; where no hand-over "

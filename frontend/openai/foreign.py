@@ -246,9 +246,7 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "reasoning_effort": Foreign("see `reasoning`"),
         "verbosity": Foreign("there is no such setting", ('"medium"',)),
         "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
-        **dict.fromkeys(
-            ("prompt_cache_key", "prompt_cache_retention", "safety_identifier"), _DROPPED
-        ),
+        **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), _DROPPED),
     }
 )
 _AT_ONCE = Foreign("calls are answered before the model goes on", _FALSE)

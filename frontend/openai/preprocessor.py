@@ -270,6 +270,7 @@ class Preprocessor:
             tenant="" if grant is None else grant.name,
             weight=1 if grant is None else grant.weight,
             cache_salt=salt,
+            session=request.prompt_cache_key or request.user or "",
         )
 
 

@@ -172,10 +172,14 @@ class FreeWorkers:
         return islice(filter(self.__contains__, found), most)
 
     def last_of(self, session: int) -> Worker | None:
-        """The one that the session's last request was sent to, where it is among them."""
+        """The one that the last prompt of a session was sent to, where it is among them."""
         prefixes = self._indexes[0].prefixes
         found = None if prefixes is None else prefixes.last_of(session)
         return found if found in self else None
+
+    def last_sibling(self, request: int) -> Worker | None:
+        """The one that the last sequence of a request was sent to, where it is among them."""
+        return self.last_of(-request)
 
     def two_at_random(self, draw: Draw) -> tuple[Worker, Worker]:
         """Any two, each as likely; the same twice where there is but one. After a failure, which is

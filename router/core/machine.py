@@ -22,7 +22,7 @@ from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
-from router.core.values import Bounds, Disaggregate, Edition, Offer, Profile, ServedModel
+from router.core.values import Bounds, Disaggregate, Edition, Offer, Phase, Profile, ServedModel
 from router.core.waiting import Queue
 from router.core.worker import Worker
 from router.policies import PolicyFactory
@@ -271,7 +271,7 @@ class Core:
         if worker is not None:
             used, total = event.kv_tokens_used, event.kv_tokens_total
             worker.report(event.open_legs, event.prompt_tokens, used, total)
-            if event.cache is not None:
+            if event.cache is not None and worker.phase is Phase.PREFILL:
                 self.state.fleet.prefixes.report(worker, event.cache)
             if self.state.fleet.place(worker) or worker.unproved:
                 self._lifecycle.may_start = True

@@ -40,6 +40,8 @@ class Holdings:
     """
     reports: int = 0
     """How many it has made; 0: it says nothing of its cache."""
+    keeps: bool = True
+    """False once it has said that it has no cache."""
     doubts: deque[tuple[int, Blocks]] = field(default_factory=deque)
     """What is forgotten unless a report has it, by the number of the last that may."""
 
@@ -72,19 +74,24 @@ class Prefixes:
                 depth //= 2
 
     def last_of(self, session: int) -> Worker | None:
-        """The worker that the session's last request was sent to."""
+        """The worker that a session's last prompt was sent to. A request of several sequences is a
+        session, too: the one of its number below 0.
+        """
         return self._sessions.get(session)
 
     def send(self, worker: Worker, prompt: Prompt) -> Blocks:
         """A prompt is sent to a worker: soon it holds its blocks. Returns those that it was not
         known to hold, for `settle`.
         """
-        if prompt.session:
-            self._sessions[prompt.session] = worker
-            self._sessions.move_to_end(prompt.session)
-            if len(self._sessions) > MOST_SESSIONS:
-                self._sessions.popitem(last=False)
+        for session in (prompt.session, -prompt.request):
+            if session:
+                self._sessions[session] = worker
+                self._sessions.move_to_end(session)
+        while len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
         holdings, fresh = worker.holdings, []
+        if not holdings.keeps:
+            return ()
         for each in reversed(prompt.blocks):
             if each not in holdings.blocks:
                 fresh.append(each)
@@ -104,6 +111,9 @@ class Prefixes:
     def report(self, worker: Worker, report: CacheReport) -> None:
         """A worker says what its cache holds."""
         holdings = worker.holdings
+        holdings.keeps = not report.keeps_none
+        if report.keeps_none:
+            self.forget(worker)
         if report.anew:
             for each in [block for block, told in holdings.blocks.items() if told]:
                 self._remove(worker, each)
@@ -118,7 +128,7 @@ class Prefixes:
                     self._remove(worker, each)
 
     def forget(self, worker: Worker) -> None:
-        """It is gone."""
+        """A worker is gone, or holds nothing."""
         for each in list(worker.holdings.blocks):
             self._remove(worker, each)
         worker.holdings.doubts.clear()

@@ -75,9 +75,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.needs, self.prompt = self.submit.needs, self.submit.prompt
-        if self.number and not self.prompt.session:
-            # Its sequences go where the first one is: their prompt is the same to its last token.
-            self.prompt = self.prompt._replace(session=self.number)
+        if self.number:
+            self.prompt = self.prompt._replace(request=self.number)
 
     @property
     def may_run(self) -> bool:

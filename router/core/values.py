@@ -133,6 +133,8 @@ class CacheReport(NamedTuple):
     """What it said before is to be forgotten."""
     entered: Blocks
     left: Blocks
+    keeps_none: bool = False
+    """It has no prefix cache."""
 
 
 class Voucher(NamedTuple):

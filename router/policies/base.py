@@ -19,6 +19,8 @@ class Prompt(NamedTuple):
     """
     session: int = 0
     """Requests with the same one are likely to go on from each other; 0: nothing is known."""
+    request: int = 0
+    """The number of its request, where that has several sequences of this prompt; else 0."""
 
 
 class Candidate(Protocol):
@@ -96,7 +98,11 @@ class Candidates(Protocol[SomeCandidate]):
         ...
 
     def last_of(self, session: int) -> SomeCandidate | None:
-        """The one that the session's last request was sent to, where it is among them."""
+        """The one that the last prompt of a session was sent to, where it is among them."""
+        ...
+
+    def last_sibling(self, request: int) -> SomeCandidate | None:
+        """The one that the last sequence of a request was sent to, where it is among them."""
         ...
 
     def two_at_random(self, draw: Draw) -> tuple[SomeCandidate, SomeCandidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 from router.policies.base import AnyCandidate, Candidate, Candidates, Draw, Prompt
 from tandem.prefix_blocks import BLOCK_TOKENS
@@ -12,8 +13,8 @@ MOST_HOLDERS = 8
 LEAST_LOADED = 2
 """Looked at of the others."""
 HINT_TOKENS = BLOCK_TOKENS
-"""What a session's last worker is taken to hold beyond what is known: the rest of a block, which
-nobody tells of.
+"""So much further behind than others a session's last worker may be: it may hold the rest of a
+block, which nobody tells of, or what it has not told yet.
 """
 
 
@@ -25,27 +26,30 @@ class Prefix:
     Looked at are those that hold the longest beginnings, the session's last, the two least loaded
     (unless other routers use them too: see LeastLoaded) and two at random. Of equals the one that
     computes the least of it, then the one that holds the least: so caches fill alike.
+
+    The sequences of one request go to one worker, unless it is further behind for that than the
+    prompt is long: that much it saves to compute it once.
     """
 
     def __init__(self, draw: Draw = random.randrange) -> None:
         self._draw = draw
 
     def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
-        last = candidates.last_of(prompt.session) if prompt.session else None
-        offered = dict.fromkeys(candidates.two_at_random(self._draw))
+        offered = dict.fromkeys(candidates.two_at_random(self._draw), 0)
         if not candidates.shared:
-            for each, _ in zip(candidates.by_load(), range(LEAST_LOADED), strict=False):
-                offered[each] = None
+            offered.update((each, 0) for each in islice(candidates.by_load(), LEAST_LOADED))
         if prompt.blocks:
-            offered.update(dict.fromkeys(candidates.holding(prompt, MOST_HOLDERS)))
-        if last is not None:
-            offered[last] = None
-        return min(offered, key=lambda each: _rank(each, prompt, each is last))
+            holding = candidates.holding(prompt, MOST_HOLDERS)
+            offered.update((each, 0) for each in holding)
+        if prompt.session and (last := candidates.last_of(prompt.session)) is not None:
+            offered[last] = HINT_TOKENS
+        if prompt.request and (sibling := candidates.last_sibling(prompt.request)) is not None:
+            offered[sibling] = prompt.tokens
+        return min(offered, key=lambda each: _rank(each, prompt, offered[each]))
 
 
-def _rank(worker: Candidate, prompt: Prompt, hinted: bool) -> tuple[float, int, int, str]:
+def _rank(worker: Candidate, prompt: Prompt, hint: int) -> tuple[float, int, int, str]:
     """Whom to take first, by what is to be computed there."""
     tokens = worker.to_compute(prompt)
-    if hinted:
-        tokens = max(0, tokens - HINT_TOKENS)
-    return worker.cost + tokens / worker.capacity, tokens, worker.held, worker.key
+    cost = worker.cost + (tokens - hint) / worker.capacity
+    return cost, tokens - hint, worker.held, worker.key

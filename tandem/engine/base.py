@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import TandemError
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
@@ -168,6 +169,8 @@ class EngineDescription:
     parks: bool = False
     """PREFILL: `park_seconds` may be used."""
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
+    prefixes: PrefixLog | None = None
+    """PREFILL: what its prefix cache holds, as it changes; None: it does not say."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

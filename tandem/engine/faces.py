@@ -68,7 +68,8 @@ class Face:
     async def start(self) -> EngineDescription:
         description = await self._engine.start()
         endpoint = ENDPOINT if self._role is Role.PREFILL else ""
-        return replace(description, kv_endpoint=endpoint)
+        prefixes = description.prefixes if self._role is Role.PREFILL else None
+        return replace(description, kv_endpoint=endpoint, prefixes=prefixes)
 
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, for either leg once both are there."""

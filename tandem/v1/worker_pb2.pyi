@@ -209,22 +209,26 @@ class CacheChanges(_message.Message):
     ANEW_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     LEFT_FIELD_NUMBER: _builtins.int
+    KEEPS_NONE_FIELD_NUMBER: _builtins.int
     anew: _builtins.bool
     """forget what was said before: `entered` is all that is known to be there"""
     entered: _builtins.bytes
     """8 bytes for each block, little-endian"""
     left: _builtins.bytes
     """likewise; nothing is in both"""
+    keeps_none: _builtins.bool
+    """it has no prefix cache: what is sent there is not held"""
     def __init__(
         self,
         *,
         anew: _builtins.bool = ...,
         entered: _builtins.bytes = ...,
         left: _builtins.bytes = ...,
+        keeps_none: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "entered", b"entered", "left", b"left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "entered", b"entered", "keeps_none", b"keeps_none", "left", b"left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -286,6 +286,7 @@ class Worker:
             hooks=None if hooks is None else hooks.runs,
             classifiers=classifiers,
             records=Records(self._counters, self._spans()),
+            prefixes=engine.prefixes,
         )
         if self._shared is not None:
             self._shell.proved()  # no KV moves

@@ -10,9 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tandem.engine.base import Engine, Step
+from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import EngineError, HookError, InternalError, TandemError
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.deferred import DeferredHooks, Ruling
@@ -46,14 +48,17 @@ class Shell:
         hooks: DeferredHooks | None,
         classifiers: Classifiers | None,
         records: Records,
+        prefixes: PrefixLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`prefixes`: what the engine's prefix cache holds; None: routers are not told of it."""
         self._core = core
         self._intake = intake
         self._engine = engine
         self._hooks = hooks
         self._classifiers = classifiers
         self._records = records
+        self._prefixes = prefixes
         self._clock = clock
         self._links: dict[int, RouterLink] = {}
         self._tasks: dict[int, KeptTasks] = {}
@@ -87,12 +92,13 @@ class Shell:
     def connect(self, peer: str) -> RouterLink:
         """A router's stream is open. Give it back with `disconnect`."""
         number = self._new_link()
+        reader = None if self._prefixes is None else self._prefixes.reader()
         self.tell(events.LinkUp(number))
         link = RouterLink(
             number=number,
             peer=peer,
             outgoing=self._core.outgoing(number),
-            load=self.load,
+            load=partial(self._load_for, reader),
             unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
         )
         self._links[number] = link
@@ -208,9 +214,16 @@ class Shell:
         """What this worker carries now."""
         load = self._engine.load()
         load.open_legs = len(self._core)
-        load.prompt_tokens = sum(leg.prompt_tokens for leg in self._core.legs)
+        load.prompt_tokens = sum(leg.to_compute for leg in self._core.legs)
         load.draining = self._core.draining
         load.moved_kv = self._moved_kv
+        return load
+
+    def _load_for(self, reader: PrefixReader | None) -> worker_pb2.Load:
+        """With what a router does not know yet of the engine's prefix cache."""
+        load = self.load()
+        if reader is not None:
+            load.cache.CopyFrom(reader.take())
         return load
 
     # --- what is to be done ----------------------------------------------------------------------

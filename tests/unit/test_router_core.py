@@ -16,7 +16,7 @@ from router.core.actions import Action
 from router.core.machine import Core
 from router.core.sequences import Request, Sequence
 from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.policies import LeastLoaded
+from router.policies import LeastLoaded, PolicyFactory
 from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
@@ -36,13 +36,19 @@ class Bench:
     """A core with its checks, and shorthands for what goes in and comes out."""
 
     def __init__(
-        self, prefill: int = 1, decode: int = 1, *, memory: int = DEFAULT_BYTES, **bounds: Any
+        self,
+        prefill: int = 1,
+        decode: int = 1,
+        *,
+        memory: int = DEFAULT_BYTES,
+        prefill_policy: PolicyFactory = least_loaded,
+        **bounds: Any,
     ) -> None:
         self.now = 0.0
         self.core = Core(
             budget=ByteBudget(memory),
             bounds=Bounds(**bounds),
-            prefill_policy=least_loaded,
+            prefill_policy=prefill_policy,
             decode_policy=least_loaded,
             new_room=itertools.count(1000).__next__,
         )

@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 import tracemalloc
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from test_router_core import Bench
 from test_router_policies import PLAIN, worker
 
+from router.core import events
+from router.core.actions import StartLeg
 from router.core.free import FreeWorkers, Index
 from router.core.prefixes import BYTES_A_BLOCK, Prefixes
 from router.core.values import CacheReport, Phase
@@ -53,7 +58,7 @@ def depth(worker: Worker, blocks: Sequence[int] = BLOCKS) -> int:
 # --- what is known ---
 
 
-@pytest.mark.promise("S5-270")
+@pytest.mark.promise("S5-254")
 def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
@@ -61,7 +66,7 @@ def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
     assert one.to_compute(PROMPT) == 6 * BLOCK_TOKENS + 6
 
 
-@pytest.mark.promise("S5-270")
+@pytest.mark.promise("S5-254")
 def test_what_a_worker_reports_is_the_truth() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
@@ -71,7 +76,7 @@ def test_what_a_worker_reports_is_the_truth() -> None:
     assert depth(one) == 2
 
 
-@pytest.mark.promise("S5-270")
+@pytest.mark.promise("S5-254")
 def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.report(one, told())
@@ -86,7 +91,7 @@ def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
     assert depth(one) == 3
 
 
-@pytest.mark.promise("S5-270")
+@pytest.mark.promise("S5-254")
 def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.report(one, told(BLOCKS))
@@ -96,7 +101,7 @@ def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -
     assert depth(one, (21, 22)) == 2
 
 
-@pytest.mark.promise("S5-270")
+@pytest.mark.promise("S5-254")
 def test_of_a_worker_that_reports_nothing_what_its_kv_cache_can_hold_is_believed() -> None:
     prefixes, one = Prefixes(), prefill("a")
     one.kv_tokens_total = 6 * BLOCK_TOKENS
@@ -157,14 +162,14 @@ def test_a_session_s_last_worker_is_known_and_the_oldest_are_forgotten(
 # --- who is chosen ---
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_the_worker_that_holds_the_prompt_is_taken() -> None:
     prefixes, workers = Prefixes(), [prefill(key) for key in "abcdefgh"]
     prefixes.send(workers[5], prompt(BLOCKS[:7]))
     assert choose(prefixes, *workers).key == "f"
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 @pytest.mark.parametrize(("backlog", "chosen"), [(7 * BLOCK_TOKENS, "b"), (449, "a"), (447, "b")])
 def test_it_is_left_once_it_is_further_behind_than_that_is_worth(backlog: int, chosen: str) -> None:
     prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", backlog=backlog)
@@ -172,7 +177,7 @@ def test_it_is_left_once_it_is_further_behind_than_that_is_worth(backlog: int, c
     assert choose(prefixes, idle, holder).key == chosen
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None:
     prefixes = Prefixes()
     full, some, none = prefill("a", backlog=900), prefill("b", backlog=200), prefill("c")
@@ -181,14 +186,14 @@ def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None
     assert choose(prefixes, full, some, none).key == "b"
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_backlogs_are_compared_for_each_slot() -> None:
     prefixes, small, large = Prefixes(), prefill("a"), prefill("b", capacity=16)
     prefixes.send(small, prompt(BLOCKS[:7]))
     assert choose(prefixes, small, large).key == "b"
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_of_idle_workers_the_one_with_the_emptiest_cache_is_taken() -> None:
     prefixes, workers = Prefixes(), [prefill(key) for key in "abcdef"]
     numbers, policy = itertools.count(1_000), Prefix(random.Random(1).randrange)
@@ -200,19 +205,19 @@ def test_of_idle_workers_the_one_with_the_emptiest_cache_is_taken() -> None:
     assert min(held) >= 24
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_a_session_goes_on_where_it_was_as_long_as_it_costs_less_than_a_block() -> None:
     prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
     first = prompt((), 50, session=7)
     prefixes.send(other, first)
     assert choose(prefixes, one, other, of=first).key == "b"
-    other.tokens = 49
+    other.tokens = BLOCK_TOKENS - 1
     assert choose(prefixes, one, other, of=first).key == "b"
-    other.tokens = 51
+    other.tokens = BLOCK_TOKENS + 1
     assert choose(prefixes, one, other, of=first).key == "a"
 
 
-@pytest.mark.promise("S5-271")
+@pytest.mark.promise("S5-255")
 def test_where_other_routers_use_the_workers_the_least_loaded_is_not_taken_by_all() -> None:
     """Those that hold the prompt, and two at random: by chance any."""
     prefixes, index = Prefixes(), Index(PLAIN, Prefixes())
@@ -232,3 +237,75 @@ def test_a_worker_without_a_free_slot_is_not_chosen() -> None:
     prefixes.send(holder, prompt(BLOCKS, session=7))
     holder.take(1, 0)
     assert choose(prefixes, idle, of=prompt(BLOCKS, session=7)).key == "a"
+
+
+# --- what is booked ---
+
+
+def started(bench: Bench, first: int, blocks: Sequence[int], **rest: Any) -> list[StartLeg]:
+    """The prefill legs that a request of these blocks starts."""
+    tokens = len(blocks) * BLOCK_TOKENS + 10
+    bench.submit(first, prompt_tokens=tokens, prompt_blocks=tuple(blocks), max_tokens=1, **rest)
+    return [each for each in bench.of(StartLeg) if each.worker.startswith("prefill")]
+
+
+def large(prefill: int, **profile: Any) -> Bench:
+    bench = Bench(0, 0, prefill_policy=lambda: Prefix(random.Random(1).randrange))
+    for phase, count in ((Phase.PREFILL, prefill), (Phase.DECODE, 2)):
+        for index in range(count):
+            bench.worker(phase, index, context_length=10_000, **{"max_sequences": 8, **profile})
+    return bench
+
+
+@pytest.mark.promise("S5-254")
+def test_a_leg_is_booked_and_told_as_what_its_worker_is_to_compute() -> None:
+    bench = large(1)
+    first, second = (started(bench, n, BLOCKS)[0] for n in (1, 2))
+    assert [first.to_compute, second.to_compute] == [650, 10]
+    worker = bench.core.state.fleet.workers[first.worker]
+    assert worker.tokens == 660
+    bench.close(first)
+    assert worker.tokens == 10
+    assert all(each.to_compute is None for each in bench.done if isinstance(each, StartLeg))
+
+
+@pytest.mark.promise("S5-257")
+def test_the_outputs_of_a_request_prefill_once_on_one_worker() -> None:
+    bench = large(4, max_sequences=4)
+    legs = started(bench, 1, BLOCKS, n=4)
+    assert len({each.worker for each in legs}) == 1
+    assert [each.to_compute for each in legs] == [650, 10, 10, 10]
+    legs = started(bench, 11, range(50, 60), n=4)
+    assert len({each.worker for each in legs}) == 1
+
+
+@pytest.mark.promise("S5-257")
+def test_outputs_leave_their_worker_once_it_is_further_behind_than_the_prompt_is_long() -> None:
+    bench = large(2, max_sequences=200)
+    legs = started(bench, 1, BLOCKS[:1], n=12)
+    assert [each.worker == legs[0].worker for each in legs] == [True] * 8 + [False] * 4
+
+
+def test_outputs_that_their_worker_has_no_slot_for_go_elsewhere() -> None:
+    bench = large(2, max_sequences=2)
+    legs = Counter(each.worker for each in started(bench, 1, BLOCKS, n=4))
+    assert sorted(legs.values()) == [2, 2]
+
+
+@pytest.mark.promise("S5-254")
+def test_a_worker_that_connects_anew_holds_nothing_until_it_says_so() -> None:
+    bench = large(1)
+    (leg,) = started(bench, 1, BLOCKS)
+    bench.close(leg)
+    bench.worker(Phase.PREFILL, 0, context_length=10_000, max_sequences=8)
+    assert bench.core.state.fleet.prefixes.count == 0
+    report = CacheReport(anew=True, entered=BLOCKS[:5], left=())
+    bench.feed(events.WorkerLoad(leg.worker, 0, prompt_tokens=0, cache=report))
+    assert started(bench, 2, BLOCKS)[0].to_compute == 5 * BLOCK_TOKENS + 10
+
+
+def test_a_worker_without_a_cache_is_sent_what_nobody_expects_to_be_there() -> None:
+    bench = large(1)
+    report = CacheReport(anew=False, entered=(), left=(), keeps_none=True)
+    bench.feed(events.WorkerLoad("prefill-0", 0, prompt_tokens=0, cache=report))
+    assert [started(bench, n, BLOCKS)[0].to_compute for n in (1, 2)] == [650, 650]

@@ -90,9 +90,8 @@ TASK = common_pb2.Task(
 )
 FINGERPRINT = common_pb2.Fingerprint(model="m", engine="e")
 LIMITS = worker_pb2.Limits(max_sequences=8, context_length=100, vocabulary=100)
-LOAD = worker_pb2.Load(
-    open_legs=1, cache=worker_pb2.CacheChanges(anew=True, entered=b"\1" * 8, left=b"\2" * 8)
-)
+CACHE = worker_pb2.CacheChanges(anew=True, entered=b"\1" * 8, left=b"\2" * 8, keeps_none=True)
+LOAD = worker_pb2.Load(open_legs=1, cache=CACHE)
 VOUCHER = common_pb2.Voucher(
     room=5,
     kv_peer="k",

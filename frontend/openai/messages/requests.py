@@ -182,6 +182,7 @@ def chat(request: MessageRequest) -> ChatRequest:
     asked.top_k = request.top_k
     asked.metadata = None if user is None else {"user_id": user}
     asked.stream = request.stream
+    asked.user = user
     return asked
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from frontend.http.messages import Call
 from frontend.metrics import Metrics
 from frontend.openai.asked import Asked
@@ -17,6 +19,8 @@ from tandem.upstream.demultiplexer import Demultiplexer
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
 
+SESSION_HEADER: Final = b"x-session-id"
+"""Says before any field of the body what a request is a part of."""
 IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
 
 
@@ -37,6 +41,13 @@ class Reading:
 
     async def submission(self, dialect: Dialect, call: Call) -> Asked:
         """The request of a call, ready for the router. Raises RequestError and RefusedError."""
+        asked = await self._read(dialect, call)
+        session = call.header(SESSION_HEADER)
+        if session:
+            asked = msgspec.structs.replace(asked, session=session.decode("latin-1"))
+        return asked
+
+    async def _read(self, dialect: Dialect, call: Call) -> Asked:
         body = await call.body()
         grant = None if call.tenant is None else call.tenant.grant
         salt = "" if call.tenant is None else call.tenant.salt

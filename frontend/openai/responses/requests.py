@@ -126,7 +126,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """For the deployment's classifiers; nothing of it is stored."""
     stream: bool | None = None
     user: str | None = None
-    """Accepted for compatibility; nothing is done with it."""
+    prompt_cache_key: str | None = None
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
@@ -181,6 +181,8 @@ def chat(request: ResponseRequest) -> ChatRequest:
         top_p=request.top_p,
         metadata=dict(request.metadata) if request.metadata else None,
         stream=request.stream,
+        user=request.user,
+        prompt_cache_key=request.prompt_cache_key,
     )
 
 

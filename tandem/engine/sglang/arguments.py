@@ -98,8 +98,11 @@ def server_args(
     bootstrap_port: int,
     processors: bool,
     nodes: Nodes = ONE_NODE,
+    cache_events: str = "",
 ) -> dict[str, Any]:
-    """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors."""
+    """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors.
+    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere.
+    """
     arguments: dict[str, Any] = {
         "log_level": "error",  # of the child processes
         "device": device,
@@ -115,6 +118,7 @@ def server_args(
             else _cuda_defaults(options, role, model_path, max_sequences)
         ),
         **_chosen(options),
+        **({"kv_events_config": cache_events} if cache_events else {}),
         **options.extra,
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, Role
+from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang.launch import Launched
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
@@ -52,6 +53,7 @@ def description(
     model_name: str,
     max_sequences: int,
     kv_endpoint: str,
+    prefixes: PrefixLog | None,
 ) -> EngineDescription:
     return EngineDescription(
         fingerprint=_fingerprint(launched, model_path, model_name),
@@ -61,6 +63,7 @@ def description(
             vocabulary=limits.vocabulary,
         ),
         kv_endpoint=kv_endpoint,
+        prefixes=prefixes,
         eos_token_ids=_eos_token_ids(launched, model_path),
     )
 

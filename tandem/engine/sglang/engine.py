@@ -69,6 +69,8 @@ class SglangEngine:
             bootstrap_port=self._endpoint[1] if self._endpoint else 0
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
+        if self._setup.cache is not None:
+            self._own(self._setup.cache.follow())
         try:
             self._launched = await self._thread.start()
             self._bounds = describe.bounds(
@@ -81,6 +83,7 @@ class SglangEngine:
                 model_name=self._settings.model_name,
                 max_sequences=self._settings.max_sequences,
                 kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
+                prefixes=self._setup.prefix_log(),
             )
             self._run_manager(self._launched.manager)
             await self._warm_up(self._launched, self._bounds)

@@ -207,7 +207,7 @@ WORKS: Mapping[str, tuple[str, ...]] = {
     "all tests with SGLang, on CPUs, where Tandem sets it unless you do": _names(
         """
         constrained_json_disable_any_whitespace disable_cuda_graph disable_custom_all_reduce
-        disaggregation_decode_retraction_backup sleep_on_idle
+        disaggregation_decode_retraction_backup kv_events_config sleep_on_idle
         """
     ),
     "one H100, by hand": _names("load_format"),
@@ -287,7 +287,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         enable_forward_pass_metrics enable_request_time_stats_logging export_metrics_to_file
         export_metrics_to_file_dir forward_hooks forward_pass_metrics_ipc_name
         forward_pass_metrics_worker_id kv_canary kv_canary_real_data kv_canary_sweep_interval
-        kv_events_config load_publish_endpoint load_snapshot_publish_interval msprobe_dump_config
+        load_publish_endpoint load_snapshot_publish_interval msprobe_dump_config
         show_time_cost
         """
     ),

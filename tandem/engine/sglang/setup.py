@@ -7,9 +7,11 @@ from typing import Any
 from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
+from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang import arguments, processors, warm_up
 from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions
+from tandem.engine.sglang.cache_events import CacheSubscription
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError
@@ -31,12 +33,20 @@ class Setup:
         model = Model(**self._facts)
         self.processors = processors.Processors(settings.registry, self._options, model)
         self.seeded = self._options.seeded_sampling
+        self.cache = self._subscription()
+        """Follows what the engine's prefix cache holds; None: nobody does."""
         if self._options.tensor_parallel % settings.nodes.count:
             raise ConfigError(
                 f"{settings.nodes.count} nodes cannot share {self._options.tensor_parallel}"
                 " accelerators equally: set engine option tensor_parallel to a multiple of the"
                 " setting nodes"
             )
+
+    def prefix_log(self) -> PrefixLog | None:
+        """What the engine's prefix cache holds, as far as it is followed; None: it is not."""
+        if self._options.extra.get("disable_radix_cache"):
+            return PrefixLog(keeps=False)
+        return None if self.cache is None else self.cache.events.log
 
     def endpoint(self) -> tuple[str, int] | None:
         """The address at which a prefill engine begins hand-overs; None for other roles. Raises
@@ -79,5 +89,17 @@ class Setup:
             bootstrap_port=bootstrap_port,
             processors=self.processors.enabled,
             nodes=self._settings.nodes,
+            cache_events="" if self.cache is None else self.cache.config,
         )
         return EngineThread(made, additions), additions.states
+
+    def _subscription(self) -> CacheSubscription | None:
+        """Decode computes no prompts, and the leader's first rank speaks for all. An operator who
+        has events published elsewhere keeps them.
+        """
+        extra = self._options.extra
+        if self._role is Role.DECODE or self._settings.nodes.rank:
+            return None
+        if extra.get("disable_radix_cache") or "kv_events_config" in extra:
+            return None
+        return CacheSubscription()

@@ -25,6 +25,7 @@ from tandem.engine.sim.language import Language
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions, parse
 from tandem.engine.sim.parking import Parking
+from tandem.engine.sim.prefix_cache import PrefixCache
 from tandem.engine.sim.runners import Troubles
 from tandem.engine.sim.scheduler import PHASES, Scheduler
 from tandem.errors import EngineError, InvalidRequestError, VoucherError
@@ -68,6 +69,7 @@ class SimEngine:
             kv_endpoint=endpoint,
             parks=self._role is Role.PREFILL,
             eos_token_ids=started.eos,
+            prefixes=None if self._role is Role.DECODE else started.model.cache.log,
         )
 
     def submit(self, request: EngineRequest) -> None:
@@ -178,7 +180,7 @@ class SimEngine:
             token_bytes=options.kv_bytes_per_token,
             context_length=limits.context_length,
         )
-        model = SimModel(options, language, pool)
+        model = SimModel(options, language, pool, PrefixCache(options.prefix_cache_tokens))
         page_bytes = options.page_size * options.kv_bytes_per_token
         parking = Parking(self._settings.parking, page_bytes=page_bytes)
         scheduler = Scheduler(

@@ -12,6 +12,7 @@ from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
 from tandem.engine.sim.options import SimOptions
+from tandem.engine.sim.prefix_cache import PrefixCache
 from tandem.engine.sim.sampling import Chosen, choose
 from tandem.engine.sim.sequence import NEVER, Sequence
 from tandem.errors import KvCorruptError, KvTransferError, ProcessorError
@@ -23,12 +24,26 @@ TokenLogprob: TypeAlias = tuple[int, float]
 class SimModel:
     """Computes at once; the runners beside it let the time pass."""
 
-    def __init__(self, options: SimOptions, language: Language, pool: KvPool) -> None:
+    def __init__(
+        self, options: SimOptions, language: Language, pool: KvPool, cache: PrefixCache
+    ) -> None:
         self.options = options
         self.pool = pool
+        self.cache = cache
         self.cpu_seconds = 0.0
         """CPU spent in here: what a GPU would do in a real engine."""
         self._language = language
+
+    def recall(self, sequence: Sequence) -> int:
+        """Find the prompt in the prefix cache; returns how many tokens are left to compute. A
+        prompt whose log-probabilities are wanted is computed as a whole.
+        """
+        request = sequence.request
+        sequence.blocks = self.cache.blocks(request)
+        if not request.sampling.HasField("prompt_logprobs"):
+            tokens = len(request.token_ids)
+            sequence.cached_tokens = self.cache.cached_tokens(sequence.blocks, tokens)
+        return len(request.context) - sequence.cached_tokens
 
     def prefill(self, sequence: Sequence) -> None:
         """Fill the prompt's KV pages and choose the first token.
@@ -45,6 +60,7 @@ class SimModel:
             sequence.first_token, sequence.first_logprobs = token, logprobs
             sequence.state = advance(sequence.state, token)
             sequence.position += 1
+            self.cache.use(sequence.blocks)
         finally:
             self.cpu_seconds += time.thread_time() - started
 
@@ -78,6 +94,7 @@ class SimModel:
         started = time.thread_time()
         try:
             length = len(sequence.request.context)
+            sequence.cached_tokens = min(landed.cached_tokens, len(sequence.request.token_ids))
             pages = sequence.pages[: sequence.prompt_pages]
             if landed.prompt_tokens != length or (
                 self.pool.checksum(pages, length) != landed.checksum
@@ -207,6 +224,7 @@ def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
         prompt_tokens=len(sequence.request.context),
         first_token=sequence.first_token,
         checksum=sequence.checksum,
+        cached_tokens=sequence.cached_tokens,
     )
     if sequence.first_logprobs is not None:
         landed.first_logprob = sequence.first_logprobs.chosen[0]

@@ -31,6 +31,9 @@ class SimOptions:
     max_total_tokens: int = setting(
         0, "Size of the KV pool, tokens; requests wait for room in it. 0: room for all."
     )
+    prefix_cache_tokens: int = setting(
+        0, "PREFILL: size of the prefix cache, tokens, in blocks of 64. 0: there is none."
+    )
     context_length: int = setting(
         0, "Prompt and completion together, tokens. 0: as the model's config.json says."
     )
@@ -51,6 +54,7 @@ class SimOptions:
             "a multiple of 8",
         )
         _require(self.max_total_tokens >= 0, "max_total_tokens", "at least 0")
+        _require(self.prefix_cache_tokens >= 0, "prefix_cache_tokens", "at least 0")
         _require(self.context_length >= 0, "context_length", "at least 0")
         _require(self.min_output_tokens >= 2, "min_output_tokens", "at least 2")
         _require(

@@ -155,7 +155,7 @@ class PrefillRunner:
             await self._troubles.strike(alone)
             clock = time.monotonic()
         options = self._model.options
-        tokens = len(sequence.request.context)
+        tokens = self._model.recall(sequence)
         took = (options.prefill_base_ms + options.prefill_ms_per_token * tokens) / 1000
         took += self._troubles.slowness(alone)
         return await _sleep_until(clock + took) if took else clock

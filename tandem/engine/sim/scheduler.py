@@ -154,6 +154,7 @@ class Scheduler:
             token_ids=(token,),
             logprobs=logprobs,
             kv=kv,
+            cached_tokens=sequence.cached_tokens,
             prompt_logprobs=sequence.prompt_logprobs,
         )
 
@@ -162,7 +163,9 @@ class Scheduler:
         self._parking.park(sequence)
         self._leave(sequence)
         token, logprobs = sequence.first_token, sequence.first_logprobs
-        self._mailbox.put([Delta(sequence.id, (token,), Ending.LENGTH, logprobs)])
+        delta = Delta(sequence.id, (token,), Ending.LENGTH, logprobs)
+        delta.cached_tokens = sequence.cached_tokens
+        self._mailbox.put([delta])
         self.admit()
 
     def _taken(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
@@ -210,6 +213,7 @@ class Scheduler:
             end,
             sequence.first_logprobs,
             kv=kv,
+            cached_tokens=sequence.cached_tokens,
             prompt_logprobs=sequence.prompt_logprobs,
         )
         self._mailbox.put([delta])

@@ -11,6 +11,7 @@ from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
 from tandem.engine.sim.faults import Fault
 from tandem.engine.sim.sampling import RowSampler
 from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
 
 NEVER = sys.maxsize
 
@@ -51,6 +52,10 @@ class Sequence:
     first_token: int = 0
     first_logprobs: Logprobs | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    blocks: Blocks = ()
+    """What stands for its prompt in the prefix cache, once it was looked for there."""
+    cached_tokens: int = 0
+    """Those of the prompt that prefill's prefix cache had."""
     checksum: int = 0
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""

@@ -127,6 +127,8 @@ class Leg(Struct, eq=False, kw_only=True):
     parent_span: int
     """The router's; 0: the leg is not traced."""
     prompt_tokens: int
+    to_compute: int
+    """Those of them that the router does not expect in the prefix cache."""
     regenerations: int
     """Earlier runs of the sequence, whose output classifiers blocked."""
     spent_tokens: int

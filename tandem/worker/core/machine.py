@@ -214,6 +214,7 @@ class Core:
             trace_id=task.trace_id,
             parent_span=command.parent_span,
             prompt_tokens=len(request.token_ids),
+            to_compute=_to_compute(command, len(request.token_ids)),
             regenerations=task.regeneration.count,
             spent_tokens=task.regeneration.spent_tokens,
             want_text=task.want_text,
@@ -707,3 +708,10 @@ class Core:
         wanted = before is _WAITING or before is _RUNNING
         if wanted and stage is not _RUNNING and leg.engine_holds:
             self._actions.append(actions.CancelEngine(leg.request_id))
+
+
+def _to_compute(command: worker_pb2.StartLeg, prompt_tokens: int) -> int:
+    """Tokens of a leg's prompt that count as its worker's load."""
+    if command.HasField("to_compute"):
+        return min(command.to_compute, prompt_tokens)
+    return prompt_tokens

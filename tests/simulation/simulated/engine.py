@@ -14,6 +14,7 @@ from functools import partial
 
 from simulated.dice import Dice
 from simulated.loop import Process
+from simulated.prefixes import ScriptedCache, blocks_of
 from simulated.script import ANY_TOKENIZER, SEED, SEEDS_BETWEEN_RUNS, Request, canary
 from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest, KvTransfer, Role
 from tandem.errors import (
@@ -124,6 +125,7 @@ class ScriptedEngine:
         self._due: list[Sequence] = []
         self._stepping: asyncio.TimerHandle | None = None
         self._dead: EngineError | None = None
+        self.cache = ScriptedCache(endpoint)
         self.stuck_since: float | None = None
         """Since when nothing comes of it any more, whatever it is asked."""
         self.moved_kv = False
@@ -247,6 +249,7 @@ class ScriptedEngine:
         if sequence.request.room in fabric.rooms:
             self._dice.fault(f"room {sequence.request.room} is used a second time")
         fabric.rooms.add(sequence.request.room)
+        self.cache.use(blocks_of(sequence.script.number))
         fabric.held[key] = Handover(sequence, sequence.identity)
         asker = fabric.asked.get(key)
         if asker is not None:

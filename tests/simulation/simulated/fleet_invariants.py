@@ -35,6 +35,20 @@ def fleet_faults(fleet: Fleet) -> Iterator[str]:
             yield f"{each.key} is not found by where it hands over"
     if len({each.profile.kv_endpoint for each in keepers}) != len(fleet._keepers):
         yield "a place of hand-over is kept that nobody has"
+    yield from _prefix_faults(fleet)
+
+
+def _prefix_faults(fleet: Fleet) -> Iterator[str]:
+    """What is known of prefix caches, from both ends."""
+    prefixes = fleet.prefixes
+    held = {(block, each) for each in fleet.workers.values() for block in each.holdings.blocks}
+    kept = [(block, each) for block, some in prefixes._holders.items() for each in some]
+    if set(kept) != held or not len(kept) == len(held) == prefixes.count:
+        yield f"{len(kept)} blocks have holders, {len(held)} are held, {prefixes.count} counted"
+    if prefixes.count > prefixes._most:
+        yield f"{prefixes.count} blocks are known, over the bound of {prefixes._most}"
+    if any(each.phase is not Phase.PREFILL for _, each in held):
+        yield "a decode worker is known to hold blocks"
 
 
 def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:

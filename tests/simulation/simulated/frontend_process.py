@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import get_args
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from simulated.dice import Dice
 from simulated.halves import Half, altered
 from simulated.loop import Process
 from simulated.network import Network
+from simulated.prefixes import blocks_of, session_of
 from simulated.script import RUNS, SEED, Request, text_of, tokenizer_hash, trace_id
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
+from tandem.prefix_blocks import pack
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState, Row
@@ -235,7 +238,12 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         model=request.model,
         tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
         prompts=[
-            Prompt.of([request.number + 1, prompt, tokenizer, 7], max_tokens=request.max_tokens)
+            replace(
+                Prompt.of(
+                    [request.number + 1, prompt, tokenizer, 7], max_tokens=request.max_tokens
+                ),
+                blocks=pack(blocks_of(request.number)),
+            )
             for prompt in range(request.prompts)
         ],
         n=request.n,
@@ -260,6 +268,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         tenant=request.tenant,
         weight=request.weight,
         cache_salt="another" if half is not None and half.spoilt == "task" else "",
+        session=session_of(request.number),
         context_only=bool(request.seconds) and half is None,
         voucher=voucher,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from router.core.events import LegParked, Submit
 from router.core.values import Bounds, Phase, Profile
 from simulated.health_books import HealthBooks, Past
+from simulated.prefixes import CacheBook
 from tandem.errors import TandemError
 
 Key = tuple[int, int]
@@ -47,6 +48,7 @@ class WorkerBook:
     past: Past = field(default_factory=Past)
     stalled: bool = False
     given_up: bool = False
+    cache: CacheBook = field(default_factory=CacheBook)
     proved: bool = True
     """KV has moved to or from it, or it needs not be tried."""
 

@@ -15,10 +15,11 @@ from router.config import RouterConfig
 from router.core.actions import Action, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
 from router.core.machine import Core
+from router.core.prefixes import BYTES_A_BLOCK, DEFAULT_BYTES
 from router.core.values import Bounds
 from router.discovery import Listing
 from router.links import Sink, WorkerLink
-from router.policies import POLICIES, Candidates, LeastLoaded, PolicyFactory, Prompt
+from router.policies import Candidates, LeastLoaded, PolicyFactory, Prefix, Prompt, RoundRobin
 from router.policies.base import AnyCandidate
 from router.relay import Relay
 from router.server import RunningRouter
@@ -109,12 +110,17 @@ class RouterProcess:
         self.process = Process(name)
         own: PolicyFactory = partial(LeastLoaded, source.randrange)
         guarded = partial(Guarded, partial(Odd, source), _told_nobody, math.inf, own)
-        made = {**POLICIES, "least_loaded": own, "odd": guarded}
-        policies = [made[policy]] if policy else list(made.values())
+        made = {"round_robin": RoundRobin, "least_loaded": own, "odd": guarded}
+        prefix = partial(Prefix, source.randrange)
+        decode = source.choice([made.get(policy, own)] if policy else list(made.values()))
+        made["prefix"] = prefix
+        prefill = source.choice([made[policy]] if policy else list(made.values()))
+        prefix_bytes = source.choice((DEFAULT_BYTES, DEFAULT_BYTES, 12 * BYTES_A_BLOCK, 0))
         self.core = Core(
             bounds=bounds,
-            prefill_policy=source.choice(policies),
-            decode_policy=source.choice(policies),
+            prefill_policy=prefill,
+            decode_policy=decode,
+            prefix_bytes=prefix_bytes,
             new_room=lambda: source.getrandbits(62) | 1,
             canary_task=lambda profile: translate.canary_task(
                 profile, f"{source.getrandbits(128):032x}"
@@ -123,6 +129,8 @@ class RouterProcess:
         self.rules = RouterRules(
             bounds, lambda text, excuse: dice.fault(f"{name}: {text}", excuse), begun
         )
+        self.rules.releases = prefill is prefix
+        self.rules.forgets = prefix_bytes < DEFAULT_BYTES
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         vouchers = Vouchers(halves.KEY, loop.time)
         self.relay = Relay(self.core, clock=loop.time, vouchers=vouchers)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import router.core.worker
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.events import Event
@@ -82,6 +83,10 @@ class RouterRules:
         sequence. `memory`: the limit of its budget.
         """
         self._memory = memory
+        self.releases = False
+        """Prefill is chosen by `prefix`."""
+        self.forgets = False
+        """It may know less of caches than it was told."""
         self._begun = set() if begun is None else begun
         self.bounds = bounds
         self.books = Books(bounds)
@@ -414,6 +419,8 @@ class RouterRules:
                 tokens = event.prompt_tokens
             known = tokens is not None
             worker.others_tokens = max(0, tokens - worker.tokens) if known else worker.others
+            if event.cache is not None:
+                worker.cache.report(event.cache)
             if event.moved_kv and not worker.proved:
                 self.canaries.prove(worker)
                 self._take_proved()
@@ -516,6 +523,7 @@ class RouterRules:
         sequence = leg.sequence
         del self.books.legs[leg.number]
         leg.worker.legs.pop(leg.number, None)
+        leg.worker.cache.closed(leg.number)
         if leg is sequence.prefill:
             sequence.prefill = None
         else:
@@ -769,19 +777,43 @@ class RouterRules:
             return
         phase = worker.profile.phase
         tokens = sequence.request.tokens
+        if phase is Phase.PREFILL:
+            tokens = worker.cache.start(
+                action.leg,
+                sequence.request.submit.prompt_blocks,
+                tokens,
+                action.to_compute,
+                self.fault,
+                block=router.core.worker.BLOCK_TOKENS,
+                forgets=self.forgets,
+            )
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         self._start_rules(action, leg)
         if sequence.request.submit.half:
             self._half_rules(action, sequence, leg)
         elif phase is Phase.PREFILL:
-            if worker not in self._preferred_prefill(sequence):
+            preferred = self._preferred_prefill(sequence)
+            if worker not in preferred:
                 self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
+            elif self.releases and not any(each.others for each in preferred):
+                self._release_rules(leg, preferred)
             sequence.prefill = leg
         else:
             sequence.decode = leg
             self._pair_rules(action, sequence, leg)
         worker.legs[leg.number] = self.books.legs[leg.number] = leg
         self.books.health.started(leg)
+
+    def _release_rules(self, leg: LegBook, preferred: list[WorkerBook]) -> None:
+        """Nothing keeps a prompt at a worker that is further behind than that saves."""
+        best = min(preferred, key=lambda each: (each.load, each.key))
+        whole, hint = leg.sequence.request.tokens, router.core.worker.BLOCK_TOKENS
+        if leg.sequence.request.submit.n > 1:
+            hint = whole
+        slots, its_slots = leg.worker.profile.max_sequences, best.profile.max_sequences
+        behind = leg.worker.load + (leg.tokens - hint) / slots
+        if behind > best.load + whole / its_slots + 1e-9:
+            self.fault(f"{leg.sequence.key} is kept at {leg.worker}, which is further behind")
 
     def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
         sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker

@@ -175,7 +175,7 @@ def _fail_fast(source: random.Random, plan: Plan) -> None:
     sound = [each for each in decodes if each.address not in names]
     plan.workers = [replace(prefill, slots=16), *failing, *sound]
     plan.frontends = plan.routers = 1
-    plan.policy = source.choice(("least_loaded", "least_loaded", "round_robin"))
+    plan.policy = source.choice(("least_loaded", "least_loaded", "round_robin", "prefix"))
     retries = source.choice((0, 1))
     plan.bounds = replace(
         plan.bounds,

@@ -178,6 +178,7 @@ class WorkerProcess:
             hooks=self.hooks,
             classifiers=self.classifying,
             records=Records(WorkerCounters()),
+            prefixes=self.engine.cache.told if prefill else None,
             clock=dice.loop.time,
         )
         self.rules = WorkerRules(

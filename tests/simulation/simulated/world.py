@@ -13,7 +13,10 @@ from unittest.mock import patch
 
 import router.conduct
 import router.connection
+import router.core.prefixes
+import router.core.worker
 import router.links
+import router.policies.prefix
 import simulated.stranger
 import tandem.upstream.request_state
 import tandem.upstream.router_link
@@ -34,6 +37,7 @@ from simulated.halves import Half
 from simulated.loop import BrokenRule, Process, VirtualLoop
 from simulated.network import Call, Network
 from simulated.plan import FAULTS_END, Plan, draw
+from simulated.prefixes import BLOCK
 from simulated.router_process import RouterProcess
 from simulated.script import ANY_TOKENIZER, FIRST_TOKENIZER, FOREIGN_TOKENIZER, Request
 from simulated.stranger import STRANGE_ROUTER, FickleRouter, Stranger, StrangeRouter
@@ -53,6 +57,12 @@ SMALL = (
     (tandem.worker.core.leg, "MAX_ROW_BYTES", 40),
 )
 """Bounds that make many messages of what waits, and several rows of a token."""
+BLOCKS = (
+    (router.core.worker, "BLOCK_TOKENS"),
+    (router.core.prefixes, "BLOCK_TOKENS"),
+    (router.policies.prefix, "HINT_TOKENS"),
+)
+"""What says how long a block is: prompts are short here."""
 MOST_KILLED = 2
 """Workers that one sequence may end: its own, and one more."""
 GARBAGE_SEEDS = 50
@@ -602,6 +612,8 @@ class World:
             if self.plan.small_messages:
                 for module, name, size in SMALL:
                     stack.enter_context(patch.object(module, name, size))
+            for module, name in BLOCKS:
+                stack.enter_context(patch.object(module, name, BLOCK))
             for module in modules:
                 stack.enter_context(patch.object(module, "open_channel", self.network.open_channel))
             yield

@@ -22,6 +22,7 @@ from frontend.tenants import Tenants
 from tandem.errors import ConfigError, NotAllowedError, QueueFullError, RateLimitError
 from tandem.keys.file import KeyFile
 from tandem.keys.ring import digest_of
+from tandem.prefix_blocks import packed
 
 
 def line(name: str, **limits: Any) -> str:
@@ -409,3 +410,18 @@ def test_a_key_of_the_file_is_allowed_no_priority_unless_it_says_so(path: Path) 
     tenant.grant.check(n=1, priority=0, processors=())
     with pytest.raises(NotAllowedError):
         tenant.grant.check(n=1, priority=1, processors=())
+
+
+@pytest.mark.promise("S6-155")
+@pytest.mark.parametrize("shared", [False, True])
+async def test_routers_know_a_key_s_prompts_by_its_cache_s_salt(
+    start: Start, path: Path, shared: bool
+) -> None:
+    frontend = await start(
+        cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=shared
+    )
+    await ask(frontend, "acme", prompt="word " * 300)
+    (reply,) = frontend.router.replies.values()
+    tokens, salt = reply.task.prompt_token_ids, reply.task.cache_salt
+    assert reply.submit.prompt_blocks == packed(tokens, salt) != b""
+    assert (salt == "") is shared

@@ -10,15 +10,18 @@ from worker_harness import Bench, delta
 
 from tandem.endings import Outcome
 from tandem.engine.base import Ending, EngineFigures
+from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import KvTransferError
 from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
+from tandem.prefix_blocks import unpacked
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
 from tandem.worker.core.leg import Closing
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.leg_metrics import leg_metrics
+from tandem.worker.link import RouterLink
 from tandem.worker.metrics import WorkerCollector
 from tandem.worker.network_metrics import network_metrics
 
@@ -131,3 +134,35 @@ def test_a_report_counts_the_prompts_of_all_that_is_open(
     assert bench.shell.load().prompt_tokens == sum(lengths)
     bench.step(delta(first, [20], Ending.LENGTH))
     assert bench.shell.load().prompt_tokens == lengths[1]
+
+
+@pytest.mark.promise("S5-252")
+def test_a_leg_counts_as_what_its_router_expects_to_be_computed(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, phase="prefill")
+    for leg, to_compute in ((1, 1), (2, None), (3, 10**6), (4, 0)):
+        bench.start(leg, to_compute=to_compute)
+    (length,) = {len(each.token_ids) for each in bench.engine.submitted}
+    assert bench.shell.load().prompt_tokens == 1 + length + length
+
+
+@pytest.mark.promise("S5-254")
+def test_each_router_is_told_what_entered_and_left_the_cache_since_it_was_told(
+    tokenizer: Tokenizer,
+) -> None:
+    log = PrefixLog()
+    bench = Bench(tokenizer, phase="prefill", prefixes=log)
+    log.enter([1, 2])
+    assert _cache(bench.link) == (True, [1, 2], [])
+    log.leave([2])
+    other = bench.connect()
+    assert _cache(other) == (True, [1], [])
+    bench.shell.report_load()
+    assert (_cache(bench.link), _cache(other)) == ((False, [], [2]), (False, [], []))
+    assert not bench.shell.load().HasField("cache")
+
+
+def _cache(link: RouterLink) -> tuple[bool, list[int], list[int]]:
+    frame = link.take()
+    assert frame is not None
+    told = frame.load.cache
+    return told.anew, list(unpacked(told.entered)), list(unpacked(told.left))

@@ -13,6 +13,7 @@ from decode_worker.rules import DecodeRules
 from prefill_worker.rules import PrefillRules
 from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
+from tandem.engine.prefix_log import PrefixLog
 from tandem.hooks.chain import Chain, SequenceChain
 from tandem.hooks.contract import Chunk, Hook, Phase, Verdict, emit, terminate
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
@@ -190,6 +191,7 @@ class Bench:
         parts: PhaseParts | None = None,
         max_held_bytes: int = DEFAULT_BYTES,
         park_seconds: float = 0.0,
+        prefixes: PrefixLog | None = None,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -226,6 +228,7 @@ class Bench:
             hooks=hooks,
             classifiers=parts.classifiers,
             records=Records(self.counters, spans),
+            prefixes=prefixes,
             clock=lambda: self.now,
         )
         _at_once(inline.start(self.shell.on_rulings))
@@ -264,6 +267,7 @@ class Bench:
         parent_span: int = 0,
         context_only: bool = False,
         task_digest: bytes = b"",
+        to_compute: int | None = None,
         task: dict[str, Any] | None = None,
         **sampling: Any,
     ) -> worker_pb2.StartLeg:
@@ -293,6 +297,7 @@ class Bench:
             parent_span=parent_span,
             context_only=context_only,
             task_digest=task_digest,
+            to_compute=to_compute,
         )
 
     def step(self, *deltas: Delta) -> Said:

@@ -1,0 +1,161 @@
+"""What SGLang says of its prefix cache, as blocks of Tandem's.
+
+SGLang publishes over ZeroMQ which pages enter and leave its radix cache, by hashes of its own, and
+with the tokens of those that enter. A page may be shorter than a block, or longer: a block enters
+with the page that its last token is on, and leaves with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tandem.engine.prefix_log import PrefixLog
+from tandem.prefix_blocks import BLOCK_TOKENS, following, root
+
+log = logging.getLogger(__name__)
+
+_DEVICE = (None, "GPU")
+"""SGLang tells of pages in other memory, too, which it would have to fetch first."""
+
+
+class Stored(msgspec.Struct, tag="BlockStored"):
+    """Pages that follow each other have entered."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int | tuple[int, int]]
+    """Those of all the pages; with the one behind it each, where SGLang drafts tokens."""
+    block_size: int
+    medium: str | None = None
+    cache_salt: str | None = None
+
+
+class Removed(msgspec.Struct, tag="BlockRemoved"):
+    """Pages have left."""
+
+    block_hashes: list[int]
+    medium: str | None = None
+
+
+class Cleared(msgspec.Struct, tag="AllBlocksCleared"):
+    """Nothing is left in the cache."""
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """What is published at once."""
+
+    at: float
+    events: list[Stored | Removed | Cleared]
+
+
+class _Place(NamedTuple):
+    """Where in its prompt a page ends."""
+
+    number: bytes
+    """That of the last block before it that is whole."""
+    rest: tuple[int, ...]
+    """Tokens behind that block, up to the page's end."""
+    blocks: tuple[int, ...]
+    """Blocks that end on the page."""
+
+    def then(self, tokens: Sequence[int]) -> _Place:
+        """The end of the page that comes next, with these tokens."""
+        number, rest, blocks = self.number, (*self.rest, *tokens), []
+        while len(rest) >= BLOCK_TOKENS:
+            number = following(number, rest[:BLOCK_TOKENS])
+            rest = rest[BLOCK_TOKENS:]
+            blocks.append(int.from_bytes(number, "little"))
+        return _Place(number, rest, tuple(blocks))
+
+
+class CacheEvents:
+    """Reads what is published, and keeps a log of it."""
+
+    def __init__(self) -> None:
+        self.log = PrefixLog()
+        self._pages: dict[int, _Place] = {}
+        self._batches = msgspec.msgpack.Decoder(Batch)
+        self._next: int | None = None
+
+    def take(self, sequence: int, payload: bytes) -> None:
+        """A batch, by its number: where one is missing, what is known may be wrong, and all of it
+        is forgotten.
+        """
+        if self._next is not None and sequence != self._next:
+            log.warning("SGLang's cache events have a gap: what its cache holds is not known")
+            self._forget()
+        self._next = sequence + 1
+        for event in self._batches.decode(payload).events:
+            match event:
+                case Stored():
+                    self._stored(event)
+                case Removed():
+                    self._removed(event)
+                case Cleared():
+                    self._forget()
+
+    def _stored(self, event: Stored) -> None:
+        """What follows a page that nobody knows cannot be told."""
+        parent = event.parent_block_hash
+        place = _Place(root(event.cache_salt or ""), (), ())
+        if event.medium not in _DEVICE or (parent is not None and parent not in self._pages):
+            return
+        if parent is not None:
+            place = self._pages[parent]
+        tokens = [each if isinstance(each, int) else each[0] for each in event.token_ids]
+        for number, page in enumerate(event.block_hashes):
+            begin = number * event.block_size
+            place = self._pages[page] = place.then(tokens[begin : begin + event.block_size])
+            self.log.enter(place.blocks)
+
+    def _removed(self, event: Removed) -> None:
+        if event.medium not in _DEVICE:
+            return
+        for page in event.block_hashes:
+            if (place := self._pages.pop(page, None)) is not None:
+                self.log.leave(place.blocks)
+
+    def _forget(self) -> None:
+        self._pages.clear()
+        self.log.clear()
+
+
+class CacheSubscription:
+    """A socket of this process's own, on which SGLang's scheduler publishes."""
+
+    def __init__(self) -> None:
+        self.events = CacheEvents()
+        self._folder = tempfile.TemporaryDirectory(prefix="tandem-")
+        self._endpoint = f"ipc://{Path(self._folder.name) / 'cache'}"
+
+    @property
+    def config(self) -> str:
+        """SGLang's kv_events_config."""
+        return json.dumps({"publisher": "zmq", "endpoint": self._endpoint})
+
+    async def follow(self) -> None:
+        """Until cancelled, or until something cannot be read: then nothing is known."""
+        import zmq
+        import zmq.asyncio
+
+        socket: Any = zmq.asyncio.Context.instance().socket(zmq.SUB)
+        try:
+            socket.set_hwm(0)
+            socket.subscribe(b"")
+            socket.connect(self._endpoint)
+            while True:
+                _, sequence, payload = await socket.recv_multipart()
+                self.events.take(int.from_bytes(sequence, "big"), payload)
+        except (msgspec.MsgspecError, ValueError):
+            log.exception("SGLang's cache events cannot be read: what its cache holds is not known")
+            self.events.log.clear()
+        finally:
+            socket.close(linger=0)
+            self._folder.cleanup()

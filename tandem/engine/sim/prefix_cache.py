@@ -1,0 +1,42 @@
+"""Which beginnings of prompts the simulated model need not compute again.
+
+It knows blocks of prompts by their numbers (tandem/prefix_blocks.py), which differ by the salt of
+the request. What lies in KV pages is computed for each request all the same: only the time is
+saved that a real model would save.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import takewhile
+
+from tandem.engine.base import EngineRequest
+from tandem.engine.prefix_log import PrefixLog
+from tandem.prefix_blocks import BLOCK_TOKENS, Blocks, packed, unpacked
+
+
+class PrefixCache:
+    """The blocks that were used last, as many as fit; of one prompt the last block goes first."""
+
+    def __init__(self, tokens: int) -> None:
+        self._most = tokens // BLOCK_TOKENS
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self.log = PrefixLog(keeps=self._most > 0)
+
+    def blocks(self, request: EngineRequest) -> Blocks:
+        """Those of its prompt; none, where nothing is kept."""
+        return unpacked(packed(request.token_ids, request.cache_salt)) if self._most else ()
+
+    def cached_tokens(self, blocks: Blocks, prompt_tokens: int) -> int:
+        """How many of a prompt's tokens need not be computed: the last one must."""
+        found = sum(1 for _ in takewhile(self._blocks.__contains__, blocks))
+        return min(found * BLOCK_TOKENS, prompt_tokens - 1)
+
+    def use(self, blocks: Blocks) -> None:
+        """A prompt is computed: its blocks are there."""
+        for each in reversed(blocks):
+            self._blocks[each] = None
+            self._blocks.move_to_end(each)
+        self.log.enter(blocks)
+        gone = [self._blocks.popitem(last=False)[0] for _ in range(len(self._blocks) - self._most)]
+        self.log.leave(gone)

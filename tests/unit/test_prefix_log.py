@@ -1,0 +1,83 @@
+"""What routers are told of an engine's prefix cache: all of it, each change once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tandem.engine.prefix_log import PrefixLog
+from tandem.prefix_blocks import MOST_CHANGES, unpacked
+from tandem.v1 import worker_pb2
+
+
+def taken(changes: worker_pb2.CacheChanges) -> tuple[bool, list[int], list[int]]:
+    entered, left = (list(unpacked(each, MOST_CHANGES)) for each in (changes.entered, changes.left))
+    return changes.anew, entered, left
+
+
+def test_a_router_that_comes_is_told_what_is_there_in_the_order_in_which_it_came() -> None:
+    log = PrefixLog()
+    log.enter([3, 1, 2])
+    log.leave([1])
+    assert taken(log.reader().take()) == (True, [3, 2], [])
+
+
+def test_after_that_each_change_is_told_once_and_as_it_is_now() -> None:
+    log = PrefixLog()
+    log.enter([1, 2])
+    reader = log.reader()
+    reader.take()
+    assert taken(reader.take()) == (False, [], [])
+    log.leave([1])
+    log.enter([2, 3, 4])
+    log.leave([4])
+    log.enter([1])
+    assert taken(reader.take()) == (False, [3, 1], [4])
+    assert taken(reader.take()) == (False, [], [])
+    log.clear()
+    assert sorted(taken(reader.take())[2]) == [1, 2, 3]
+
+
+def test_what_does_not_change_is_not_told() -> None:
+    log = PrefixLog()
+    reader = log.reader()
+    reader.take()
+    log.enter([1])
+    log.enter([1])
+    log.leave([5])
+    assert (log.changes, taken(reader.take())) == (1, (False, [1], []))
+
+
+def test_a_router_that_was_told_too_little_is_told_all_anew() -> None:
+    log = PrefixLog()
+    log.enter([1])
+    reader = log.reader()
+    reader.take()
+    log.enter(range(10, 10 + MOST_CHANGES))
+    assert taken(reader.take())[0] is False
+    log.enter(range(10**6, 10**6 + MOST_CHANGES + 1))
+    anew, entered, left = taken(reader.take())
+    assert (anew, left) == (True, [])
+    assert entered == list(range(10**6 + 1, 10**6 + MOST_CHANGES + 1))
+
+
+def test_an_engine_without_a_cache_says_so() -> None:
+    changes = PrefixLog(keeps=False).reader().take()
+    assert changes == worker_pb2.CacheChanges(keeps_none=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_several_readers_always_end_up_with_what_is_held(seed: int) -> None:
+    dice, log = random.Random(seed), PrefixLog()
+    readers = [(log.reader(), set[int]()) for _ in range(3)]
+    for _ in range(200):
+        blocks = [dice.randrange(40) for _ in range(dice.randrange(6))]
+        dice.choice((log.enter, log.leave))(blocks)
+        reader, known = dice.choice(readers)
+        anew, entered, left = taken(reader.take())
+        if anew:
+            known.clear()
+        known |= set(entered)
+        known -= set(left)
+        assert known == set(log.held)
