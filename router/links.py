@@ -362,7 +362,7 @@ class WorkerLink:
         starts, size = command.start, 0
         while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
             action, start = self._starts.popleft()
-            size += _ITEM_BYTES
+            size += _ITEM_BYTES + len(start.task)
             if not self._keeps(action):
                 start.task = action.task + start.task
                 size += len(action.task)

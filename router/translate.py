@@ -166,9 +166,8 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
         case "made":
             made = message.made
             obstacle = made.obstacle[:MAX_OBSTACLE_CHARACTERS]
-            return events.LegMade(
-                worker, message.leg, made.steps, made.tokens, made.over, obstacle
-            )
+            tokens = min(made.tokens, len(made.steps))  # each takes a byte at least
+            return events.LegMade(worker, message.leg, made.steps, tokens, made.over, obstacle)
     return None
 
 

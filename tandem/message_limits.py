@@ -12,6 +12,10 @@ MAX_REQUEST_MESSAGE_BYTES = 16 * 1024 * 1024
 """What a component is asked, or told, in one message: a task and what goes with it."""
 MAX_TASK_BYTES = 8 * 1024 * 1024
 """A request whose serialised Task is larger is refused."""
+MAX_MADE_BYTES = 4 * 1024 * 1024
+"""Kept of what an engine has made of a sequence, to go on from: 400,000 tokens, or 20,000 with
+twenty alternatives each. It travels beside the task.
+"""
 MAX_KEPT_BYTES = 128 * 1024 * 1024
 """Tasks that a worker keeps for one router. Those beyond it are said again for each leg."""
 MAX_PROMPT_LOGPROBS = 1024 * 1024

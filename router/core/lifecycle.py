@@ -158,9 +158,11 @@ class Lifecycle:
 
     def made(self, leg: Leg, event: LegMade) -> None:
         """What a decode leg's engine has made is kept, as long as it may be of use."""
-        made, request = leg.sequence.made, leg.sequence.request
-        if made is not None and made.may_serve and not made.add(event, request.allotment):
-            self._let_go(request)
+        sequence, made = leg.sequence, leg.sequence.made
+        if made is None or not made.may_serve or sequence.stage is not Stage.DECODING:
+            return
+        if not made.add(event, sequence.request.allotment):
+            self._let_go(sequence.request)
 
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
@@ -290,9 +292,7 @@ class Lifecycle:
         else:
             self._ended(sequence, closed.outcome)
 
-    def _decode_lost(
-        self, sequence: Sequence, made: Made, leg: Leg, closed: LegClosed
-    ) -> None:
+    def _decode_lost(self, sequence: Sequence, made: Made, leg: Leg, closed: LegClosed) -> None:
         """Another pair goes on with a sequence that is to be resumed, where there is one. Of one
         whose output was held nothing was shown, so it begins again.
         """

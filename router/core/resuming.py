@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from router.core.events import LegMade, Submit
 from tandem.byte_budget import Allotment
 from tandem.errors import QueueFullError, TandemError, WorkerLostError
+from tandem.message_limits import MAX_MADE_BYTES
 
 _NOT_RESUMED = "; not resumed: "
-_BLOCK = 4096
-"""Bytes that are taken of the budget at once."""
 NOT_SAID = "its worker does not say what it makes"
 NO_MEMORY = "the router has no memory for what its worker made"
 TWICE = "it was resumed before"
+TOO_LONG = "what its worker made is too long"
 NO_PAIR = "no other pair of workers takes it"
 SUSPECT = "the worker may have been lost by its fault"
 
@@ -45,22 +45,21 @@ class Made:
         serve.
         """
         self.over, self.obstacle = said.over, said.obstacle
-        before = -(-len(self.steps) // _BLOCK)
-        self.steps += said.steps
-        self.tokens += said.tokens
         try:
-            if blocks := -(-len(self.steps) // _BLOCK) - before:
-                allotment.admit(blocks * _BLOCK)
+            allotment.admit(len(said.steps))
+            self.steps += said.steps
+            self.tokens += said.tokens
         except QueueFullError:
             self.obstacle = NO_MEMORY
-            self.steps = self.steps[: before * _BLOCK]
+        if len(self.steps) > MAX_MADE_BYTES:
+            self.obstacle = TOO_LONG
         if not self.may_serve:
             self.forget(allotment)
         return self.may_serve
 
     def forget(self, allotment: Allotment) -> None:
         """Nothing is kept any more."""
-        allotment.give_back(-(-len(self.steps) // _BLOCK) * _BLOCK)
+        allotment.give_back(len(self.steps))
         self.steps, self.tokens = bytearray(), 0
 
 

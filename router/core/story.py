@@ -14,7 +14,9 @@ MOST_OF_ONE_TRACE = 16
 """Requests of one trace id that are told, the last that came: a client's many prompts share it."""
 MAX_NAME_CHARACTERS = 200
 """What a worker calls itself is cut to this."""
-MomentName = Literal["queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate", "resume"]
+MomentName = Literal[
+    "queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate", "resume"
+]
 
 
 class Alternative(msgspec.Struct, frozen=True, gc=False):

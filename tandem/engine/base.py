@@ -171,6 +171,8 @@ class EngineDescription:
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
     prefixes: PrefixLog | None = None
     """PREFILL: what its prefix cache holds, as it changes; None: it does not say."""
+    cannot_resume: frozenset[str] = field(default_factory=frozenset)
+    """Sampling parameters with which it cannot go on behind `made` as if it had made that."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

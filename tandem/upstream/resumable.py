@@ -64,7 +64,9 @@ class ResumableState(RequestState):
 
     def silent(self, first_sequence: int) -> bool:
         start = first_sequence - self.base
-        return not any(shown.tokens or shown.characters for shown in self._shown[start : start + self.n])
+        return not any(
+            shown.tokens or shown.characters for shown in self._shown[start : start + self.n]
+        )
 
     def begin(self, sequence: int) -> None:
         number = sequence - self.base

@@ -18,6 +18,7 @@ def digest(task: common_pb2.Task, token_ids: array[int]) -> bytes:
         sampling=task.sampling,
         logits=task.logits,
         regeneration=task.regeneration,
+        resume=task.resume,
         tenant=task.tenant,
         cache_salt=task.cache_salt,
         shown_special_tokens=task.shown_special_tokens,

@@ -5,7 +5,7 @@ not.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
@@ -82,11 +82,14 @@ class Intake:
         forced: Sequence[LogitsProcessorEntry],
         spec_limits: SpecLimits = DEFAULT_LIMITS,
         park_seconds: float = 0.0,
+        cannot_resume: Collection[str] = (),
+        obstacle: str = "",
     ) -> None:
         """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
         `forced`: processors that every request gets, after its own.
         `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
-        none.
+        none. `cannot_resume`: as the engine describes it. `obstacle`: why no other worker could go
+        on with what this one has begun, whatever it is; empty: others could.
         """
         self._role = role
         self._model = model
@@ -96,6 +99,8 @@ class Intake:
         self._forced = tuple(forced)
         self._spec_limits = spec_limits
         self._park_seconds = park_seconds
+        self._cannot_resume = cannot_resume
+        self._obstacle = obstacle
         self._specs = SpecReader(spec_limits)
         self._most_text = limits.context_length * tokenizer.longest_token
         self._next_request_id = counter()
@@ -173,6 +178,7 @@ class Intake:
             request=request,
             output=self._output(read, judged=not command.canary),
             parking=self._parking(command, read),
+            obstacle=self._obstacle or resumption.obstacle(params, self._cannot_resume),
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
 

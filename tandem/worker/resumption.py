@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from itertools import chain
 
 from tandem.errors import InvalidRequestError
@@ -27,6 +28,19 @@ def made(task: common_pb2.Task, limits: worker_pb2.Limits) -> array[int]:
     if not all(_is_whole(step, wanted=wanted) for step in steps):
         raise _unfit("a step that is not whole")
     return found
+
+
+def obstacle(sampling: common_pb2.SamplingParams, cannot: Collection[str]) -> str:
+    """Why an engine cannot go on with a request as if it had begun it; empty: it can. `cannot`: as
+    the engine describes it.
+    """
+    neutral = common_pb2.SamplingParams(repetition_penalty=1)
+    found = [
+        name
+        for name in sorted(cannot)
+        if getattr(sampling, name) not in (0, getattr(neutral, name))
+    ]
+    return f"its engine cannot go on with {found[0]}" if found else ""
 
 
 def _is_whole(step: common_pb2.TokenLogprobs, *, wanted: bool) -> bool:

@@ -268,12 +268,13 @@ class Worker:
                 max_legs=engine.limits.max_sequences,
                 hooked=hooks is not None,
                 budget=self._budget,
-                obstacle="" if resumable else NOT_RESUMABLE,
             ),
             intake=Intake(
                 role=Role(self._phase),
                 model=self._config.model_name(),
                 limits=engine.limits,
+                cannot_resume=engine.cannot_resume,
+                obstacle="" if resumable else NOT_RESUMABLE,
                 tokenizer=self._tokenizer,
                 reads_text=hooks is not None or classifiers is not None,
                 forced=startup.forced_entries(

@@ -9,6 +9,7 @@ from typing import Final
 
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits.forms.limits import SpecLimits
+from tandem.message_limits import MAX_MADE_BYTES
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
 
@@ -52,6 +53,7 @@ def check(task: bytes, limits: worker_pb2.Limits, *, most_text: int, specs: Spec
     _at_most(MOST_SAMPLING_BYTES, sizes[_TASK.SAMPLING_FIELD_NUMBER], "sampling")
     most_bias = _TOKEN_BIAS * limits.vocabulary + _MARGIN_BYTES
     _at_most(most_bias, sizes[_TASK.EMBEDDING_BIAS_FIELD_NUMBER], "embedding_bias")
+    _at_most(MAX_MADE_BYTES, sizes[_TASK.RESUME_FIELD_NUMBER], "resume")
     shown = sizes[_TASK.SHOWN_SPECIAL_TOKENS_FIELD_NUMBER]
     _at_most(_MARGIN_BYTES, shown, "shown_special_tokens")
     processors = sizes[_TASK.LOGITS_FIELD_NUMBER]

@@ -78,6 +78,19 @@ TASK = common_pb2.Task(
     metadata={"a": "b"},
     embedding_bias=common_pb2.EmbeddingBias(token_ids=b"\1\0\0\0", values=b"\0" * 4),
     shown_special_tokens=[1],
+    resume=common_pb2.Resumption(
+        step=[
+            common_pb2.TokenLogprobs(
+                sequence=1,
+                token_id=[1],
+                logprob=[-1],
+                top_count=1,
+                top_token_id=[1],
+                top_logprob=[-1],
+                place=0,
+            )
+        ]
+    ),
     regeneration=common_pb2.Regeneration(
         count=1,
         temperature=1,
@@ -306,6 +319,7 @@ async def test_a_worker_s_description_costs_its_own_stream(
         {"verdict": worker_pb2.LegVerdict(terminate=True, reason="r")},
         {"closed": worker_pb2.LegClosed(outcome=4, reason="r", error=ERROR)},
         {"parked": PARKED},
+        {"made": worker_pb2.LegMade(steps=b"s", tokens=1, over=True, obstacle="o")},
     ],
     ids=lambda event: next(iter(event)),
 )
@@ -651,6 +665,7 @@ def test_every_message_of_the_wire_is_tried() -> None:
         ),
         worker_pb2.LegVerdict(reason="r"),
         PARKED,
+        worker_pb2.LegMade(steps=b"s"),
         VOUCHER,
         common_pb2.SignedVoucher(voucher=b"v"),
         worker_pb2.LegClosed(error=ERROR),

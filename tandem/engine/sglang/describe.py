@@ -65,6 +65,8 @@ def description(
         kv_endpoint=kv_endpoint,
         prefixes=prefixes,
         eos_token_ids=_eos_token_ids(launched, model_path),
+        # Its penalties count what one scheduler has sampled, some of it twice.
+        cannot_resume=frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"}),
     )
 
 

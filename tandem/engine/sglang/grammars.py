@@ -3,6 +3,7 @@
 - What is kept of them is bounded: SGLang would keep all for ever.
 - A step that one takes too long for ends its request. A form that passed its check was rehearsed
   for its first tokens alone, and xgrammar has no limits for a step, as llguidance has.
+- One of a request that goes on behind another engine's tokens is given them first.
 - One that raises or allows no token ends its request, and its row is sampled freely once more: an
   exception, or a row of nothing, would end the scheduler.
 """
@@ -20,8 +21,9 @@ from sglang.srt.constrained import (
     llguidance_backend,
     xgrammar_backend,
 )
+from sglang.srt.constrained.grammar_manager import GrammarManager
 
-from tandem.engine.sglang import guidance
+from tandem.engine.sglang import guidance, rows
 
 _ENTRY_BYTES = 64 * 1024
 """Taken of a grammar that does not say how large it is."""
@@ -92,6 +94,44 @@ def watch() -> None:
     llguidance_backend.GuidanceGrammar.fill_vocab_mask_batched = staticmethod(
         base_grammar_backend.BaseGrammarObject.fill_vocab_mask_batched
     )
+
+
+def catch_up() -> None:
+    """Give a grammar what another engine has made of its request, once it is ready. Call it before
+    the scheduler starts.
+    """
+    process = GrammarManager.process_req_with_grammar
+    ready = GrammarManager.get_ready_grammar_requests
+
+    @functools.wraps(process)
+    def process_req_with_grammar(self: Any, req: Any) -> bool:
+        waits: bool = process(self, req)
+        if not waits:
+            _catch_up(req)
+        return waits
+
+    @functools.wraps(ready)
+    def get_ready_grammar_requests(self: Any) -> Any:
+        found = ready(self)
+        for req in found:
+            _catch_up(req)
+        return found
+
+    GrammarManager.process_req_with_grammar = process_req_with_grammar
+    GrammarManager.get_ready_grammar_requests = get_ready_grammar_requests
+
+
+def _catch_up(req: Any) -> None:
+    made = rows.made_of(req)
+    if not made or req.grammar is None or req.finished() or req.to_finish is not None:
+        return
+    try:
+        for token in req.origin_input_ids[-made:]:
+            req.grammar.accept_token(token)
+    except ValueError:
+        req.set_finish_with_abort("the tokens so far do not fit the answer's form")
+    # Decode takes a grammar that has read a token for one that has read prefill's too.
+    req.grammar.current_token = None
 
 
 def _watched_fill(fill: Callable[..., None]) -> Callable[..., None]:

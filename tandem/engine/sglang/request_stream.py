@@ -41,7 +41,7 @@ class RequestStream:
         self._cause: Ended | None = None  # we asked for the end, and this is it
         self._abandon_at = 0.0
         self._scores_prompt = requests.scores_prompt(request, role)
-        self.prompt_length = len(request.token_ids)
+        self.prompt_length = len(request.token_ids) + len(request.made)
         self.generated = 0
 
     async def run(self) -> None:

@@ -17,6 +17,8 @@ SPEC_KEY = "tandem_logits"
 """Key in custom_params for JSON text: only scalars survive the way to the scheduler."""
 BIAS_KEY = "tandem_embedding_bias"
 """Key in custom_params for the embedding bias, as text; None: there is none."""
+MADE_KEY = "tandem_made"
+"""Key in custom_params for how many of the last input tokens are output; absent: none."""
 HISTORY_KEY = "tandem_reads_history"
 """Key in custom_params that is true where a processor reads the tokens so far."""
 
@@ -45,8 +47,8 @@ def fields(
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "rid": rid(request.request_id),
-        "input_ids": list(request.token_ids),
-        "sampling_params": sampling_params(sampling),
+        "input_ids": list(request.context),
+        "sampling_params": sampling_params(sampling) | _behind(request),
         "stream": True,
         "log_metrics": True,
         "cache_salt": request.cache_salt or None,
@@ -66,6 +68,7 @@ def fields(
         if steering.spec or steering.bias is not None:
             arguments["custom_logit_processor"] = processor
             arguments["sampling_params"]["custom_params"] = {
+                MADE_KEY: len(request.made),
                 SPEC_KEY: encode_spec(steering.spec),
                 HISTORY_KEY: steering.reads_history,
                 BIAS_KEY: encode_bias(steering.bias),
@@ -83,6 +86,14 @@ def fields(
 def scores_prompt(request: EngineRequest, role: Role) -> bool:
     """Whether an engine of this role says the log-probabilities of the request's prompt."""
     return role is not Role.DECODE and request.sampling.HasField("prompt_logprobs")
+
+
+def _behind(request: EngineRequest) -> dict[str, Any]:
+    """What differs where tokens of the input are output of another engine."""
+    if not request.made:
+        return {}
+    left = request.sampling.max_tokens - len(request.made)
+    return {"max_new_tokens": left, "custom_params": {MADE_KEY: len(request.made)}}
 
 
 def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:

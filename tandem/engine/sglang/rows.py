@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tandem.engine.sglang.requests import BIAS_KEY, SPEC_KEY, decode_bias
+from tandem.engine.sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
 from tandem.errors import ProcessorError, RequestError
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
@@ -104,6 +104,12 @@ def decode_spec(encoded: str) -> LogitsProcessorSpec:
     )
 
 
+def made_of(request: Any) -> int:
+    """How many of its last input tokens are output, which another engine made."""
+    params = request.sampling_params.custom_params
+    return int(params.get(MADE_KEY, 0)) if isinstance(params, dict) else 0
+
+
 def history_of(request: Any) -> TokenHistory | None:
     """What a request's processors are to see; None where what is sampled from its row now becomes
     no token: after its end, and in a middle chunk of a prefill, first or repeated, whose sample
@@ -117,6 +123,9 @@ def history_of(request: Any) -> TokenHistory | None:
         return None
     prompt, generated = request.origin_input_ids, request.output_ids
     position = int(request.kv.kv_committed_len) - len(prompt)
+    if made := made_of(request):
+        prompt, generated = prompt[:-made], [*prompt[-made:], *generated]
+        position += made
     if position < len(generated):
         return None
     if position == len(generated):

@@ -66,6 +66,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     layouts.ask_beside()
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
+    grammars.catch_up()
     _apply_processors(additions)
     run_scheduler_process(*args, **kwargs)
     # It was dismissed, or has reported its failure. Threads of SGLang and NIXL would keep it here.

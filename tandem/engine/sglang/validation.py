@@ -59,10 +59,12 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
 
 
 def _check_tokens(request: EngineRequest, bounds: EngineBounds) -> None:
-    prompt, completion = len(request.token_ids), request.sampling.max_tokens
-    if prompt == 0:
+    if not request.token_ids:
         raise InvalidRequestError("the prompt is empty", param="prompt")
+    made = len(request.made)
+    prompt, completion = len(request.token_ids) + made, request.sampling.max_tokens - made
     check_token_ids(request.token_ids, bounds.vocabulary, param="prompt")
+    check_token_ids(request.made, bounds.vocabulary, param="resume")
     if prompt > bounds.prompt_length:
         raise ContextLengthError(
             f"{prompt} prompt tokens are more than the {bounds.prompt_length} this engine takes",

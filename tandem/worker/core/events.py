@@ -41,6 +41,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     output: Output
     parking: worker_pb2.LegParked | None = None
     """A context-only leg: what the router is to be told, but for the token."""
+    obstacle: str = ""
+    """Why no other worker could go on with it; empty: another could."""
     own_bytes: int
     """What the leg keeps of its task by itself: nothing, where it shares one that is kept."""
 

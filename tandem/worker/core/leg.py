@@ -154,6 +154,8 @@ class Leg(Struct, eq=False, kw_only=True):
     engine parks is of no use to anybody else."""
     says_made: bool = False
     """The router is told what the engine makes, so that another pair can go on from it."""
+    obstacle: str = ""
+    """Why no other pair could; the router is told that instead."""
     replay: Replay | None = None
     """What another worker's engine had made of it, until all of that has passed."""
     resumes: bool = False

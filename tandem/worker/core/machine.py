@@ -71,18 +71,15 @@ class Core:
         max_legs: int,
         hooked: bool,
         budget: ByteBudget,
-        obstacle: str = "",
     ) -> None:
         """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown.
-        `budget`: of all bytes that the worker holds. `obstacle`: why no other worker could go on
-        with what this one has begun; empty: others could.
+        `budget`: of all bytes that the worker holds.
         """
         self._rules = rules
         self._worker = worker
         self._max_legs = max_legs
         self._hooked = hooked
         self.budget = budget
-        self._obstacle = obstacle
         self._now = 0.0
         self._actions: list[Action] = []
         self._links: dict[int, Outgoing] = {}
@@ -228,6 +225,7 @@ class Core:
             straight=straight and replayed is None and not command.say_made,
             hooked=hooked,
             says_made=command.say_made,
+            obstacle=event.obstacle,
             replay=replayed,
             canary=command.canary,
             parking=event.parking,
@@ -448,8 +446,8 @@ class Core:
         """The engine's last step is left out: whoever goes on makes it again, and so comes to the
         same end.
         """
-        if self._obstacle:
-            made = worker_pb2.LegMade(obstacle=self._obstacle)
+        if leg.obstacle:
+            made = worker_pb2.LegMade(obstacle=leg.obstacle)
             leg.say(worker_pb2.LegEvent(leg=leg.number, made=made))
             leg.says_made = False
         elif delta.token_ids:

@@ -23,6 +23,7 @@ class ScriptedClassifier:
     name = NAME
     blocking = True
     timeout_ms = 60_000
+    resumable = True
 
     def __init__(self, dice: Dice, judged: Judged, requests: dict[int, Request]) -> None:
         self._dice, self._judged, self._requests = dice, judged, requests

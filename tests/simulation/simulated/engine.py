@@ -78,7 +78,7 @@ class Sequence:
     cancelled: bool = False
     over: bool = False
     fetched: bool = False
-    """Prefill: decode has its KV."""
+    """Prefill: decode has its KV. Decode: it has prefill's."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -231,7 +231,19 @@ class ScriptedEngine:
         if request.token_ids[2] not in self._tokenizers:
             self._dice.fault(f"request {number} is run on {self._tokenizers[0]}, not its tokenizer")
         run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
-        return Sequence(request, self._requests[number], prompt, output, run, self)
+        sequence = Sequence(request, self._requests[number], prompt, output, run, self)
+        self._go_on(sequence)
+        return sequence
+
+    def _go_on(self, sequence: Sequence) -> None:
+        """Behind what another engine has made of it."""
+        made = list(sequence.request.made)
+        sequence.next = len(made)
+        script, place = sequence.script, (sequence.prompt, sequence.output, sequence.run)
+        if made != [script.token(*place, position) for position in range(len(made))]:
+            self._dice.fault(f"{sequence.identity} goes on behind {made}")
+        elif len(made) >= script.run(*place).length:
+            self._dice.fault(f"{sequence.identity} goes on behind its end")
 
     def cancel(self, request_id: int) -> None:
         self._unpark(request_id)
@@ -260,7 +272,8 @@ class ScriptedEngine:
         if self._dice.fails_late():
             self._fail(sequence, EngineError("it broke off after its hand-over"), True)
             return
-        first = sequence.script.token(sequence.prompt, sequence.output, sequence.run, 0)
+        place = sequence.prompt, sequence.output, sequence.run
+        first = sequence.script.token(*place, sequence.next)
         self._emit(sequence, Delta(0, [first], Ending.LENGTH, kv=KV, cached_tokens=1))
 
     def _park(self, sequence: Sequence) -> None:
@@ -288,7 +301,7 @@ class ScriptedEngine:
         self._after(self._think() / 4, sequence, self._fetch)
 
     def _fetch(self, sequence: Sequence) -> None:
-        if sequence.cancelled or sequence.next:
+        if sequence.cancelled or sequence.fetched:
             return
         key = sequence.request.kv_peer, sequence.request.room
         found = self._fabric.held.get(key)
@@ -304,7 +317,9 @@ class ScriptedEngine:
             self._dice.fault(f"KV of {found.owner.engine.make} is read as {self.make}")
         self._fabric.asked.pop(key, None)
         prefill = found.owner.engine
-        found.owner.fetched = self.moved_kv = prefill.moved_kv = True
+        if len(found.owner.request.made) != sequence.next:
+            self._dice.fault(f"{sequence.identity} and its prefill go on from other places")
+        found.owner.fetched = sequence.fetched = self.moved_kv = prefill.moved_kv = True
         if found.lease is not None:
             if not sequence.request.parked:
                 self._dice.fault(f"{sequence.identity} takes KV that is parked for another request")
@@ -345,7 +360,7 @@ class ScriptedEngine:
 
     def _tokens(self, sequence: Sequence, count: int) -> Delta:
         run = sequence.script.run(sequence.prompt, sequence.output, sequence.run)
-        first = sequence.next == 0
+        first = sequence.next == len(sequence.request.made)
         upto = min(run.length, sequence.next + count)
         numbers = [
             sequence.script.token(sequence.prompt, sequence.output, sequence.run, position)

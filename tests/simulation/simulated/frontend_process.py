@@ -267,6 +267,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         priority=request.priority,
         tenant=request.tenant,
         weight=request.weight,
+        resume=request.resume,
         cache_salt="another" if half is not None and half.spoilt == "task" else "",
         session=session_of(request.number),
         context_only=bool(request.seconds) and half is None,

@@ -25,6 +25,8 @@ from tandem.hooks.piece import Piece
 class ScriptedHooks:
     """Implements tandem.hooks.deferred.DeferredHooks."""
 
+    resumable = True
+
     def __init__(
         self, dice: Dice, process: Process, phase: str, requests: dict[int, Request], *, late: bool
     ) -> None:

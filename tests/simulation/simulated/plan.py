@@ -304,4 +304,5 @@ def _request(
     )
     own = random.Random(f"stop word of {request.seed}")  # what is drawn after it stays as it is
     request.word_at = own.randint(0, 5) if own.random() < 0.2 else None
+    request.resume = own.random() < 0.5
     return request

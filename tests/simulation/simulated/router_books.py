@@ -111,6 +111,26 @@ class LegBook:
 
 
 @dataclass(slots=True, eq=False)
+class MadeBook:
+    """What the worker of a sequence's decode leg has said that its engine made."""
+
+    steps: bytes = b""
+    tokens: int = 0
+    over: bool = False
+    refused: bool = False
+    """Nobody is to go on from it, as the worker says or for want of memory."""
+    used: bool = False
+    """Another pair goes on from it."""
+
+    @property
+    def serves(self) -> bool:
+        return not (self.over or self.refused or self.used)
+
+    def forget(self) -> None:
+        self.steps, self.tokens = b"", 0
+
+
+@dataclass(slots=True, eq=False)
 class RequestBook:
     submit: Submit
     make: Make
@@ -154,8 +174,9 @@ class RequestBook:
 
     @property
     def kept(self) -> int:
-        """Bytes that its task takes."""
-        return 0 if self.let_go else len(self.submit.task)
+        """Bytes that its task takes, and what is kept to go on from."""
+        made = sum(len(each.made.steps) for each in self.sequences if each.made is not None)
+        return made + (0 if self.let_go else len(self.submit.task))
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +197,8 @@ class SequenceBook:
     failure: TandemError | None = None
     parked: LegParked | None = None
     """What its prefill leg has parked."""
+    made: MadeBook | None = None
+    """Where it is to be resumed."""
     retries: int = 0
     regenerations: int = 0
     overlay: bytes = b""
@@ -193,6 +216,8 @@ class SequenceBook:
     def may_run(self) -> bool:
         """A leg of it may still be started."""
         if self.stage == "running" and self.shown and self.decode is not None:
+            if self.made is not None and self.made.serves:
+                return True
             again = self.decode.worker.profile.has_classifiers
             return again and self.request.submit.voucher is None
         return self.stage != "ended"

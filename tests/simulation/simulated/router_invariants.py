@@ -142,12 +142,17 @@ def _memory(state: State) -> Iterator[str]:
     for request in kept:
         if request.legs != legs[request]:
             yield f"a request counts {request.legs} legs and has {legs[request]}"
-        if request.allotment.size != len(request.submit.task):
+        if request.allotment.size != _kept(request):
             yield f"{request.allotment.size} bytes are held for a task of another size"
     backlogs = sum(each.size for each in state.budget._endable)
-    tasks = sum(len(request.submit.task) for request in kept)
+    tasks = sum(map(_kept, kept))
     if state.budget.held - backlogs != tasks:
         yield f"{state.budget.held - backlogs} bytes are held for tasks of {tasks}"
+
+
+def _kept(request: Request) -> int:
+    made = (len(each.made.steps) for each in request.sequences if each.made is not None)
+    return len(request.submit.task) + sum(made)
 
 
 def _timers(state: State) -> Iterator[str]:

@@ -27,6 +27,7 @@ from simulated.router_books import (
     Books,
     Key,
     LegBook,
+    MadeBook,
     PairBook,
     RequestBook,
     SequenceBook,
@@ -47,6 +48,7 @@ from tandem.errors import (
     NoPairError,
     ParkingFullError,
     QueueFullError,
+    RequestError,
     RouterLostError,
     TandemError,
     TooLargeError,
@@ -126,6 +128,7 @@ class RouterRules:
             events.LegStarted: self._leg_started,
             events.LegVerdict: self._leg_verdict,
             events.LegParked: self._leg_parked,
+            events.LegMade: self._leg_made,
             events.LegClosed: self._leg_closed,
             events.Tick: self._tick,
             events.Drain: self._drain,
@@ -265,9 +268,8 @@ class RouterRules:
         left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
-        kept = {*books.requests.values(), *(leg.sequence.request for leg in books.legs.values())}
-        tasks = sum(each.kept for each in kept)
-        return QueueFullError.code if 4 * (tasks + size) > 3 * self._memory else None
+        full = 4 * (self._kept_bytes() + size) > 3 * self._memory
+        return QueueFullError.code if full else None
 
     def _unmet_refusal(self, request: RequestBook) -> str | None:
         tokens, names = request.wanted
@@ -453,10 +455,34 @@ class RouterRules:
         sequence = leg.sequence
         if sequence.stage == "running" and not sequence.shown:
             sequence.shown = True
-            request = sequence.request
-            request.let_go = not any(each.may_run for each in request.sequences)
+            if sequence.made is not None and sequence.made.used:
+                sequence.made.forget()
+            self._let_go(sequence.request)
         elif sequence.stage == "retrying" and not leg.held:
             self._end_failed(sequence)  # it may have been shown
+
+    def _let_go(self, request: RequestBook) -> None:
+        request.let_go = request.let_go or not any(each.may_run for each in request.sequences)
+
+    def _leg_made(self, event: events.LegMade) -> None:
+        leg = self._leg(event.worker, event.leg)
+        made = None if leg is None else leg.sequence.made
+        if leg is None or made is None or not made.serves:
+            return
+        sequence = leg.sequence
+        if sequence.stage != "running" or not sequence.shown or sequence.key in self._due:
+            return
+        full = 4 * (self._kept_bytes() + len(event.steps)) > 3 * self._memory
+        made.over, made.refused = event.over, bool(event.obstacle) or full
+        made.steps, made.tokens = made.steps + event.steps, made.tokens + event.tokens
+        if not made.serves:
+            made.forget()
+            self._let_go(sequence.request)
+
+    def _kept_bytes(self) -> int:
+        books = self.books
+        kept = {*books.requests.values(), *(leg.sequence.request for leg in books.legs.values())}
+        return sum(each.kept for each in kept)
 
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg(event.worker, event.leg):
@@ -607,17 +633,48 @@ class RouterRules:
                 self._end(sequence, WorkerError.code)
                 return
             sequence.regenerations += 1
+            sequence.made = None
             sequence.overlay = closed.overlay
             sequence.retries = 0
             sequence.pair = sequence.avoided = None
             sequence.failure = NoPairError("")
             self._again(sequence)
+        elif sequence.made is not None and (closed.outcome is Outcome.LOST or closed.worker_died):
+            self._decode_lost(sequence, sequence.made, leg, closed)
         elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
             self._failed(sequence, closed)
         elif leg.held:
             self._end(sequence, InternalError.code)
         else:
             self._ended(sequence)
+
+    def _decode_lost(
+        self, sequence: SequenceBook, made: MadeBook, leg: LegBook, closed: events.LegClosed
+    ) -> None:
+        """Another pair goes on, once; what was held begins again."""
+        request = sequence.request
+        held = leg.held and leg.number not in self._release
+        known = bool(made.steps) and not made.refused
+        may = sequence.retries < self.bounds.max_retries if held else known
+        if not sequence.shown:
+            self._failed(sequence, closed)
+        elif made.over:
+            self._ended(sequence)
+        elif (
+            may
+            and not made.used
+            and request.deaths < 2
+            and self.books.expects_pair(request, sequence.pair)
+        ):
+            sequence.avoided, sequence.failure = sequence.pair, WorkerLostError("")
+            if held:
+                sequence.made = None
+                sequence.retries += 1
+            else:
+                made.used = True
+            self._again(sequence)
+        else:
+            self._end(sequence, WorkerLostError.code)
 
     def _failed(self, sequence: SequenceBook, closed: events.LegClosed) -> None:
         error = closed.error or WorkerError("no reason")
@@ -643,7 +700,9 @@ class RouterRules:
             sequence.failure = error
             self._again(sequence)
         else:
-            self._end(sequence, error.code)
+            resumed = sequence.made is not None and sequence.made.used
+            refused = resumed and isinstance(error, RequestError)
+            self._end(sequence, WorkerLostError.code if refused else error.code)
 
     def _may_park(self, sequence: SequenceBook) -> list[WorkerBook]:
         """Who may run a context-only sequence, and has not said that it has no room."""
@@ -715,6 +774,8 @@ class RouterRules:
         self._end(sequence, failure.code)
 
     def _ended(self, sequence: SequenceBook) -> None:
+        if sequence.made is not None:
+            sequence.made.forget()
         waited, sequence.stage = sequence.stage == "waiting", "ended"
         del self.books.sequences[sequence.key]
         if waited:
@@ -776,17 +837,22 @@ class RouterRules:
             self.fault(f"leg {action.leg} is started for nobody, or nowhere")
             return
         phase = worker.profile.phase
+        self._made_rules(action, sequence, phase)
+        made = sequence.made
+        gone_on = made.tokens if made is not None and made.used else 0
         tokens = sequence.request.tokens
         if phase is Phase.PREFILL:
+            booked = action.to_compute
             tokens = worker.cache.start(
                 action.leg,
                 sequence.request.submit.prompt_blocks,
                 tokens,
-                action.to_compute,
+                None if booked is None else booked - gone_on,
                 self.fault,
                 block=router.core.worker.BLOCK_TOKENS,
                 forgets=self.forgets,
             )
+        tokens += gone_on
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         self._start_rules(action, leg)
         if sequence.request.submit.half:
@@ -836,6 +902,19 @@ class RouterRules:
             if (other.room == leg.room) != (other.sequence is sequence) or not leg.room:
                 self.fault(f"legs {other.number} and {leg.number}: rooms {other.room}, {leg.room}")
 
+    def _made_rules(self, action: actions.StartLeg, sequence: SequenceBook, phase: Phase) -> None:
+        """It goes on from what was made, in both phases, or its decode worker is to say that."""
+        submit = sequence.request.submit
+        used = sequence.made is not None and sequence.made.used
+        if not used and phase is Phase.PREFILL:
+            wanted = submit.resume and not submit.half
+            sequence.made = MadeBook() if wanted else None
+        made = sequence.made
+        expected = b"" if made is None or not made.used else made.steps
+        says = made is not None and not made.used and phase is Phase.DECODE
+        if (action.made, action.say_made) != (expected, says):
+            self.fault(f"leg {action.leg} goes on from {action.made!r}, not from {expected!r}")
+
     def _half_rules(self, action: actions.StartLeg, sequence: SequenceBook, leg: LegBook) -> None:
         """What must be true of a leg that is all of its sequence, and of whose turn it is."""
         submit, worker, books = sequence.request.submit, leg.worker, self.books
@@ -880,6 +959,7 @@ class RouterRules:
             self.fault(f"leg {decode.number} is sent to {action.kv_peer} for its KV")
         submit = sequence.request.submit
         held = mine.has_hook or submit.want_report or submit.prompt_logprobs
+        held = held and not (sequence.made is not None and sequence.made.used)
         if action.hold_output != held:
             self.fault(f"leg {decode.number}: hold_output is {action.hold_output}")
         if pair == sequence.avoided:
@@ -988,7 +1068,9 @@ class RouterRules:
             if not told.outcome or told.stage != "ended":
                 self.fault(f"a story ends before its output: {told}")
             runs = [moment for moment in told.moments if moment.name == "pair_chosen"]
-            again = [each for each in told.moments if each.name in ("retry", "regenerate")]
+            again = [
+                each for each in told.moments if each.name in ("retry", "regenerate", "resume")
+            ]
             if len(told.moments) < MOST_MOMENTS and len(runs) > len(again) + 1:
                 self.fault(f"a story leaves out why it was run again: {told}")
 

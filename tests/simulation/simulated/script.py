@@ -154,6 +154,8 @@ class Request:
     poisons: Literal["prefill", "decode"] = "decode"
     killed: int = 0
     """Workers, so far."""
+    resume: bool = False
+    """Where a decode worker is lost, another pair is to go on."""
     word_at: int | None = None
     """The position at which its stop word ends, which begins one before, if there is one."""
     seconds: list[Half] = field(default_factory=list)

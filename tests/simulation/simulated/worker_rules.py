@@ -72,6 +72,8 @@ class WorkerRules:
         self._judged: set[LegKey] = set()
         self._context_only: set[LegKey] = set()
         self._parked: set[LegKey] = set()
+        self._over: set[LegKey] = set()
+        """Those that have said that their client has its end."""
         self._terminated: set[LegKey] = set()
         self._sequences: dict[tuple[int, int, int], LegBook] = {}
         self._bad_links: set[int] = set()
@@ -404,6 +406,13 @@ class WorkerRules:
             if key not in self._context_only or key in self._parked:
                 self._fault(f"leg {event.leg} has parked KV that nobody asked for, or twice")
             self._parked.add(key)
+        elif kind == "made":
+            book = self._by_number.get(key)
+            asked = book is None or book.command.say_made
+            if key not in self._started or not asked or key in self._over:
+                self._fault(f"leg {event.leg} says what nobody asked, or after its end")
+            if event.made.over:
+                self._over.add(key)
         else:
             self._closed.add(key)
             self._closed_rules(key, event.closed)

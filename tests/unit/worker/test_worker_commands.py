@@ -35,6 +35,8 @@ def test_the_fields_of_a_task_cost_their_own_leg(tokenizer: Tokenizer) -> None:
     task.regeneration.count = 1
     task.embedding_bias.token_ids, task.embedding_bias.values = b"\1\0\0\0", b"\0" * 4
     task.shown_special_tokens.append(3)
+    top = {"top_count": 1, "top_token_id": [4], "top_logprob": [-1.0]}
+    task.resume.step.add(token_id=[4], logprob=[-1], **top)
     task.sampling.stop.append("s")
     task.sampling.stop_token_ids.append(1)
     task.sampling.stop_words.add(token_id=[1, 2])
