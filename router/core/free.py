@@ -10,11 +10,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, filterfalse, islice
+from functools import partial
+from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.prefixes import Prefixes
+from router.core.record import MOST_DOUBT
 from router.core.worker import Worker
 from router.policies.base import Draw, Prompt
 
@@ -113,7 +115,8 @@ class Index:
 class FreeWorkers:
     """What a policy chooses from: workers of some indexes, but for a few.
 
-    After a failure (`again`) those that have failed lately are left out, unless all have.
+    After a failure (`again`) only those of the least doubt are left: where legs have ended well
+    lately, or else where none has ended, or else all.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class FreeWorkers:
     def __contains__(self, found: object) -> bool:
         if type(found) is not Worker or found in self._without:
             return False
-        if self._again and found.record.doubtful and not next(self.by_load()).record.doubtful:
+        if self._again and found.record.doubt > next(self.by_load()).record.doubt:
             return False
         return any(found in index for index in self._indexes)
 
@@ -209,13 +212,16 @@ class FreeWorkers:
 
         if not self._again:
             return workers()
-        sound = filterfalse(_is_doubtful, workers())
-        first = next(sound, None)
-        return workers() if first is None else chain((first,), sound)
+        for doubt in range(MOST_DOUBT):
+            found = filter(partial(_has_doubt, doubt), workers())
+            first = next(found, None)
+            if first is not None:
+                return chain((first,), found)
+        return workers()
 
 
-def _is_doubtful(worker: Worker) -> bool:
-    return worker.record.doubtful
+def _has_doubt(doubt: int, worker: Worker) -> bool:
+    return worker.record.doubt == doubt
 
 
 def _merged(

@@ -447,14 +447,16 @@ class Core:
 
     def _start_pairs(self, queue: Queue) -> None:
         """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
-        keeps its turn.
+        keeps its turn. Nobody passes what waits for prefill alone.
         """
         fleet, edition = self.state.fleet, queue.edition
         mine = fleet.editions[edition]
         stuck: set[tuple[Pair | None, frozenset[Offer]]] = set()
 
         def is_stuck(each: Sequence) -> bool:
-            return (each.avoided, mine.meeting(each.request.needs)) in stuck
+            request = each.request
+            alone = request.submit.context_only
+            return not alone and (each.avoided, mine.meeting(request.needs)) in stuck
 
         while sequence := queue.head(is_stuck if stuck else None):
             request, avoided = sequence.request, sequence.avoided

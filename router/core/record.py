@@ -11,6 +11,8 @@ from router.core.values import Standing
 SLOT_SECONDS = 30.0
 """What happened in this slot of time and in the one before it counts: 30 to 60 seconds."""
 
+MOST_DOUBT = 2
+
 
 @dataclass(slots=True, eq=False)
 class Record:
@@ -42,9 +44,13 @@ class Record:
         return self.standing is Standing.WHOLE
 
     @property
-    def doubtful(self) -> bool:
-        """It has failed lately, or has yet to prove itself."""
-        return not self.whole or self.failed > 0
+    def doubt(self) -> int:
+        """How little a retry should go there. 0: legs have ended lately, and all well; 1: none has;
+        2: some failed, or it has yet to prove itself.
+        """
+        if not self.whole or self.failed:
+            return MOST_DOUBT
+        return 0 if self.ended else 1
 
     @property
     def ended(self) -> int:

@@ -154,7 +154,8 @@ def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
     if avoided is None:
         return sound
     others = [each for each in sound if each is not avoided] or sound
-    return [each for each in others if not each.record.doubtful] or others
+    sound = [each for each in others if each.record.whole and not each.record.failed]
+    return [each for each in sound if each.record.ended] or sound or others
 
 
 class Chance:
@@ -175,7 +176,7 @@ class Chance:
         return self.dice.choice(workers) if workers else None
 
     def step(self) -> None:
-        kind = self.dice.choice(("up", "up", "down", "state", "standing", *6 * ("slots",), "fails"))
+        kind = self.dice.choice(("up", "up", "down", "state", "standing", *6 * ("slots",), "ends"))
         worker = self.some()
         if kind == "up" or worker is None:
             self.up()
@@ -190,8 +191,8 @@ class Chance:
             worker.record.standing = self.dice.choice([*Standing, Standing.WHOLE])
             worker.record.probe = 0
             self.fleet.update(worker, 0.0)
-        elif kind == "fails":
-            worker.record.count(good=False)
+        elif kind == "ends":
+            worker.record.count(good=self.dice.random() < 0.6)
         else:
             self.slots(worker)
         assert [*fleet_faults(self.fleet)] == []

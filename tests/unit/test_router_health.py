@@ -481,6 +481,16 @@ def test_a_retry_goes_to_a_worker_that_has_not_failed_lately() -> None:
     assert bench.legs()[1].worker == "decode-2", "decode-1 is freer, and has failed"
 
 
+def test_a_retry_goes_where_something_has_ended_well_lately() -> None:
+    bench = HealthBench(prefill=2, decode=4, max_retries=1)
+    bench.run("decode-3")
+    bench.feed(events.WorkerLoad("decode-3", 1))
+    prefill, decode = bench.start("decode-0")
+    bench.close(decode, Outcome.FAILED, error=EngineError("x"), retryable=True)
+    bench.close(prefill, Outcome.CANCELLED)
+    assert bench.legs()[1].worker == "decode-3", "others are freer, and nothing is known of them"
+
+
 def test_it_is_said_why_no_pair_uses_an_ejected_worker() -> None:
     bench = HealthBench(prefill=1, decode=2)
     bench.fail("decode-1")

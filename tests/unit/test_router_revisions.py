@@ -135,6 +135,18 @@ def test_a_context_only_request_runs_where_it_fits() -> None:
     assert not bench.of(actions.StartLeg), "such a one passes nobody"
 
 
+@pytest.mark.promise("S5-221")
+@pytest.mark.parametrize("context_only", [True, False])
+def test_nobody_passes_a_context_only_request_behind_one_of_its_like(context_only: bool) -> None:
+    bench = made({"context_length": 1_000, "parks": True}, {"parks": True})
+    for number in (1, 2):
+        bench.submit(number, prompt_tokens=500)
+    bench.submit(3, prompt_tokens=500, context_only=True)
+    bench.submit(4, prompt_tokens=50, context_only=context_only)
+    assert [each.name for each in free(bench)] == [NEW], "it would have a place"
+    assert not bench.of(actions.StartLeg)
+
+
 def free(bench: Bench) -> list[Profile]:
     """Of the prefill workers, those with a slot."""
     workers = bench.core.state.fleet.workers.values()

@@ -173,9 +173,12 @@ class HealthBooks:
 
 
 def usual(workers: Iterable[WorkerBook]) -> list[WorkerBook]:
-    """Those that have not failed lately; all, where there is none."""
+    """Those where something ended well lately, and nothing failed; where there is none, those that
+    have not failed lately; or else all.
+    """
     workers = list(workers)
-    return [each for each in workers if not each.past.out and not each.past.failed()] or workers
+    sound = [each for each in workers if not each.past.out and not each.past.failed()]
+    return [each for each in sound if each.past.ends] or sound or workers
 
 
 def _is_excused(leg: LegBook) -> bool:
