@@ -87,7 +87,6 @@ class App:
         self._spans = spans
         self._trust_traceparent = trust_traceparent
         self._tenants = tenants
-        self._model_names = endpoints.model_names
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
@@ -182,6 +181,7 @@ class App:
         tenant = self._tenants.find(given)
         if tenant is None:
             raise AuthenticationError("The API key is wrong")
+        call.grant = tenant.grant
         return tenant
 
     def _enter(self, call: Call, tenant: Tenant) -> None:
@@ -192,7 +192,6 @@ class App:
             call.tenant = tenant
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
-        tenant.check_model(self._model_names)
 
     async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
         """Serve a request and count it by how it ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Literal
 
 from tandem import tracing
 from tandem.byte_budget import DEFAULT_BYTES
-from tandem.config import REQUIRED, setting
+from tandem.config import setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
 from tandem.logits.forms.limits import SpecLimits
@@ -33,6 +34,7 @@ _POSITIVE = (
     "max_held_bytes",
     "max_connections",
     "max_routers",
+    "max_models",
     "max_n",
     "max_choices",
     "max_prompt_logprobs",
@@ -50,7 +52,13 @@ _POSITIVE = (
     "slo_itl_seconds",
 )
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
-_NOT_NEGATIVE = ("drain_seconds", "router_wait_seconds", "sse_keep_alive_seconds", "key_series")
+_NOT_NEGATIVE = (
+    "drain_seconds",
+    "router_wait_seconds",
+    "sse_keep_alive_seconds",
+    "key_series",
+    "model_unload_seconds",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +89,10 @@ class FrontendConfig:
     tls_ca: str = setting("", tls.CA_HELP)
     tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     model_path: str = setting(
-        REQUIRED, "Folder with the model's tokenizer.json, tokenizer_config.json and config.json."
+        "",
+        "Folder with the model's tokenizer.json, tokenizer_config.json and config.json. Requests"
+        " that name no model are for this one. Empty: those of `models` and `models_folder` alone"
+        " are served.",
     )
     served_model_name: str = setting(
         "", "The `model` that requests name; empty: the name of the model's folder."
@@ -90,6 +101,28 @@ class FrontendConfig:
         (),
         "Further names by which requests may call the served model, for programs that have one"
         " built in, such as gpt-4o. Answers have the name that was asked for.",
+    )
+    models: dict[str, str] = setting(
+        {},
+        "Further models, each by the name that its workers serve it by: the folder of its files."
+        " They are loaded once a router has workers of it, or a request names it.",
+    )
+    models_folder: str = setting(
+        "",
+        "Folder whose folders are further models, each called as its folder is; it is looked at"
+        " again all the time, so that models may be added. Empty: none.",
+    )
+    model_names_file: str = setting(
+        "",
+        "YAML file of further names: each with the model that it stands for, or with several models"
+        " and their weights, between which its requests are divided. It is read again when it"
+        " changes. Empty: none.",
+    )
+    max_models: int = setting(32, "Most models that one frontend knows; of more it takes none.")
+    model_unload_seconds: float = setting(
+        300.0,
+        "A model of `models` or `models_folder` that no router serves for so long is given up, with"
+        " the memory that its tokenizer takes; it is loaded again when it comes back.",
     )
     api_keys: tuple[str, ...] = setting(
         (),
@@ -239,6 +272,9 @@ class FrontendConfig:
         "Whose formats the model writes reasoning and calls of tools in, as docs/tools.md lists"
         " them; `auto`: what the model's files show; `none`: answers are text alone.",
     )
+    model_families: dict[str, str] = setting(
+        {}, "The same for models of `models` and `models_folder`, by name; not said: `auto`."
+    )
     withheld_finish_reason: WithheldReason = setting(
         "stop",
         "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
@@ -290,8 +326,7 @@ class FrontendConfig:
             raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
         if self.api_keys and not any(key.strip() for key in self.api_keys):
             raise ConfigError("api_keys holds no key: give one, or leave the setting out")
-        if not all(self.model_aliases):
-            raise ConfigError("model_aliases holds an empty name")
+        self._check_models()
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")
@@ -300,6 +335,33 @@ class FrontendConfig:
         names.check(self.router)
         tls.check(self)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+
+    def _check_models(self) -> None:
+        if not (self.model_path or self.models or self.models_folder):
+            raise ConfigError("needs --model-path, or else --models or --models-folder")
+        if not all(self.model_aliases):
+            raise ConfigError("model_aliases holds an empty name")
+        if self.model_aliases and not self.model_path:
+            raise ConfigError("model_aliases are names of model_path's model, which is not given")
+        if len(self.models) >= self.max_models:
+            raise ConfigError(f"models holds {len(self.models)}; set max_models above that")
+        for name, folder in self.models.items():
+            if not (Path(folder) / "config.json").is_file():
+                raise ConfigError(f"models: {folder} holds no model (no config.json): {name}")
+
+    def of_model(self, name: str, folder: Path) -> FrontendConfig:
+        """The settings of a frontend that serves this model alone."""
+        family = self.model_families.get(name, "auto")
+        return dataclasses.replace(
+            self,
+            model_path=str(folder),
+            served_model_name=name,
+            model_aliases=(),
+            models={},
+            models_folder="",
+            model_names_file="",
+            model_family=self.model_family if name == self.model_name else family,
+        )
 
     @functools.cached_property
     def spec_limits(self) -> SpecLimits:
@@ -312,10 +374,9 @@ class FrontendConfig:
 
     @functools.cached_property
     def model_name(self) -> str:
-        """What workers and routers call the model, and requests where they use no other name."""
+        """What workers and routers call the model of `model_path`, and requests where they use no
+        other name; empty: there is none.
+        """
+        if not self.model_path:
+            return ""
         return self.served_model_name or Path(self.model_path).resolve().name
-
-    @functools.cached_property
-    def model_names(self) -> tuple[str, ...]:
-        """All that requests may call it, its own name first."""
-        return tuple(dict.fromkeys((self.model_name, *self.model_aliases)))

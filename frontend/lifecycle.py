@@ -7,7 +7,6 @@ import contextlib
 import logging
 from asyncio import TaskGroup
 from collections.abc import Callable
-from pathlib import Path
 
 from frontend import playground
 from frontend.app import App
@@ -19,14 +18,11 @@ from frontend.http.draining import Draining
 from frontend.http.server import HttpServer, listen
 from frontend.http.spans import CallSpans
 from frontend.metrics import Metrics
-from frontend.openai import chat_template
 from frontend.openai.endpoints import Endpoints
 from frontend.openai.generation import Generation
-from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.reading.bodies import Reading
-from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.models import Models
 from frontend.openai.reading.readers import Readers
-from frontend.openai.tokenizer import Tokenizer
 from frontend.slo import Slo
 from frontend.tenants import Tenants
 from tandem import sockets
@@ -64,7 +60,6 @@ async def serve(
     Raises ConfigError where the model's files or the address cannot be used.
     """
     metrics = Metrics(
-        model=config.model_name,
         slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
         key_series=config.key_series,
     )
@@ -88,7 +83,7 @@ async def serve(
     draining = Draining()
     complaints = Complaints(log)
     readers = Readers(config)
-    app, endpoints, demultiplexer = _build(
+    app, endpoints, demultiplexer, models = _build(
         config, metrics, budget, tenants, draining, complaints, readers, tracer
     )
 
@@ -116,7 +111,7 @@ async def serve(
     with listen(config.listen) as listener:
         async with admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
             dialing = group.create_task(routers.run(demultiplexer))
-            following = group.create_task(tenants.follow())
+            following = group.create_task(tenants.follow()), group.create_task(models.follow())
             serving = group.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
             log.info("serving", extra={"address": sockets.bound(config.listen, port)})
@@ -134,7 +129,8 @@ async def serve(
             await readers.close()
             dialing.cancel()
             complaints.close()
-            following.cancel()
+            for each in following:
+                each.cancel()
 
 
 def _build(
@@ -146,32 +142,22 @@ def _build(
     complaints: Complaints,
     readers: Readers,
     tracer: Tracer | None,
-) -> tuple[App, Endpoints, Demultiplexer]:
-    model_path = Path(config.model_path)
-    tokenizer = Tokenizer(model_path)
-    template = chat_template.load(model_path)
-    if template is None:
-        log.warning("the model has no chat template: chat completions are refused")
+) -> tuple[App, Endpoints, Demultiplexer, Models]:
     demultiplexer = Demultiplexer(
         metrics.upstream,
         complaints,
         budget,
-        model=config.model_name,
-        tokenizer_sha256=tokenizer.sha256,
         max_open=config.max_open_requests,
         max_request_bytes=config.max_request_bytes,
         max_backlog_bytes=config.max_backlog_bytes,
         router_wait_seconds=config.router_wait_seconds,
     )
-    reader = Reader(Preprocessor(config, tokenizer, template), tokenizer, config.unknown_fields)
-    reading = Reading(reader, readers, demultiplexer, metrics)
-    endpoints = Endpoints(
-        config.model_names, tokenizer, reading, demultiplexer, draining, config.unknown_fields
-    )
+    models = Models(config, demultiplexer, metrics)
+    reading = Reading(models, readers, metrics, config.unknown_fields)
+    endpoints = Endpoints(models, reading, demultiplexer, draining, config.unknown_fields)
     generation = Generation(
         reading,
         demultiplexer,
-        tokenizer,
         metrics,
         keep_alive_seconds=config.sse_keep_alive_seconds,
     )
@@ -194,7 +180,7 @@ def _build(
         spans=_spans(config, tracer),
         trust_traceparent=config.trust_traceparent,
     )
-    return app, endpoints, demultiplexer
+    return app, endpoints, demultiplexer, models
 
 
 def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:

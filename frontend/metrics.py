@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frontend.http import errors as http_errors
 from frontend.key_metrics import KeyMetrics
+from frontend.model_metrics import ModelMetrics, NamesMetrics
 from frontend.slo import Slo, SloCounts
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry
@@ -37,16 +38,11 @@ _BELOW_REQUESTS = (
 class Metrics:
     """All series of one frontend process."""
 
-    def __init__(self, *, model: str, slo: Slo, key_series: int = 100) -> None:
+    def __init__(self, *, slo: Slo, key_series: int = 100) -> None:
         """`key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
-        served = Gauge(
-            "tandem_frontend_served_model_info",
-            "Always 1: the model that requests name.",
-            ["model"],
-            registry=registry,
-        )
-        served.labels(model).set(1)
+        self.models = ModelMetrics(registry)
+        self.names = NamesMetrics(registry)
         self.slo = SloCounts(slo, registry)
         self.upstream = UpstreamMetrics(registry)
         self.keys = KeyMetrics(registry, most=key_series)

@@ -9,19 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from frontend.key_metrics import KeyMetrics, KeySeries
-from tandem.errors import (
-    NotAllowedError,
-    QueueFullError,
-    RateLimitError,
-    TandemError,
-)
+from tandem.errors import QueueFullError, RateLimitError, TandemError
 from tandem.keys.file import KeyFile
 from tandem.keys.grant import MOST_PRIORITY, PLAIN_PREFIX, Grant
 from tandem.keys.minute import Minute
 from tandem.keys.ring import KeyRing, digest_of
+from tandem.watched_file import LOOK_SECONDS
 
-LOOK_SECONDS = 1.0
-"""Between looks at the key file."""
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -63,12 +57,6 @@ class Tenant:
         self._tokens.add(now, prompt + completion)
         self.series.prompt_tokens.inc(prompt)
         self.series.completion_tokens.inc(completion)
-
-    def check_model(self, names: Sequence[str]) -> None:
-        """All names of a model are one to a key, its own first. Raises NotAllowedError."""
-        allowed = self.grant.models
-        if allowed is not None and not any(name in allowed for name in names):
-            raise NotAllowedError(f"This key is not allowed the model `{names[0]}`", param="model")
 
     def headers(self, now: float) -> Headers:
         """What is left of the limits by the minute, as OpenAI's API tells it."""

@@ -63,7 +63,8 @@ def families() -> Iterator[Metric]:
 
 
 def _frontend() -> Iterator[Metric]:
-    frontend = FrontendMetrics(model="any", slo=Slo(ttft=1, itl=1))
+    frontend = FrontendMetrics(slo=Slo(ttft=1, itl=1))
+    frontend.models.loaded("any", ready=lambda: 1)
     frontend.upstream.watch_waiting(lambda _: 0)
     frontend.keys.series("any")
     frontend.watch(

@@ -273,7 +273,10 @@ def _convert(raw: Any, hint: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be a list, not {raw!r}")
         return tuple(_convert(item, arguments[0], name) for item in items)
     if origin is dict or hint is dict:
-        return _mapping(raw, name)
+        mapping = _mapping(raw, name)
+        if arguments == (str, str) and not all(isinstance(each, str) for each in mapping.values()):
+            raise ConfigError(f"{name} must be a mapping of texts to texts")
+        return mapping
     return _scalar(raw, hint, name)
 
 

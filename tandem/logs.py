@@ -20,6 +20,7 @@ FIELDS = (
     "host",
     "worker",
     "phase",
+    "model",
     "trace_id",
     "client_request_id",
     "request_id",

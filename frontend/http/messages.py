@@ -14,6 +14,7 @@ from frontend.tenants import Tenant
 from tandem import ids
 from tandem.byte_budget import Allotment
 from tandem.errors import CancelledError, TooLargeError
+from tandem.keys.grant import Grant
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
@@ -64,6 +65,8 @@ class Call:
         """What the client calls the request: for its eyes and the log. Empty: nothing."""
         self.span: CallSpan | None = None
         """None: it is not traced."""
+        self.grant: Grant | None = None
+        """Belongs to the key that it came with; None: no key was asked."""
         self.tenant: Tenant | None = None
         """The holder of its key, once it was let in; None: no key was asked."""
 

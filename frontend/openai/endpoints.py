@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-
 import msgspec
 
 from frontend.http.draining import Draining
 from frontend.http.messages import Call
 from frontend.openai import answers, docs_page, openapi
 from frontend.openai.reading.bodies import Reading
+from frontend.openai.reading.models import Models
 from frontend.openai.strangers import UnknownFields
-from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import NoPairError
 from tandem.metrics import tandem_version
 from tandem.upstream.demultiplexer import Demultiplexer
@@ -26,24 +23,17 @@ class Endpoints:
 
     def __init__(
         self,
-        models: Sequence[str],
-        tokenizer: Tokenizer,
+        models: Models,
         reading: Reading,
         demultiplexer: Demultiplexer,
         draining: Draining,
         unknown_fields: UnknownFields,
     ) -> None:
-        """`models`: all names of the served one."""
-        self.model_names = models
+        self._models = models
         self._unknown_fields: UnknownFields = unknown_fields
         self._reading = reading
         self._demultiplexer = demultiplexer
         self._draining = draining
-        created, longest = int(time.time()), tokenizer.context_length
-        self._cards = {
-            name: answers.ModelCard(id=name, created=created, max_model_len=longest)
-            for name in models
-        }
 
     @property
     def serving(self) -> bool:
@@ -62,12 +52,10 @@ class Endpoints:
         await call.respond(200, await self._reading.answer("count_tokens", call))
 
     async def models(self, call: Call) -> None:
-        await _json(call, answers.ModelList(data=list(self._cards.values())))
+        await _json(call, answers.ModelList(data=self._models.cards(call.grant)))
 
     async def model(self, call: Call) -> None:
-        name = call.path.removeprefix(MODELS)
-        self._reading.check_model(name)
-        await _json(call, self._cards[name])
+        await _json(call, self._models.card(call.path.removeprefix(MODELS), call.grant))
 
     # --- for operators ---
 
@@ -75,7 +63,7 @@ class Endpoints:
         if self._draining.began:
             raise self._draining.error()
         if not self._demultiplexer.ready:
-            raise NoPairError("No prefill and decode worker for the model are ready")
+            raise NoPairError("No prefill and decode worker for a model are ready")
         await _json(call, answers.Status())
 
     async def live(self, call: Call) -> None:

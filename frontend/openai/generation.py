@@ -17,10 +17,10 @@ from frontend.openai.answers import (
     Report,
     Usage,
 )
+from frontend.openai.asked import Asked
 from frontend.openai.dialects import Collector, Dialect, Events
 from frontend.openai.keep_alive import COMMENT, KeepAlive
 from frontend.openai.reading.bodies import Reading
-from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import Parsed
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
@@ -40,7 +40,6 @@ class Generation:
         self,
         reading: Reading,
         demultiplexer: Demultiplexer,
-        tokenizer: Tokenizer,
         metrics: Metrics,
         *,
         keep_alive_seconds: float,
@@ -48,7 +47,6 @@ class Generation:
         """`keep_alive_seconds`: how long a stream may be silent; 0: as long as it will."""
         self._reading = reading
         self._demultiplexer = demultiplexer
-        self._tokenizer = tokenizer
         self._metrics = metrics
         self._keep_alive_seconds = keep_alive_seconds
 
@@ -59,7 +57,7 @@ class Generation:
         """
         arrived = time.monotonic()
         call.connection.check_opened_in_time()
-        submission = await self._reading.submission(dialect, call)
+        model, submission = await self._reading.submission(dialect, call)
         _keep_prompts(call, submission)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
@@ -73,15 +71,16 @@ class Generation:
             try:
                 writer: Events | Collector
                 if submission.streaming:
-                    writer = dialect.events(self._tokenizer, submission, state)
+                    writer = dialect.events(model.tokenizer, submission, state)
                     await self._stream(call, state, writer, arrived, dialect)
                 else:
-                    writer = dialect.body(self._tokenizer, submission)
+                    writer = dialect.body(model.tokenizer, submission)
                     await _collect(call, state, writer, arrived, dialect)
                 parsed = writer.parsed
                 self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
                 self._measure(call, state, arrived)
+                self._metrics.models.count(model.name, failed=state.error is not None)
             return state.error
 
     async def _stream(
@@ -239,7 +238,7 @@ async def _collect(
     await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
 
 
-def _trace_submission(span: CallSpan, dialect: Dialect, submission: Submission) -> None:
+def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
     """The request was understood and goes to the router. Attributes are named as OpenTelemetry's
     conventions for generative AI name them.
     """
@@ -248,7 +247,8 @@ def _trace_submission(span: CallSpan, dialect: Dialect, submission: Submission) 
         {
             "gen_ai.operation.name": dialect.operation,
             "gen_ai.provider.name": PROVIDER,
-            "gen_ai.request.model": submission.model,
+            "gen_ai.request.model": submission.shown_model,
+            "gen_ai.response.model": submission.model,
             "gen_ai.request.stream": submission.streaming,
             "gen_ai.request.choice.count": submission.n,
             "gen_ai.request.max_tokens": max(each.max_tokens for each in submission.prompts),

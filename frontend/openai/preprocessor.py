@@ -31,7 +31,6 @@ from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import AskedTools, asked_tools
 from tandem.errors import (
     InvalidRequestError,
-    UnknownModelError,
     UnsupportedError,
 )
 from tandem.keys.grant import Grant
@@ -44,9 +43,7 @@ _DEFAULT_COMPLETION_TOKENS = 16
 
 
 class Preprocessor:
-    """Checks requests for the one model that this frontend serves. Every failure is a RequestError
-    with `param`.
-    """
+    """Checks requests for one model. Every failure is a RequestError with `param`."""
 
     def __init__(
         self, config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
@@ -60,11 +57,6 @@ class Preprocessor:
         self._chats = Chats(config, template, family)
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
-
-    def check_model(self, model: str | None) -> None:
-        """None means the served one. Raises UnknownModelError."""
-        if model is not None and model not in self._config.model_names:
-            raise UnknownModelError(f"The model `{model[:100]}` does not exist", param="model")
 
     def chat_text(
         self,
@@ -197,7 +189,6 @@ class Preprocessor:
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
-        self.check_model(request.model)
         if (request.n or 1) > min(config.max_n, config.max_choices):
             limit = min(config.max_n, config.max_choices)
             raise InvalidRequestError(f"`n` must not exceed {limit}", param="n")

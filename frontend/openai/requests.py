@@ -123,6 +123,7 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     metadata: Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None = None
     """For the deployment's classifiers; nothing of it is stored."""
     user: str | None = None
+    """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
 

@@ -83,6 +83,15 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         " ask for, or alone. [0; 1 without a number]",
     )
     parser.add_argument(
+        "--further-model",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        dest="further_models",
+        help="Folder of a further model, which gets workers of its own; may be given again.",
+    )
+    parser.add_argument(
         "--certificates",
         type=Path,
         metavar="DIR",
@@ -103,6 +112,7 @@ def stack_options(arguments: argparse.Namespace) -> StackOptions:
     return StackOptions(
         engine=arguments.engine,
         model_path=model_path(arguments.model_path),
+        further_models=further_models(arguments),
         port=arguments.port,
         prefill=unsaid if arguments.prefill is None else arguments.prefill,
         decode=unsaid if arguments.decode is None else arguments.decode,
@@ -113,6 +123,19 @@ def stack_options(arguments: argparse.Namespace) -> StackOptions:
         engine_options=engine_options(arguments.engine_options),
         certificates=arguments.certificates and arguments.certificates.resolve(),
     )
+
+
+def further_models(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Folders of models whose names differ from each other's and the first one's. Raises
+    ConfigError.
+    """
+    paths = tuple(map(model_path, arguments.further_models))
+    if paths and config.inherited("served_model_name"):
+        raise ConfigError("--further-model: one served_model_name cannot be that of several models")
+    names = [each.name for each in (model_path(arguments.model_path), *paths)]
+    if len(set(names)) < len(names) or any("," in str(path) for path in paths):
+        raise ConfigError("--further-model takes folders without a comma, each of another name")
+    return paths
 
 
 def engine_options(pairs: list[str]) -> tuple[str, ...]:

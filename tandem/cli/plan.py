@@ -28,6 +28,8 @@ class StackOptions:
     """The processes to start, and how. A port of 0 becomes any free one."""
 
     model_path: Path
+    further_models: tuple[Path, ...] = ()
+    """Folders of models that have as many workers of their own, behind the same router."""
     engine: str = "sglang"
     port: int = 0
     prefill: int = 1
@@ -63,14 +65,22 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
     `held` keeps their ports, until it is closed, from other stacks that are planned meanwhile.
     Raises StartError where too few are free, or what is asked for cannot be.
     """
+    models = (options.model_path, *options.further_models)
+    counts = (
+        ("prefill_worker", options.prefill),
+        ("decode_worker", options.decode),
+        ("aggregated_worker", options.aggregated),
+    )
     workers = [
-        *(f"prefill_worker-{index}" for index in range(options.prefill)),
-        *(f"decode_worker-{index}" for index in range(options.decode)),
-        *(f"aggregated_worker-{index}" for index in range(options.aggregated)),
+        (f"{module}-{number * count + index}", model)
+        for module, count in counts
+        for number, model in enumerate(models)
+        for index in range(count)
     ]
     addresses = iter(_free_addresses(2 * len(workers) + 4, held))
     launches = [
-        _worker(options, name, address=next(addresses), metrics=next(addresses)) for name in workers
+        _worker(options, name, model, address=next(addresses), metrics=next(addresses))
+        for name, model in workers
     ]
     router = _router(options, launches, address=next(addresses), metrics=next(addresses))
     spare = next(addresses)
@@ -79,7 +89,7 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
     return [*launches, router, frontend]
 
 
-def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> Launch:
+def _worker(options: StackOptions, name: str, model: Path, *, address: str, metrics: str) -> Launch:
     module = name.partition("-")[0]
     hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
     if module == "aggregated_worker" and options.hook_prefill != options.hook_decode:
@@ -92,7 +102,7 @@ def _worker(options: StackOptions, name: str, *, address: str, metrics: str) -> 
         f"--metrics-listen={metrics}",
         f"--name={name}",
         f"--engine={options.engine}",
-        f"--model-path={options.model_path}",
+        f"--model-path={model}",
     ]
     if options.engine_options:
         flags.append(f"--engine-options={','.join(options.engine_options)}")
@@ -134,9 +144,16 @@ def _frontend(options: StackOptions, router: Launch, *, address: str, metrics: s
         f"--metrics-listen={metrics}",
         f"--router={router.address}",
         f"--model-path={options.model_path}",
+        *_models(options),
         *_tls(options, "frontend"),
     )
     return Launch("frontend", "frontend", address, metrics, (*flags, *_more(options, "frontend")))
+
+
+def _models(options: StackOptions) -> tuple[str, ...]:
+    """The frontend's flag for further models."""
+    each = ",".join(f"{path.resolve().name}={path}" for path in options.further_models)
+    return (f"--models={each}",) if each else ()
 
 
 def _tls(options: StackOptions, module: str) -> tuple[str, ...]:

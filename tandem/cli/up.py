@@ -90,7 +90,8 @@ def bring_up(stack: Stack, console: Console) -> None:
 
 def show_endpoint(stack: Stack, console: Console) -> None:
     console.line()
-    console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {stack.model}")
+    models = [stack.model, *(each.name for each in stack.options.further_models)]
+    console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {', '.join(models)}")
     if config.flag_name(PLAYGROUND) in stack.components["frontend"].launch.flags:
         console.line(f"playground: {stack.url}/playground")
     console.line()

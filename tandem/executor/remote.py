@@ -77,14 +77,13 @@ class RemoteBackend:
                 self._metrics,
                 complaints,
                 self._budget,
-                model=config.model,
-                tokenizer_sha256="",
                 max_open=_UNBOUNDED,
                 max_request_bytes=MAX_TASK_BYTES,
                 max_backlog_bytes=_UNBOUNDED,
                 router_wait_seconds=config.router_wait_seconds,
                 settled=self._turn,
             )
+            self._route = self._demultiplexer.add(config.model, "")
             async with asyncio.TaskGroup() as self._tasks:
                 on_started()
                 try:
@@ -178,7 +177,7 @@ class RemoteBackend:
     async def _send(self, start: Start) -> _Served:
         """Until it has ended at the router. Raises TandemError where it cannot be sent."""
         left = start.deadline - time.monotonic()
-        model = await self._demultiplexer.served_model(_PROGRAM, left)
+        model = await self._route.served_model(_PROGRAM, left)
         left = max(0.001, start.deadline - time.monotonic())
         submission = submissions.submission(
             start.request_id, start.request, model, self._config, seconds=left

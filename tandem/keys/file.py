@@ -2,86 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 
 from tandem.errors import ConfigError
 from tandem.keys.grant import PLAIN_PREFIX, Grant
-
-log = logging.getLogger(__name__)
+from tandem.watched_file import WatchedFile
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_KEYS = 10_000
 
-Stamp = tuple[int, int, int, int]
-"""Device, inode, size and time of change."""
 
-
-class KeyFile:
-    """The keys of a file as they last could be read."""
+class KeyFile(WatchedFile[tuple[Grant, ...]]):
+    """The keys of a file as they last could be read. One that comes to hold no key revokes all."""
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError where it cannot be read, or holds no key."""
-        self._path = Path(path)
-        self._used = self._seen = self._stamp()
-        self.grants = self._read()
-        self.failures = 0
-        """Times that the file was found changed and of no use."""
-        self._failed = False
-        if not self.grants:
+        super().__init__(
+            path,
+            parse,
+            max_bytes=MAX_BYTES,
+            on_changed="keys read again",
+            on_failed="keys not read again",
+        )
+        if not self.content:
             raise ConfigError(f"{path} holds no key: `tandem keys new NAME` makes one")
 
     @property
-    def stale(self) -> bool:
-        """The keys are not those of the file as it is: it is of no use, or has just changed."""
-        return self._failed or self._seen != self._used
-
-    def look(self) -> bool:
-        """Read the file again once it has changed, and then stayed as it is from one look to the
-        next: what is half written is nobody's keys. True: the keys are others now.
-
-        A file that cannot be used changes nothing. One that holds no key revokes all of them.
-        """
-        stamp = self._stamp()
-        settled, self._seen = stamp == self._seen, stamp
-        if not settled or stamp == self._used:
-            return False
-        self._used = stamp
-        try:
-            grants = self._read()
-        except ConfigError as error:
-            self.failures += 1
-            self._failed = True
-            log.error("keys not read again", extra={"reason": str(error)})
-            return False
-        self._failed = False
-        changed, self.grants = grants != self.grants, grants
-        if changed:
-            log.info("keys read again", extra={"count": len(grants)})
-        return changed
-
-    def _stamp(self) -> Stamp | None:
-        try:
-            seen = os.stat(self._path)
-        except OSError:
-            return None
-        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
-
-    def _read(self) -> tuple[Grant, ...]:
-        if self._path.exists() and not self._path.is_file():
-            raise ConfigError(f"{self._path} is no file")  # a pipe would be waited for
-        try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"cannot read {self._path}: {error.strerror}") from error
-        if self._stamp() != self._used:
-            raise ConfigError(f"{self._path} was replaced while it was read")
-        return parse(content, str(self._path))
+    def grants(self) -> tuple[Grant, ...]:
+        return self.content
 
 
 def parse(content: bytes, name: str) -> tuple[Grant, ...]:

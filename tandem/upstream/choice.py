@@ -25,7 +25,9 @@ class Candidate(NamedTuple):
 
 
 class Choice:
-    def __init__(self, draw: Draw = random.randrange) -> None:
+    def __init__(self, model: str, draw: Draw = random.randrange) -> None:
+        """`model`: the one that requests are for, as streams' views are called."""
+        self._model = model
         self._draw = draw
 
     def of(
@@ -34,7 +36,7 @@ class Choice:
         """By which stream, of those to the routers in use, so many sequences of a request go."""
         if len(streams) == 1:
             return streams[0]
-        candidates = _candidates(streams, submission)
+        candidates = _candidates(streams, submission, self._model)
         if not candidates:
             return streams[self._draw(len(streams))]
         chosen = self._better_of_two(candidates)
@@ -54,13 +56,15 @@ class Choice:
         return first if len(first.stream.open) <= len(second.stream.open) else second
 
 
-def _candidates(streams: Sequence[RouterStream], submission: Submission) -> list[Candidate]:
+def _candidates(
+    streams: Sequence[RouterStream], submission: Submission, model: str
+) -> list[Candidate]:
     """Those that know the edition. Of them the ones that take requests for it; of those the ones
     with a pair, then those with one that can run this request, then those that still say something:
     each as far as there are any.
     """
     sha256 = submission.tokenizer_sha256
-    views = [(each, each.view.edition(sha256)) for each in streams]
+    views = [(each, each.view_of(model).edition(sha256)) for each in streams]
     candidates = [Candidate(stream, edition) for stream, edition in views if edition is not None]
     candidates = [each for each in candidates if each.edition.takes] or candidates
     candidates = [each for each in candidates if each.edition.paired] or candidates

@@ -7,12 +7,10 @@ Sequence numbers are never reused in the process's life, whichever streams they 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
 
 from tandem import errors
 from tandem.byte_budget import ByteBudget
@@ -20,24 +18,22 @@ from tandem.complaints import Complaints
 from tandem.upstream import rows
 from tandem.upstream.choice import Draw
 from tandem.upstream.dispatch import Dispatcher
-from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.metrics import Missing, UpstreamMetrics
+from tandem.upstream.model_route import ModelRoute
 from tandem.upstream.output import Output
 from tandem.upstream.request_state import Client, RequestState
 from tandem.upstream.resumable import ResumableState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.router_view import RouterView
-from tandem.upstream.served_model import takes, union
+from tandem.upstream.served_model import takes
 from tandem.upstream.submission import Submission
 from tandem.v1 import router_pb2
-
-log = logging.getLogger(__name__)
 
 _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""
 
 
 class Demultiplexer:
-    """All open requests, and what the router last said of the served model."""
+    """All open requests, and the models that they may be for."""
 
     def __init__(
         self,
@@ -45,8 +41,6 @@ class Demultiplexer:
         complaints: Complaints,
         budget: ByteBudget,
         *,
-        model: str,
-        tokenizer_sha256: str,
         max_open: int,
         max_request_bytes: int,
         max_backlog_bytes: int,
@@ -55,35 +49,30 @@ class Demultiplexer:
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.randrange,
     ) -> None:
-        """Must be made on the event loop. `budget`: output that is kept takes of it. `model`: the
-        one that requests are for; empty: the only one that routers serve. `tokenizer_sha256`:
-        of the tokenizer that made their prompts; empty: whoever wrote them answers for that.
-        `settled` is told after each message of which requests it brought something.
-        `clock` is the one that its timers go by, in seconds. `draw` chooses between routers.
+        """Must be made on the event loop. `budget`: output that is kept takes of it. `settled` is
+        told after each message of which requests it brought something. `clock` is the one that its
+        timers go by, in seconds. `draw` chooses between routers.
         """
-        self._dispatcher = Dispatcher(
-            metrics, wait_seconds=router_wait_seconds, max_open=max_open, clock=clock, draw=draw
-        )
         self._metrics = metrics
         self._budget = budget
-        self._model = model
-        self._tokenizer_sha256 = tokenizer_sha256
+        self._wait_seconds = router_wait_seconds
+        self._draw = draw
+        self._routes: dict[str, ModelRoute] = {}
+        """By the names of their models."""
+        self._streams: list[RouterStream] = []
         self._max_open = max_open
         self._max_request_bytes = max_request_bytes
         self._max_backlog_bytes = max_backlog_bytes
         self._settled = settled
         self._clock = clock
         self._output = Output(metrics, complaints, clock)
-        self._open: dict[RequestState, None] = {}
+        self._open: dict[RequestState, ModelRoute] = {}
         self._touched: list[RequestState] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._next_plain = 1
         self._next_with_ids = rows.WITH_TOKEN_IDS + 1
-        self._served: router_pb2.ServedModel | None = None
-        """The served model as the routers that are used, or were last, see it together; None:
-        unknown to them, or with another tokenizer.
-        """
+        metrics.watch_waiting(self._waiting_for)
 
     @property
     def open_requests(self) -> int:
@@ -95,24 +84,41 @@ class Demultiplexer:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would find a pair for the served model now, or wait for one."""
-        used = bool(self._dispatcher.in_use)
-        served = used and self._served is not None and takes(self._served)
-        return served or self._dispatcher.expects_pair
+        """Whether a request for some model would find a pair now, or wait for one."""
+        return any(route.ready for route in self._routes.values())
 
-    async def served_model(
-        self, client: Client, timeout_seconds: float | None
-    ) -> router_pb2.ServedModel:
-        """The limits of the workers. Waits, as long as a request may wait, where no router has said
-        yet what they are.
+    @property
+    def shown_models(self) -> set[str]:
+        """Names of models that some router serves, or is to serve."""
+        fleets = [stream.fleet for stream in self._streams if not stream.draining]
+        served = {each.name for fleet in fleets for each in fleet.models if takes(each)}
+        return served.union(*(fleet.expected for fleet in fleets))
 
-        Raises RefusedError after that and where no workers serve the model, and CancelledError once
-        the client has gone.
-        """
-        await self._dispatcher.first_pair(client, timeout_seconds or inf)
-        if self._served is None:
-            raise errors.NoPairError("No workers serve the model now; try again later")
-        return self._served
+    # --- models ---
+
+    def add(self, model: str, tokenizer_sha256: str) -> ModelRoute:
+        """Requests may be for the model from now on; ModelRoute says what the arguments are."""
+        dispatcher = Dispatcher(
+            self._metrics,
+            model,
+            wait_seconds=self._wait_seconds,
+            max_open=self._max_open,
+            clock=self._clock,
+            draw=self._draw,
+        )
+        self._routes[model] = route = ModelRoute(model, tokenizer_sha256, dispatcher)
+        for stream in self._streams:
+            dispatcher.opened(stream)
+            route.saw(stream, stream.fleet)
+        return route
+
+    def remove(self, route: ModelRoute) -> None:
+        """Forget a model of which nothing is open."""
+        del self._routes[route.model]
+        for stream in self._streams:
+            stream.views.pop(route.model, None)
+
+    # --- requests ---
 
     @contextmanager
     def submit(
@@ -125,6 +131,7 @@ class Demultiplexer:
         """
         if len(self._open) >= self._max_open:
             raise errors.QueueFullError("Too many open requests; try again later")
+        route = self._route_of(submission)
         common_task = submission.common_task()
         submission.check_size(common_task, most=self._max_request_bytes)
         make = ResumableState if submission.resume else RequestState
@@ -141,7 +148,8 @@ class Demultiplexer:
             touched=self._touched,
             release=self._release,
         )
-        self._open[state] = None
+        self._open[state] = route
+        route.open_requests += 1
         self._idle.clear()
         self._output.expect(state)
         guard = asyncio.get_running_loop().call_later(
@@ -149,7 +157,7 @@ class Demultiplexer:
             lambda: state.fail(errors.DeadlineError("The request's time ran out")),
         )
         try:
-            self._dispatcher.submit(state, state.firsts)
+            route.dispatcher.submit(state, state.firsts)
             client.watch(
                 on_lost=lambda: state.fail(errors.CancelledError("The client went away")),
                 on_stall=lambda: state.fail(errors.SlowClientError("The client does not read")),
@@ -172,7 +180,9 @@ class Demultiplexer:
     # --- what routers say (router_link.Receiver) ---
 
     def opened(self, stream: RouterStream) -> None:
-        self._dispatcher.opened(stream)
+        self._streams.append(stream)
+        for route in self._routes.values():
+            route.dispatcher.opened(stream)
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
         """Raises ValueError where the router says no part's worker, or other nonsense, and
@@ -189,23 +199,28 @@ class Demultiplexer:
                 self._settled(self._touched)
             self._touched.clear()
         if message.HasField("fleet"):
-            self._fleet(stream, message.fleet)
+            stream.fleet = message.fleet
+            for route in self._routes.values():
+                route.saw(stream, message.fleet)
 
     def unsent(self, firsts: Sequence[int]) -> None:
         """Prompts that have not left for a router which takes nothing new: they go elsewhere."""
-        self._note_served()
+        for route in self._routes.values():
+            route.note_served()
         for first in firsts:
             if state := self._output.of(first):
-                self._dispatcher.submit_again(state, (first,))
+                self._open[state].dispatcher.submit_again(state, (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
         """Submit again what its router has certainly not begun. The rest fails: hooks may have seen
         it.
         """
-        self._dispatcher.ended(stream)
-        self._note_served()
+        self._streams.remove(stream)
+        for route in self._routes.values():
+            route.dispatcher.ended(stream)
+            route.note_served()
         lost = errors.RouterLostError("The stream to the router broke; try again")
-        for state in list(self._open):
+        for state, route in list(self._open.items()):
             cut = [first for first in state.firsts if self._runs(stream, state, first)]
             again = [
                 first for first in cut if stream.unsent(first) or (drained and state.silent(first))
@@ -213,9 +228,19 @@ class Demultiplexer:
             if len(again) < len(cut):
                 state.fail(lost)
             elif again:
-                self._dispatcher.submit_again(state, again)
+                route.dispatcher.submit_again(state, again)
 
     # --- inside ---
+
+    def _route_of(self, submission: Submission) -> ModelRoute:
+        """Raises NoPairError for a model that has been removed meanwhile."""
+        route = self._routes.get(submission.model) or self._routes.get("")
+        if route is None:
+            raise errors.NoPairError("No workers serve the model now; try again later")
+        return route
+
+    def _waiting_for(self, missing: Missing) -> int:
+        return sum(route.dispatcher.waiting_for(missing) for route in self._routes.values())
 
     def _number(self, submission: Submission) -> int:
         """The first of a block of fresh numbers, one for each choice."""
@@ -233,12 +258,13 @@ class Demultiplexer:
         """
         if state not in self._open:
             return
-        del self._open[state]
+        route = self._open.pop(state)
+        route.open_requests -= 1
         if not self._open:
             self._idle.set()
         for sequence in state.sequences:
             self._output.end(sequence)
-        self._dispatcher.withdraw(state)
+        route.dispatcher.withdraw(state)
 
     def _sequence_end(
         self, stream: RouterStream, state: RequestState, end: router_pb2.SequenceEnd
@@ -254,15 +280,16 @@ class Demultiplexer:
         first = state.first_of(end.sequence)
         if first not in stream.open:
             return  # it was refused together with another sequence, and goes elsewhere by now
+        dispatcher = self._open[state].dispatcher
         error = errors.from_proto(end.error)
         refused = stream.draining and isinstance(error, errors.DrainingError)
         if refused and state.silent(first):
             stream.release((first,), cancel=False)
-            self._dispatcher.submit_again(state, (first,))
-        elif end.refused and state.silent(first) and self._dispatcher.may_wait(state, error):
+            dispatcher.submit_again(state, (first,))
+        elif end.refused and state.silent(first) and dispatcher.may_wait(state, error):
             if state.refused(first):
                 stream.release((first,), cancel=False)
-                self._dispatcher.wait_for_room(state, first)
+                dispatcher.wait_for_room(state, first)
         else:
             state.fail(error)
 
@@ -270,35 +297,3 @@ class Demultiplexer:
         """Whether a prompt went by the stream, and not all its choices have ended."""
         choices = range(first, first + state.n)
         return first in stream.open and any(self._output.of(each) for each in choices)
-
-    def _fleet(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
-        """A router that has only just started knows no workers: it is used once it has a pair, or
-        has had one. What a draining one still says of its fleet is not for what waits.
-        """
-        if stream.draining:
-            return
-        was_foreign = stream.view.foreign
-        stream.view = view = self._view(fleet)
-        if view.foreign and not was_foreign:
-            log.error("the workers of the served model have another tokenizer: it is not served")
-        served = union(view.models)
-        if served is not None and takes(served):
-            self._dispatcher.use(stream)
-        self._note_served()
-
-    def _note_served(self) -> None:
-        """As long as no router is used it stays as it was."""
-        if streams := self._dispatcher.in_use:
-            self._served = union([model for stream in streams for model in stream.view.models])
-
-    def _view(self, fleet: router_pb2.Fleet) -> RouterView:
-        """What requests are for, of all that a router serves or is to serve."""
-        named = [model for model in fleet.models if self._model in ("", model.name)]
-        tokenizer = self._tokenizer_sha256
-        mine = [model for model in named if tokenizer in ("", model.tokenizer_sha256)]
-        foreign = not mine and any(map(takes, named))
-        expects = any(self._model in ("", name) for name in fleet.expected)
-        comes = any(self._model in ("", name) or not name for name in fleet.coming)
-        if foreign or not (expects or comes):
-            return RouterView(mine, foreign=foreign)
-        return RouterView(mine, expects=expects, pair_wait_seconds=fleet.pair_wait_ms / 1000)

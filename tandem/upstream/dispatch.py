@@ -42,25 +42,29 @@ _TURN = attrgetter("turn")
 
 
 class Dispatcher:
-    """Knows every stream by which a request may be open, and every request that waits for one."""
+    """Knows every stream by which a request of one model may be open, and every request that waits
+    for one.
+    """
 
     def __init__(
         self,
         metrics: UpstreamMetrics,
+        model: str,
         *,
         wait_seconds: float,
         max_open: int,
         clock: Callable[[], float],
         draw: Draw,
     ) -> None:
-        self._choice = Choice(draw)
+        self._choice = Choice(model, draw)
+        self._model = model
         self._metrics = metrics
         self._wait_seconds = wait_seconds
         self._max_open = max_open
         self._clock = clock
         self._first_pair = asyncio.get_running_loop().create_future()
         """Done once some router has had a pair."""
-        self._early = 0
+        self.early = 0
         """Requests that wait for that; no limits are known by which to check them."""
         self._waiting: list[RequestState] = []
         """In the order of their arrival."""
@@ -71,8 +75,7 @@ class Dispatcher:
         self._next_batch: asyncio.TimerHandle | None = None
         self._streams: list[RouterStream] = []
         self._used: list[RouterStream] = []
-        """Those whose router has a pair, or has had one."""
-        metrics.watch_waiting(self._waiting_for)
+        """Those whose router has a pair of the model, or has had one."""
 
     @property
     def in_use(self) -> list[RouterStream]:
@@ -82,7 +85,7 @@ class Dispatcher:
     @property
     def expects_pair(self) -> bool:
         """Whether some router is set to expect workers of the model."""
-        return any(each.view.expects for each in self._open_streams)
+        return any(each.view_of(self._model).expects for each in self._open_streams)
 
     @property
     def _open_streams(self) -> list[RouterStream]:
@@ -93,7 +96,8 @@ class Dispatcher:
         """Seconds that a request may wait for a router that takes it: longer where one is there,
         and lets requests wait for its first pair.
         """
-        waits = [each.view.pair_wait_seconds for each in self._open_streams]
+        views = [each.view_of(self._model) for each in self._open_streams]
+        waits = [each.pair_wait_seconds for each in views]
         return max(self._wait_seconds, *waits, 0.0)
 
     # --- requests ---
@@ -106,12 +110,12 @@ class Dispatcher:
         """
         if self._first_pair.done():
             return
-        if self._early >= self._max_open:
+        if self.early >= self._max_open:
             raise QueueFullError("Too many open requests; try again later")
         gone = asyncio.get_running_loop().create_future()
         client.watch(on_lost=gone.cancel, on_stall=gone.cancel)
         since = self._clock()
-        self._early += 1
+        self.early += 1
         try:
             while not (self._first_pair.done() or gone.done()):
                 left = min(self._patience, within_seconds) - (self._clock() - since)
@@ -121,7 +125,7 @@ class Dispatcher:
                     (self._first_pair, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
         finally:
-            self._early -= 1
+            self.early -= 1
         if gone.cancelled():
             raise CancelledError("The client went away")
         if not self._first_pair.done():
@@ -164,6 +168,10 @@ class Dispatcher:
         self._end_wait(state)
         for stream in self._streams:
             stream.release(state.firsts, cancel=state.open_choices > 0)
+
+    def waiting_for(self, missing: Missing) -> int:
+        """How many requests wait here for that."""
+        return self.early + len(self._waiting) if missing == self._missing else 0
 
     # --- streams ---
 
@@ -243,9 +251,6 @@ class Dispatcher:
         if self.in_use:
             return "room"
         return "pair" if self._open_streams else "router"
-
-    def _waiting_for(self, missing: Missing) -> int:
-        return self._early + len(self._waiting) if missing == self._missing else 0
 
     def _wait(self, state: RequestState, firsts: Sequence[int]) -> None:
         if not state.waiting:

@@ -18,6 +18,7 @@ _MESSAGE_BYTES = 1024 * 1024
 """Prompts beyond this wait for the next message: the router reads each in one go."""
 _MOST_ITEMS = 256
 """Submits, or cancels, in one message."""
+_UNSEEN = RouterView()
 
 
 class RouterStream:
@@ -33,8 +34,10 @@ class RouterStream:
         self.opened = False
         """Its router has greeted."""
         self.draining = False
-        self.view = RouterView()
+        self.fleet = router_pb2.Fleet()
         """What its router said last."""
+        self.views: dict[str, RouterView] = {}
+        """The same of each model that requests may be for."""
         self.silence: Silence | None = None
         """Watches whether its router says anything; None: it never said that it would."""
         self.over = asyncio.Event()
@@ -52,6 +55,10 @@ class RouterStream:
     def silent(self) -> bool:
         """Whether its router is overdue with a sign of life."""
         return self.silence is not None and self.silence.seconds > 0
+
+    def view_of(self, model: str) -> RouterView:
+        """What its router said last of a model."""
+        return self.views.get(model, _UNSEEN)
 
     def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
         """Send without waiting. Raises QueueFullError, and sends nothing, while too much waits."""

@@ -413,13 +413,12 @@ class Frontend:
             UpstreamMetrics(CollectorRegistry()),
             Complaints(logging.getLogger(__name__)),
             ByteBudget(),
-            model="m",
-            tokenizer_sha256="ours",
             max_open=64,
             max_request_bytes=10_000,
             max_backlog_bytes=10_000_000,
             router_wait_seconds=10.0,
         )
+        self.route = self.demultiplexer.add("m", "ours")
         self.stream = RouterStream(ByteBudget())
         self.stream.opened = True
         self.demultiplexer.opened(self.stream)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from frontend.http.messages import Call
 from frontend.metrics import Metrics
 from frontend.openai.asked import Asked
+from frontend.openai.decoding import Body
 from frontend.openai.dialects import Dialect
-from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.models import Model, Models
+from frontend.openai.reading.reader import decode
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answerable, Answered, Order, Read
-from tandem.upstream.demultiplexer import Demultiplexer
+from frontend.openai.strangers import UnknownFields
 
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
@@ -24,70 +26,104 @@ SESSION_HEADER: Final = b"x-session-id"
 IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
 
 
+class Named(msgspec.Struct):
+    """What of a body says which model it is for. To find it takes 20 ms of the largest body."""
+
+    model: str | None = None
+    user: Any = None
+
+    @property
+    def known_user(self) -> str | None:
+        return self.user if isinstance(self.user, str) else None
+
+
+_NAMED = Body.of(Named, Named, {})
+
+
+class Submissible(NamedTuple):
+    """A request that is ready for the router."""
+
+    model: Model
+    asked: Asked
+
+
 class Reading:
     """Whoever must read a body asks this."""
 
     def __init__(
-        self, reader: Reader, readers: Readers, demultiplexer: Demultiplexer, metrics: Metrics
+        self, models: Models, readers: Readers, metrics: Metrics, unknown_fields: UnknownFields
     ) -> None:
-        self._reader = reader
+        self._models = models
         self._readers = readers
-        self._demultiplexer = demultiplexer
         self._metrics = metrics
+        self._unknown_fields: UnknownFields = unknown_fields
 
-    def check_model(self, model: str) -> None:
-        """Raises UnknownModelError."""
-        self._reader.preprocessor.check_model(model)
-
-    async def submission(self, dialect: Dialect, call: Call) -> Asked:
-        """The request of a call, ready for the router. Raises RequestError and RefusedError."""
-        asked = await self._read(dialect, call)
+    async def submission(self, dialect: Dialect, call: Call) -> Submissible:
+        """The request of a call. Raises RequestError and RefusedError."""
+        found = await self._read(dialect, call)
         session = call.header(SESSION_HEADER)
         if session:
-            asked = msgspec.structs.replace(asked, session=session.decode("latin-1"))
-        return asked
+            asked = msgspec.structs.replace(found.asked, session=session.decode("latin-1"))
+            found = found._replace(asked=asked)
+        return found
 
-    async def _read(self, dialect: Dialect, call: Call) -> Asked:
+    async def _read(self, dialect: Dialect, call: Call) -> Submissible:
         body = await call.body()
-        grant = None if call.tenant is None else call.tenant.grant
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
-            request = self._reader.request(dialect, body)
+            request = decode(dialect, body, self._unknown_fields)
             self._tell(call, request.ignored)
-            timeout = request.generating.timeout
-            served = await self._demultiplexer.served_model(call.connection, timeout)
-            return self._reader.submission(
-                request, served, id=call.id, trace_id=call.trace_id, grant=grant, salt=salt
+            asked = request.generating
+            model = await self._models.choose(asked.model, asked.user, call.grant)
+            served = await model.route.served_model(call.connection, asked.timeout)
+            return Submissible(
+                model,
+                model.reader.submission(
+                    request,
+                    served,
+                    id=call.id,
+                    trace_id=call.trace_id,
+                    grant=call.grant,
+                    salt=salt,
+                ),
             )
-        served = await self._demultiplexer.served_model(call.connection, None)
+        model = await self._named(body, call)
+        served = await model.route.served_model(call.connection, None)
         order = Order(
             kind=dialect.kind,
+            model=model.name,
             body=body,
             served=served.SerializeToString(),
             id=call.id,
             trace_id=call.trace_id,
-            grant=grant,
+            grant=call.grant,
             salt=salt,
         )
-        read = await self._readers.read(order, tenant=_key(call))
+        read = await self._readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Read)
         self._tell(call, read.ignored)
-        return read.submission
+        return Submissible(model, read.submission)
 
     async def answer(self, kind: Answerable, call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
         RefusedError.
         """
         body = await call.body()
-        order = Order(kind=kind, body=body)
+        model = await self._named(body, call)
+        order = Order(kind=kind, model=model.name, body=body)
         small = len(body) <= SMALL_BYTES
         if small:
-            read = self._reader.read(order)
+            read = model.reader.read(order)
         else:
-            read = await self._readers.read(order, tenant=_key(call))
+            read = await self._readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Answered)
         self._tell(call, read.ignored)
         return read.body
+
+    async def _named(self, body: bytes, call: Call) -> Model:
+        """The model that a body is for, of which nothing else is read yet."""
+        named = _NAMED.decode(body, self._unknown_fields).request
+        return await self._models.choose(named.model, named.known_user, call.grant)
 
     def _tell(self, call: Call, ignored: Sequence[str]) -> None:
         """Say in the answer's head what of its request was passed over."""

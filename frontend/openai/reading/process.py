@@ -17,12 +17,12 @@ from frontend.config import FrontendConfig
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.wire import (
     Order,
+    ReaderBoot,
     ReaderLoaded,
     Refused,
     Reply,
-    boots,
+    asks,
     encoder,
-    orders,
 )
 from tandem.child_process import frame, ignore_signals, receive
 from tandem.errors import InternalError, TandemError
@@ -34,23 +34,28 @@ def main(argv: Sequence[str]) -> int:
     ignore_signals()
     stream = socket.socket(fileno=int(argv[1]))
     stream.set_inheritable(False)
-    payload = receive(stream)
-    if payload is None:
-        return 1
-    boot = boots.decode(payload)
-    sys.path[:] = boot.import_path
-    try:
-        reader = Reader.load(FrontendConfig(**boot.settings))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
-        stream.sendall(frame(encoder.encode(ReaderLoaded(f"{type(error).__name__}: {error}"))))
-        return 2
-    stream.sendall(frame(encoder.encode(ReaderLoaded())))
+    readers: dict[str, Reader] = {}
+    seconds = 0.0
     while (payload := receive(stream)) is not None:
-        signal.setitimer(signal.ITIMER_REAL, boot.seconds)  # past it, the signal ends this process
-        reply = encoder.encode(_reply(reader, orders.decode(payload)))
+        ask = asks.decode(payload)
+        if isinstance(ask, ReaderBoot):
+            seconds = ask.seconds
+            stream.sendall(frame(encoder.encode(_load(readers, ask))))
+            continue
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # past it, the signal ends this process
+        reply = encoder.encode(_reply(readers[ask.model], ask))
         signal.setitimer(signal.ITIMER_REAL, 0)
         stream.sendall(frame(reply))
     return 0
+
+
+def _load(readers: dict[str, Reader], boot: ReaderBoot) -> ReaderLoaded:
+    sys.path[:] = boot.import_path
+    try:
+        readers[boot.model] = Reader.load(FrontendConfig(**boot.settings))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
+        return ReaderLoaded(f"{type(error).__name__}: {error}")
+    return ReaderLoaded()
 
 
 def _reply(reader: Reader, order: Order) -> Reply:

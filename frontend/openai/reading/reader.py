@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,8 @@ from tandem.errors import InvalidRequestError, RequestError
 from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 
+log = logging.getLogger(__name__)
+
 _TOKENIZE = Body.of(
     TokenizeRequest, AnyTokenizeRequest, OF_TOKENS, messages=MESSAGE_KIND, tools=TOOL_KIND
 )
@@ -56,14 +59,20 @@ class Request(NamedTuple):
     """Names of fields that nobody knows."""
 
 
+def decode(dialect: Dialect, body: bytes, unknown_fields: UnknownFields) -> Request:
+    """What a client asks for, of whatever model. Raises RequestError with `param`."""
+    own, ignored = dialect.requests.decode(body, unknown_fields)
+    return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored)
+
+
 class Reader:
-    """Knows the model's files. Every failure is a RequestError with `param`."""
+    """Knows one model's files. Every failure is a RequestError with `param`."""
 
     def __init__(
         self, preprocessor: Preprocessor, tokenizer: Tokenizer, unknown_fields: UnknownFields
     ) -> None:
-        self.preprocessor = preprocessor
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self._preprocessor = preprocessor
         self._unknown_fields = unknown_fields
 
     @staticmethod
@@ -71,13 +80,12 @@ class Reader:
         """Raises ConfigError where the model's files cannot be used."""
         path = Path(config.model_path)
         tokenizer = Tokenizer(path)
-        preprocessor = Preprocessor(config, tokenizer, chat_template.load(path))
+        template = chat_template.load(path)
+        if template is None:
+            extra = {"model": config.model_name}
+            log.warning("the model has no chat template: chat completions are refused", extra=extra)
+        preprocessor = Preprocessor(config, tokenizer, template)
         return Reader(preprocessor, tokenizer, config.unknown_fields)
-
-    def request(self, dialect: Dialect, body: bytes) -> Request:
-        """What a client asks for."""
-        own, ignored = dialect.requests.decode(body, self._unknown_fields)
-        return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored)
 
     def submission(
         self,
@@ -91,7 +99,7 @@ class Reader:
     ) -> Asked:
         """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
-            asked = self.preprocessor.submission(
+            asked = self._preprocessor.submission(
                 request.generating, served, id=id, trace_id=trace_id, grant=grant, salt=salt
             )
         except RequestError as error:
@@ -109,7 +117,7 @@ class Reader:
                 return self._detokenize(order.body)
             case "count_tokens":
                 return self._count_tokens(order.body)
-        request = self.request(_DIALECTS[order.kind], order.body)
+        request = decode(_DIALECTS[order.kind], order.body, self._unknown_fields)
         submission = self.submission(
             request,
             router_pb2.ServedModel.FromString(order.served),
@@ -122,16 +130,15 @@ class Reader:
 
     def _tokenize(self, body: bytes) -> Answered:
         request, ignored = _TOKENIZE.decode(body, self._unknown_fields)
-        self.preprocessor.check_model(request.model)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
             tools = shown_tools(request.tools)
-            text, special = self.preprocessor.chat_text(request.messages, request, tools), False
+            text, special = self._preprocessor.chat_text(request.messages, request, tools), False
         else:
             text, special = request.prompt or "", request.add_special_tokens
-        tokens = self._tokenizer.encode(text, add_special_tokens=special)
-        longest = self._tokenizer.context_length
+        tokens = self.tokenizer.encode(text, add_special_tokens=special)
+        longest = self.tokenizer.context_length
         answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
         return Answered(msgspec.json.encode(answer), ignored)
 
@@ -139,20 +146,18 @@ class Reader:
         request, ignored = COUNT_BODY.decode(body, self._unknown_fields)
         asked = prompt(request)
         try:
-            self.preprocessor.check_model(asked.model)
-            text = self.preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+            text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
         except RequestError as error:
             MESSAGES.name(error)
             raise
-        count = TokenCount(input_tokens=len(self._tokenizer.encode(text, add_special_tokens=False)))
+        count = TokenCount(input_tokens=len(self.tokenizer.encode(text, add_special_tokens=False)))
         return Answered(msgspec.json.encode(count), ignored)
 
     def _detokenize(self, body: bytes) -> Answered:
         request, ignored = _DETOKENIZE.decode(body, self._unknown_fields)
-        self.preprocessor.check_model(request.model)
-        if request.tokens and max(request.tokens) >= self._tokenizer.vocabulary:
+        if request.tokens and max(request.tokens) >= self.tokenizer.vocabulary:
             raise InvalidRequestError(
-                f"Token ids must be below {self._tokenizer.vocabulary}", param="tokens"
+                f"Token ids must be below {self.tokenizer.vocabulary}", param="tokens"
             )
-        answer = answers.Text(prompt=self._tokenizer.decode(request.tokens))
+        answer = answers.Text(prompt=self.tokenizer.decode(request.tokens))
         return Answered(msgspec.json.encode(answer), ignored)

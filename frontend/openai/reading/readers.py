@@ -48,21 +48,16 @@ class Readers:
     """
 
     def __init__(self, config: FrontendConfig) -> None:
-        boot = ReaderBoot(
-            settings=_settings(config),
-            import_path=sys.path,
-            seconds=config.read_seconds,
-        )
-        memory_bytes = config.read_memory_mb * 2**20
-        self._middling, self._large = _Lane(boot, memory_bytes), _Lane(boot, memory_bytes)
+        seconds, memory_bytes = config.read_seconds, config.read_memory_mb * 2**20
+        self._middling, self._large = _Lane(seconds, memory_bytes), _Lane(seconds, memory_bytes)
 
-    async def read(self, order: Order, *, tenant: str) -> Read | Answered:
-        """`tenant`: the name of the key that it came with. Raises what is wrong with the request;
-        TooLargeError where reading it takes more than it may, QueueFullError where too many wait
-        for it, InternalError where no process starts.
+    async def read(self, order: Order, boot: ReaderBoot, *, tenant: str) -> Read | Answered:
+        """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
+        with. Raises what is wrong with the request; TooLargeError where reading it takes more than
+        it may, QueueFullError where too many wait for it, InternalError where no process starts.
         """
         lane = self._middling if len(order.body) <= MIDDLING_BYTES else self._large
-        return await lane.read(order, tenant)
+        return await lane.read(order, boot, tenant)
 
     async def close(self) -> None:
         """End both processes, with what they read."""
@@ -80,19 +75,21 @@ class _Waiting:
 class _Lane:
     """One process, which reads one body at a time. Keys take turns."""
 
-    def __init__(self, boot: ReaderBoot, memory_bytes: int) -> None:
-        self._boot = boot
+    def __init__(self, seconds: float, memory_bytes: int) -> None:
+        self._seconds = seconds
         self._memory_bytes = memory_bytes
         self._line: Line[_Waiting] = Line(MAX_WAITING)
         self._busy = False
         self._process: ChildProcess | None = None
+        self._booted: dict[str, ReaderBoot] = {}
+        """What the process knows of models, by name."""
 
-    async def read(self, order: Order, tenant: str) -> Read | Answered:
+    async def read(self, order: Order, boot: ReaderBoot, tenant: str) -> Read | Answered:
         if self._busy:
             await self._wait(tenant)
         self._busy = True
         try:
-            reply = replies.decode(await self._ask(order))
+            reply = replies.decode(await self._ask(order, boot))
         except BaseException:
             await self._end()
             raise
@@ -114,7 +111,7 @@ class _Lane:
         if gone is not None:
             gone.told.set_exception(QueueFullError(_FULL))
         try:
-            async with asyncio.timeout(self._boot.seconds):
+            async with asyncio.timeout(self._seconds):
                 await waiting.told
         except BaseException as error:
             if waiting in self._line:
@@ -133,13 +130,12 @@ class _Lane:
             if not waiting.told.done():  # else it ends now, and lets the next
                 waiting.told.set_result(None)
 
-    async def _ask(self, order: Order) -> bytes:
-        process = await self._ready()
-        boot = self._boot
+    async def _ask(self, order: Order, boot: ReaderBoot) -> bytes:
+        process = await self._ready(boot)
         try:
             return await process.ask(
                 encoder.encode(order),
-                seconds=boot.seconds + _MARGIN_SECONDS,
+                seconds=self._seconds + _MARGIN_SECONDS,
                 memory_bytes=self._memory_bytes,
             )
         except LostError as error:
@@ -147,23 +143,24 @@ class _Lane:
                 "a body could not be read", extra={"trace_id": order.trace_id, "reason": str(error)}
             )
             raise TooLargeError(
-                f"Reading the body takes more than {boot.seconds:g} s or "
+                f"Reading the body takes more than {self._seconds:g} s or "
                 f"{self._memory_bytes // 2**20} MiB of memory"
             ) from error
 
-    async def _ready(self) -> ChildProcess:
-        """Raises InternalError."""
+    async def _ready(self, boot: ReaderBoot) -> ChildProcess:
+        """A process that knows the model. Raises InternalError."""
         if self._process is not None and self._process.has_ended:
             await self._end()
-        if self._process is None:
+        if self._process is None or self._booted.get(boot.model) is not boot:
             try:
-                self._process = await ChildProcess.start(
-                    PROGRAM, max_message_bytes=MAX_MESSAGE_BYTES
-                )
-                boot = encoder.encode(self._boot)
-                ready = readies.decode(await self._process.ask(boot, seconds=START_SECONDS))
-                if ready.error:
-                    raise LostError(ready.error)
+                if self._process is None:
+                    self._process = await ChildProcess.start(
+                        PROGRAM, max_message_bytes=MAX_MESSAGE_BYTES
+                    )
+                said = await self._process.ask(encoder.encode(boot), seconds=START_SECONDS)
+                if error := readies.decode(said).error:
+                    raise LostError(error)
+                self._booted[boot.model] = boot
             except (LostError, msgspec.DecodeError) as error:
                 log.exception("what reads large bodies cannot be started")
                 raise InternalError("The frontend failed; see its log") from error
@@ -171,8 +168,19 @@ class _Lane:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
+        self._booted.clear()
         if process is not None:
             await process.end()
+
+
+def boot_of(config: FrontendConfig) -> ReaderBoot:
+    """For the one model that the settings are of."""
+    return ReaderBoot(
+        model=config.model_name,
+        settings=_settings(config),
+        import_path=sys.path,
+        seconds=config.read_seconds,
+    )
 
 
 def _settings(config: FrontendConfig) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a frontend and a process that reads bodies say to each other: messages of
-tandem/child_process.py in MessagePack. The frontend says ReaderBoot and gets ReaderLoaded; then
-each Order gets its one Reply before the next is sent.
+tandem/child_process.py in MessagePack. The frontend says ReaderBoot, for each model before its
+first body, and gets ReaderLoaded; each Order gets its one Reply before the next is sent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens"]
 Kind: TypeAlias = DialectKind | Answerable
 
 
-class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True):
-    """All a process must know to read."""
+class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All a process must know to read what is for one model; it takes the place of an earlier one
+    of the same model.
+    """
 
+    model: str
     settings: dict[str, Any]
-    """The frontend's, without secrets."""
+    """Those of a frontend of this model alone, without secrets."""
     import_path: list[str]
     """Where the frontend finds modules."""
     seconds: float
@@ -40,10 +43,11 @@ class ReaderLoaded(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A body that is to be read, and what else is known of its request."""
 
     kind: Kind
+    model: str
     body: bytes
     served: bytes = b""
     """A tandem.v1.ServedModel: what the workers can take."""
@@ -96,7 +100,6 @@ def _from_plain(kind: Any, content: Any) -> Any:
 
 
 encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
-boots = msgspec.msgpack.Decoder(ReaderBoot)
 readies = msgspec.msgpack.Decoder(ReaderLoaded)
-orders = msgspec.msgpack.Decoder(Order)
+asks: msgspec.msgpack.Decoder[ReaderBoot | Order] = msgspec.msgpack.Decoder(ReaderBoot | Order)
 replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_from_plain)

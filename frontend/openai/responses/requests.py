@@ -126,6 +126,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """For the deployment's classifiers; nothing of it is stored."""
     stream: bool | None = None
     user: str | None = None
+    """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
 
 

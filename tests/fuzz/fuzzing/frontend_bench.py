@@ -14,7 +14,7 @@ from frontend.http.draining import Draining
 from frontend.http.server import HttpServer
 from frontend.metrics import Metrics
 from frontend.openai.reading.reader import Reader
-from frontend.openai.reading.wire import Answered, Order, Read
+from frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
 from frontend.slo import Slo
 from frontend.tenants import Tenants
 from tandem.byte_budget import ByteBudget
@@ -73,7 +73,7 @@ class ReadersHere:
     def __init__(self, config: FrontendConfig) -> None:
         self._reader = Reader.load(config)
 
-    async def read(self, order: Order, *, tenant: str) -> Read | Answered:
+    async def read(self, order: Order, boot: ReaderBoot, *, tenant: str) -> Read | Answered:
         return self._reader.read(order)
 
 
@@ -92,12 +92,12 @@ class FrontendBench:
             **settings,
         )
         slo = Slo(self.config.slo_ttft_seconds, self.config.slo_itl_seconds)
-        metrics = Metrics(model=MODEL, slo=slo)
+        metrics = Metrics(slo=slo)
         complaints = Complaints(lifecycle.log)
         draining = Draining()
         tenants = Tenants((), None, metrics.keys, max_open=64)
         self.budget = ByteBudget(self.config.max_held_bytes)
-        app, self.endpoints, self.demultiplexer = lifecycle._build(
+        app, self.endpoints, self.demultiplexer, _ = lifecycle._build(
             self.config,
             metrics,
             self.budget,

@@ -121,8 +121,6 @@ class FrontendProcess:
             metrics,
             Complaints(logging.getLogger(__name__)),
             self.budget,
-            model=self.model,
-            tokenizer_sha256=self.tokenizer_sha256,
             max_open=10_000,
             max_request_bytes=1_000_000,
             max_backlog_bytes=BACKLOG_BYTES,
@@ -130,6 +128,7 @@ class FrontendProcess:
             clock=self.dice.loop.time,
             draw=self.dice.random.randrange,
         )
+        self.route = self.demultiplexer.add(self.model, self.tokenizer_sha256)
         self._started = True
         routers = Routers(
             ["dns://router:1" if self._most_routers else "router"],
@@ -171,7 +170,7 @@ class FrontendProcess:
         request, client = answer.request, _Client()
         if request.leaves_after is not None:
             asyncio.get_running_loop().call_later(request.leaves_after, self._leave, answer, client)
-        await self.demultiplexer.served_model(client, request.timeout)
+        await self.route.served_model(client, request.timeout)
         answer.asked = self.dice.loop.time()
         with self.demultiplexer.submit(
             submission(request, self.tokenizer, answer.half), client

@@ -269,24 +269,24 @@ async def test_what_is_served_is_what_some_router_can_and_what_all_can(bench: Be
         limits=worker_pb2.Limits(max_sequences=4, context_length=300, vocabulary=60),
         logits_processors=["b", "d"],
     )
-    served = await bench.demultiplexer.served_model(bench.client, None)
+    served = await bench.route.served_model(bench.client, None)
     limits = served.limits
     assert (limits.max_sequences, limits.context_length, limits.vocabulary) == (4, 100, 50)
     assert served.longest_context == 300
     assert served.logits_processors == ["b"]
     assert served.any_logits_processors == ["a", "b", "c", "d"]
     bench.fleet(other, pairs=0, limits=worker_pb2.Limits(context_length=70))
-    served = await bench.demultiplexer.served_model(bench.client, None)
+    served = await bench.route.served_model(bench.client, None)
     assert (served.limits.context_length, served.longest_context) == (100, 200)
     bench.fleet(one, pairs=0)
-    assert (await bench.demultiplexer.served_model(bench.client, None)).ready_pairs == 0
+    assert (await bench.route.served_model(bench.client, None)).ready_pairs == 0
 
 
 @pytest.mark.promise("S5-281")
 async def test_limits_that_a_router_does_not_say_are_nobody_s(bench: Bench) -> None:
     bench.router()
     bench.router(limits=worker_pb2.Limits(context_length=300))
-    served = await bench.demultiplexer.served_model(bench.client, None)
+    served = await bench.route.served_model(bench.client, None)
     assert served.limits.context_length == 300
     assert served.limits.vocabulary == 0
 
@@ -296,7 +296,7 @@ async def test_a_lost_router_s_limits_are_forgotten_while_another_is_used(bench:
     bench.router(limits=worker_pb2.Limits(context_length=300))
     lost = bench.router(limits=worker_pb2.Limits(context_length=100))
     bench.demultiplexer.ended(lost, drained=False)
-    served = await bench.demultiplexer.served_model(bench.client, None)
+    served = await bench.route.served_model(bench.client, None)
     assert served.limits.context_length == 300
 
 
@@ -307,4 +307,4 @@ async def test_a_pair_of_a_router_that_drains_is_nobody_s(bench: Bench) -> None:
     drains.drain()
     bench.fleet(drains, pairs=1)
     with pytest.raises(RouterLostError):
-        await bench.demultiplexer.served_model(bench.client, 0.05)
+        await bench.route.served_model(bench.client, 0.05)

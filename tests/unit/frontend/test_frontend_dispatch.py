@@ -48,18 +48,17 @@ class Bench:
             UpstreamMetrics(self._registry),
             Complaints(logging.getLogger(__name__)),
             ByteBudget(),
-            model="m",
-            tokenizer_sha256="ours",
             max_open=max_open,
             max_request_bytes=10_000,
             max_backlog_bytes=10_000,
             router_wait_seconds=wait,
             draw=draw,
         )
+        self.route = self.demultiplexer.add("m", "ours")
         self.client = FakeClient()
 
     def ask(self, **changes: Any) -> RequestState:
-        submit = self.demultiplexer.submit(submission(**changes), self.client)
+        submit = self.demultiplexer.submit(submission(model="m", **changes), self.client)
         return self._stack.enter_context(submit)
 
     @property

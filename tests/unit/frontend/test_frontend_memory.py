@@ -257,13 +257,12 @@ class Bench:
             UpstreamMetrics(CollectorRegistry()),
             Complaints(logging.getLogger(__name__)),
             self.budget,
-            model="m",
-            tokenizer_sha256="ours",
             max_open=64,
             max_request_bytes=10_000,
             max_backlog_bytes=10_000,
             router_wait_seconds=10.0,
         )
+        self.route = self.demultiplexer.add("m", "ours")
         self.router = RouterStream(ByteBudget())
         self.router.opened = True
         self.demultiplexer.opened(self.router)
@@ -275,7 +274,7 @@ class Bench:
         self.demultiplexer.receive(self.router, message)
 
     def ask(self, client: FakeClient | None = None, **changes: Any) -> RequestState:
-        submit = self.demultiplexer.submit(submission(**changes), client or FakeClient())
+        submit = self.demultiplexer.submit(submission(model="m", **changes), client or FakeClient())
         return self._stack.enter_context(submit)
 
     def row(self, state: RequestState, text: str, logprobs: int = 0) -> None:
@@ -307,7 +306,7 @@ async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
     stack: ExitStack,
 ) -> None:
     bench = Bench(stack, 1_000_000)
-    with bench.demultiplexer.submit(submission(streaming=False), FakeClient()) as state:
+    with bench.demultiplexer.submit(submission(model="m", streaming=False), FakeClient()) as state:
         for _ in range(15):
             bench.row(state, "y" * 100)
         assert bench.budget.held == 0

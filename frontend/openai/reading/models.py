@@ -1,0 +1,271 @@
+"""The models that this frontend serves: which request is for which, and when their files are
+loaded and let go.
+
+A model's files are loaded once a router has workers of it, or a request names it. That is done in a
+thread, one model at a time: but a tokenizer's library reads its file in one go and lets nobody else
+run meanwhile, for up to a second where it is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from frontend.config import FrontendConfig
+from frontend.metrics import Metrics
+from frontend.model_names import Names, NamesFile, Target, Targets, choose
+from frontend.openai.answers import ModelCard
+from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.readers import boot_of
+from tandem.errors import (
+    InvalidRequestError,
+    NoPairError,
+    NotAllowedError,
+    UnknownModelError,
+)
+from tandem.keys.grant import Grant
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.model_route import ModelRoute
+from tandem.watched_file import LOOK_SECONDS
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+"""Until files that could not be used are looked at again."""
+
+
+class Model:
+    """One model whose files are loaded."""
+
+    def __init__(self, config: FrontendConfig, reader: Reader, route: ModelRoute) -> None:
+        """`config`: of a frontend that serves this model alone."""
+        self.name = config.model_name
+        self.reader = reader
+        self.tokenizer = reader.tokenizer
+        self.route = route
+        self.boot = boot_of(config)
+        """For a process that reads large bodies."""
+        self.created = int(time.time())
+        self.shown_at = time.monotonic()
+        """When a router was last seen to serve it."""
+
+
+class Models:
+    def __init__(
+        self,
+        config: FrontendConfig,
+        demultiplexer: Demultiplexer,
+        metrics: Metrics,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """Loads the model of `model_path`. `draw`: a random number from 0 to below 1. Raises
+        ConfigError.
+        """
+        self._config = config
+        self._demultiplexer = demultiplexer
+        self._metrics = metrics
+        self._draw = draw
+        self._loaded: dict[str, Model] = {}
+        self._loading: dict[str, asyncio.Task[Model | None]] = {}
+        self._turn = asyncio.Lock()
+        """Whoever loads a model's files."""
+        self._failed: dict[str, float] = {}
+        """Models whose files could not be used, and when."""
+        self._first = config.model_name
+        self._paths: Mapping[str, Path] = {}
+        """The folders of all models that are known."""
+        self._file = NamesFile(config.model_names_file) if config.model_names_file else None
+        self._names = self._all_names()
+        metrics.names.watch(stale=lambda: bool(self._file and self._file.stale))
+        if self._first:
+            own = config.of_model(self._first, Path(config.model_path))
+            self._add(own, Reader.load(own))
+        self._look_for_folders()
+
+    # --- requests ---
+
+    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> Model:
+        """The model that a request for a name goes to; None: it names none. `user` is the client's
+        word for who asks.
+
+        Raises UnknownModelError for what is no name here, NotAllowedError where the key is not
+        allowed it, and NoPairError where what it stands for is not served here.
+        """
+        name = name or self._default()
+        targets = self._targets(name)
+        if not targets:
+            raise self._unknown(name, grant)
+        if not self._allows(grant, name, targets):
+            raise NotAllowedError(f"This key is not allowed the model `{name}`", param="model")
+        chosen = choose(name, targets, user, self._draw)
+        return self._loaded.get(chosen) or await self._load(name, chosen)
+
+    def cards(self, grant: Grant | None) -> list[ModelCard]:
+        """Of all names that a key may ask for and that stand for something served."""
+        return [card for name in self._listed_names() if (card := self._card(name, grant))]
+
+    def card(self, name: str, grant: Grant | None) -> ModelCard:
+        """Raises UnknownModelError for what is no name here, or not for this key."""
+        if card := self._card(name, grant):
+            return card
+        raise self._unknown(name, grant)
+
+    # --- from second to second ---
+
+    async def follow(self) -> None:
+        """Take models and names as they come and go, until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        if self._file is not None:
+            failures = self._file.failures
+            if await asyncio.to_thread(self._file.look):
+                self._names = self._all_names()
+            self._metrics.names.failures.inc(self._file.failures - failures)
+        if self._config.models_folder:
+            await asyncio.to_thread(self._look_for_folders)
+        now, shown = time.monotonic(), self._demultiplexer.shown_models
+        for name in shown & self._paths.keys() - self._loaded.keys() - self._loading.keys():
+            self._begin_load(name)
+        for model in [each for each in self._loaded.values() if each.name != self._first]:
+            if model.name in shown or not model.route.idle:
+                model.shown_at = now
+            elif now - model.shown_at >= self._config.model_unload_seconds:
+                self._unload(model)
+
+    # --- names ---
+
+    def _default(self) -> str:
+        if self._first:
+            return self._first
+        known = list(self._paths)
+        if len(known) == 1:
+            return known[0]
+        raise InvalidRequestError("`model` is required: several are served here", param="model")
+
+    def _all_names(self) -> Names:
+        aliases = {each: (Target(self._first, 1.0),) for each in self._config.model_aliases}
+        return aliases if self._file is None else {**aliases, **self._file.content}
+
+    def _targets(self, name: str) -> Targets:
+        """What a name stands for; nothing: it is none."""
+        if targets := self._names.get(name):
+            return targets
+        return (Target(name, 1.0),) if name in self._paths or name in self._loaded else ()
+
+    def _unknown(self, name: str, grant: Grant | None) -> UnknownModelError:
+        """A key is told of what workers serve only where it is allowed that."""
+        allowed = grant is None or grant.models is None or name in grant.models
+        shown = name not in self._paths and name in self._demultiplexer.shown_models
+        why = (
+            "is served by workers, but this frontend has no files of it: see `models`"
+            if allowed and shown
+            else "does not exist"
+        )
+        return UnknownModelError(f"The model `{name[:100]}` {why}", param="model")
+
+    def _allows(self, grant: Grant | None, name: str, targets: Targets) -> bool:
+        """All names of one model are one to a key. Of several, the key has the name itself, or all
+        that it stands for.
+        """
+        allowed = None if grant is None else grant.models
+        if allowed is None or name in allowed:
+            return True
+        own = {each for each in allowed if self._stands_for_one(each)}
+        models = {self._targets(each)[0].model for each in own}
+        return all(target.model in models for target in targets)
+
+    def _stands_for_one(self, name: str) -> bool:
+        return len(self._targets(name)) == 1
+
+    def _listed_names(self) -> Iterator[str]:
+        yield from dict.fromkeys((*self._loaded, *self._names))
+
+    def _card(self, name: str, grant: Grant | None) -> ModelCard | None:
+        """None: it is not shown."""
+        targets = self._targets(name)
+        models = [self._loaded[each.model] for each in targets if each.model in self._loaded]
+        if not models or not self._allows(grant, name, targets):
+            return None
+        longest = min(model.tokenizer.context_length for model in models)
+        created = min(model.created for model in models)
+        return ModelCard(id=name, created=created, max_model_len=longest)
+
+    # --- files ---
+
+    def _look_for_folders(self) -> None:
+        """Find all models that are known; what settings say of a name goes first."""
+        config = self._config
+        found = {name: Path(folder) for name, folder in config.models.items()}
+        if self._first:
+            found[self._first] = Path(config.model_path)
+        if config.models_folder:
+            for folder in _models_in(Path(config.models_folder)):
+                found.setdefault(folder.name, folder)
+        most = config.max_models
+        if len(found) > most and len(self._paths) < most:
+            extra = {"count": len(found)}
+            log.warning("there are more models than max_models: the last are left out", extra=extra)
+        self._paths = dict(list(found.items())[:most])
+
+    async def _load(self, name: str, chosen: str) -> Model:
+        """The model that a name stands for. Raises NoPairError where it cannot be had."""
+        if chosen not in self._paths:
+            raise NoPairError(f"`{name}` stands for a model that is not served here now")
+        model = await asyncio.shield(self._loading.get(chosen) or self._begin_load(chosen))
+        if model is None:
+            raise NoPairError(f"The files of the model `{chosen}` cannot be used here")
+        return model
+
+    def _begin_load(self, name: str) -> asyncio.Task[Model | None]:
+        self._loading[name] = task = self._tasks.create_task(self._load_files(name))
+        task.add_done_callback(lambda done: self._loading.pop(name))
+        return task
+
+    async def _load_files(self, name: str) -> Model | None:
+        """None: they cannot be used, or could not a moment ago."""
+        async with self._turn:
+            now = time.monotonic()
+            if now - self._failed.get(name, -RETRY_SECONDS) < RETRY_SECONDS:
+                return None
+            config = self._config.of_model(name, self._paths[name])
+            try:
+                reader = await asyncio.to_thread(Reader.load, config)
+            except Exception as error:  # whatever is wrong with one model is its own affair
+                self._failed[name] = now
+                extra = {"model": name, "reason": str(error)}
+                log.exception("the files of a model cannot be used", extra=extra)
+                return None
+        self._failed.pop(name, None)
+        return self._add(config, reader)
+
+    def _add(self, config: FrontendConfig, reader: Reader) -> Model:
+        name = config.model_name
+        route = self._demultiplexer.add(name, reader.tokenizer.sha256)
+        self._loaded[name] = model = Model(config, reader, route)
+        self._metrics.models.loaded(name, ready=lambda: route.ready)
+        log.info("model loaded", extra={"model": name})
+        return model
+
+    def _unload(self, model: Model) -> None:
+        del self._loaded[model.name]
+        self._demultiplexer.remove(model.route)
+        self._metrics.models.unloaded(model.name)
+        log.info("model unloaded: no router serves it", extra={"model": model.name})
+
+
+def _models_in(folder: Path) -> list[Path]:
+    """Its folders that hold models, by name; what cannot be read holds none."""
+    try:
+        return sorted(each for each in folder.iterdir() if (each / "config.json").is_file())
+    except OSError:
+        return []

@@ -1,0 +1,96 @@
+"""One model's part of the way to the routers: what they say of it, and by which streams its
+requests go.
+"""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+
+from tandem import errors
+from tandem.upstream.dispatch import Dispatcher
+from tandem.upstream.request_state import Client
+from tandem.upstream.router_stream import RouterStream
+from tandem.upstream.router_view import RouterView
+from tandem.upstream.served_model import takes, union
+from tandem.v1 import router_pb2
+
+log = logging.getLogger(__name__)
+
+
+class ModelRoute:
+    def __init__(self, model: str, tokenizer_sha256: str, dispatcher: Dispatcher) -> None:
+        """`model`: the one that requests are for; empty: the only one that routers serve.
+        `tokenizer_sha256`: of the tokenizer that made their prompts; empty: whoever wrote them
+        answers for that. `dispatcher`: of its requests alone.
+        """
+        self.model = model
+        self.dispatcher = dispatcher
+        self.open_requests = 0
+        self._tokenizer_sha256 = tokenizer_sha256
+        self._served: router_pb2.ServedModel | None = None
+        """The model as the routers that are used, or were last, see it together; None: unknown to
+        them, or with another tokenizer.
+        """
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would find a pair for the model now, or wait for one."""
+        used = bool(self.dispatcher.in_use)
+        served = used and self._served is not None and takes(self._served)
+        return served or self.dispatcher.expects_pair
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is open, nor waits for the first pair."""
+        return not (self.open_requests or self.dispatcher.early)
+
+    async def served_model(
+        self, client: Client, timeout_seconds: float | None
+    ) -> router_pb2.ServedModel:
+        """The limits of the workers. Waits, as long as a request may wait, where no router has said
+        yet what they are.
+
+        Raises RefusedError after that and where no workers serve the model, and CancelledError once
+        the client has gone.
+        """
+        await self.dispatcher.first_pair(client, timeout_seconds or inf)
+        if self._served is None:
+            raise errors.NoPairError("No workers serve the model now; try again later")
+        return self._served
+
+    def saw(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
+        """A router that has only just started knows no workers: it is used once it has a pair, or
+        has had one. What a draining one still says of its fleet is not for what waits.
+        """
+        if stream.draining:
+            return
+        was_foreign = stream.view_of(self.model).foreign
+        stream.views[self.model] = view = self._view(fleet)
+        if view.foreign and not was_foreign:
+            log.error(
+                "the workers of the served model have another tokenizer: it is not served",
+                extra={"model": self.model},
+            )
+        served = union(view.models)
+        if served is not None and takes(served):
+            self.dispatcher.use(stream)
+        self.note_served()
+
+    def note_served(self) -> None:
+        """As long as no router is used it stays as it was."""
+        if streams := self.dispatcher.in_use:
+            views = [stream.view_of(self.model) for stream in streams]
+            self._served = union([model for view in views for model in view.models])
+
+    def _view(self, fleet: router_pb2.Fleet) -> RouterView:
+        """What requests are for, of all that a router serves or is to serve."""
+        named = [model for model in fleet.models if self.model in ("", model.name)]
+        tokenizer = self._tokenizer_sha256
+        mine = [model for model in named if tokenizer in ("", model.tokenizer_sha256)]
+        foreign = not mine and any(map(takes, named))
+        expects = any(self.model in ("", name) for name in fleet.expected)
+        comes = any(self.model in ("", name) or not name for name in fleet.coming)
+        if foreign or not (expects or comes):
+            return RouterView(mine, foreign=foreign)
+        return RouterView(mine, expects=expects, pair_wait_seconds=fleet.pair_wait_ms / 1000)
