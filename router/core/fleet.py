@@ -154,8 +154,7 @@ class Fleet:
         self._update_keepers(worker)
         forgiven = _forgive(side, now)
         if worker.aggregated:
-            self._update_twins(worker)
-            for each in (worker, *forgiven):
+            for each in (*self._update_twins(worker), *forgiven):
                 group.note_twins(each)
                 self.place(each)
         group.note_offer()
@@ -238,17 +237,18 @@ class Fleet:
 
     def _option(self, picks: tuple[Pick, Pick], prompt: Prompt, last: Pair | None) -> Option:
         """What is known of a way that a sequence could go."""
-        prefill, decode = picks[0].worker, picks[1].worker
+        pair = prefill, decode = picks[0].worker, picks[1].worker
         group = self._known_group(prefill.profile.fingerprint)
         assert group is not None
-        again = last is not None and (prefill is last.prefill or decode is last.decode)
+        again = last is not None
+        flaws = [(each.late, each in (last or ()), again and each.record.doubtful) for each in pair]
         return Option(
             way=Way.AGGREGATED if group.aggregated else Way.PAIR,
             pace=group.pace,
             waiting=prefill.waiting_tokens,
             tokens=prefill.to_compute(prompt),
             running=decode.open_legs if group.aggregated else 0,
-            unsound=again or prefill.late or decode.late,
+            flaws=(*flaws[0], *flaws[1]),
         )
 
     def measured(self, decode: Worker, now: float, tokens: int, seconds: float) -> None:
@@ -415,21 +415,23 @@ class Fleet:
         keeper = self.keeper(kv_peer)
         return None if keeper is None else self._known_group(keeper.profile.fingerprint)
 
-    def _update_twins(self, worker: Worker) -> None:
-        """The phases of an aggregated worker know each other while both are connected."""
-        instance = worker.profile.instance
+    def _update_twins(self, worker: Worker) -> list[Worker]:
+        """The phases of an aggregated worker know each other while both are connected. Returns it
+        and whoever is, or was, its twin.
+        """
+        instance, old = worker.profile.instance, worker.twin
         mine = self._processes.setdefault(instance, {})
         if self.workers.get(worker.key) is worker:
             mine[worker.phase] = worker
         elif mine.get(worker.phase) is worker:
             del mine[worker.phase]
-        worker.twin = None
         prefill, decode = mine.get(Phase.PREFILL), mine.get(Phase.DECODE)
-        for each, other in ((prefill, decode), (decode, prefill)):
+        for each, other in ((worker, None), (old, None), (prefill, decode), (decode, prefill)):
             if each is not None:
                 each.twin = other
         if not mine:
             del self._processes[instance]
+        return [each for each in (worker, old, worker.twin) if each is not None]
 
     def _update_keepers(self, worker: Worker) -> None:
         if worker.phase is not Phase.PREFILL:

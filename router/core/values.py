@@ -41,7 +41,7 @@ class Reason(enum.StrEnum):
     ONLY = "only"
     """The other way has no free worker that can run it."""
     SOUND = "sound"
-    """The other way's has legs that are overdue, or has failed with this sequence before."""
+    """More speaks against the other way's workers: overdue legs, or earlier failures."""
     SETTING = "setting"
     """`disaggregate` says so."""
     MEASURE = "measure"

@@ -28,8 +28,8 @@ class Option:
     """Of the sequence's prompt, those that are to be computed there."""
     running: int = 0
     """Sequences that are held up meanwhile, because they are decoded there."""
-    unsound: bool = False
-    """It has overdue legs, or has failed with the sequence before."""
+    flaws: tuple[bool, ...] = ()
+    """What speaks against its workers, the weightiest first: see Fleet."""
 
     def seconds(self) -> float:
         """Until the first token, and what the prompt takes of those that run there."""
@@ -45,8 +45,8 @@ def only(option: Option) -> WayTaken:
 def choose(options: Sequence[Option], setting: Disaggregate, now: float) -> tuple[Option, WayTaken]:
     """One of the two: a pair, and an aggregated worker."""
     pair, whole = options
-    if pair.unsound is not whole.unsound:
-        return _told(whole if pair.unsound else pair, Reason.SOUND)
+    if pair.flaws != whole.flaws:
+        return _told(whole if whole.flaws < pair.flaws else pair, Reason.SOUND)
     if setting != "auto":
         return _told(pair if setting == "always" else whole, Reason.SETTING)
     for option, other in ((pair, whole), (whole, pair)):

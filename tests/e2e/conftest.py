@@ -51,6 +51,18 @@ def sim(
 
 
 @pytest.fixture(scope="session")
+def sim_aggregated(
+    model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """One worker that serves both phases, alone."""
+    run_dir = tmp_path_factory.mktemp("aggregated")
+    alone = options("sim", model_path, prefill=0, decode=0, aggregated=1)
+    with Stack(alone, run_dir=run_dir) as stack:
+        stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        yield Served("sim", stack, hook_log)
+
+
+@pytest.fixture(scope="session")
 def sim_pool(
     model_path: Path, hook_log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -74,9 +86,9 @@ def sglang(
     yield from _serve("sglang", model_path, hook_log, run_dir, SGLANG_READY_SECONDS)
 
 
-@pytest.fixture(params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+@pytest.fixture(params=["sim", "sim_aggregated", pytest.param("sglang", marks=pytest.mark.sglang)])
 def served(request: pytest.FixtureRequest) -> Served:
-    """The same tests over both engines."""
+    """The same tests over a pair and an aggregated worker, and over both engines."""
     stack: Served = request.getfixturevalue(request.param)
     return stack
 

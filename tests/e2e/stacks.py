@@ -34,6 +34,11 @@ class Served:
         return self.stack.url
 
     @property
+    def aggregated(self) -> bool:
+        """Whether one worker serves both phases, alone."""
+        return self.stack.options.aggregated > 0 and not self.stack.options.prefill
+
+    @property
     def eos_token_id(self) -> int:
         return min(eos_token_ids(self.stack.options.model_path))
 

@@ -71,7 +71,7 @@ class SwitchHook:
     def _write(self, chunk: Chunk) -> None:
         entry = {
             "phase": chunk.phase,
-            "pid": os.getpid(),
+            "hook": f"{os.getpid()} {id(self)}",
             "request_id": chunk.request_id,
             "output_index": chunk.output_index,
             "trace_id": chunk.trace_id,

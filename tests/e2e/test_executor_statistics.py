@@ -25,6 +25,13 @@ SECONDS = 60.0
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "executor" / "statistics.md"
 
 
+@pytest.fixture(params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+def served(request: pytest.FixtureRequest) -> Served:
+    """Pairs alone: what KV moved is told too."""
+    stack: Served = request.getfixturevalue(request.param)
+    return stack
+
+
 @pytest.fixture
 def router(served: Served) -> str:
     return served.stack.components["router"].address

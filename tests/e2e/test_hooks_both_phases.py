@@ -21,9 +21,14 @@ BODY: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sim", "sim_pool", pytest.param("sglang", marks=pytest.mark.sglang)])
+STACKS = ("sim", "sim_pool", "sim_aggregated")
+
+
+@pytest.fixture(params=[*STACKS, pytest.param("sglang", marks=pytest.mark.sglang)])
 def served(request: pytest.FixtureRequest) -> Served:
-    """The same in the worker itself, in processes of its own, and on both engines."""
+    """The same in the worker itself, in processes of its own, where one worker serves both phases,
+    and on both engines.
+    """
     stack: Served = request.getfixturevalue(request.param)
     return stack
 
@@ -69,7 +74,7 @@ def test_each_phase_calls_its_own_hook_under_its_own_request_id(served: Served) 
         prefill = [call for call in calls if call["phase"] == "prefill"]
         decode = [call for call in calls if call["phase"] == "decode"]
         assert len(prefill) == 1
-        assert {call["pid"] for call in prefill}.isdisjoint(call["pid"] for call in decode)
+        assert {call["hook"] for call in prefill}.isdisjoint(call["hook"] for call in decode)
         assert len({call["request_id"] for call in decode}) == 1
         assert [call["is_final"] for call in prefill] == [True]
         assert [call["is_final"] for call in decode].count(True) == 1

@@ -167,16 +167,19 @@ async def test_logit_bias_forces_a_token(client: AsyncOpenAI, served: Served) ->
     assert answer.choices[0].model_dump()["token_ids"] == [token] * 4
 
 
-async def test_a_report_names_both_phases_and_what_crossed(client: AsyncOpenAI) -> None:
+async def test_a_report_names_both_phases_and_what_crossed(
+    client: AsyncOpenAI, served: Served
+) -> None:
     answer = await client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=4, extra_body={"tandem": {"report": True}}
     )
     report = answer.model_dump()["tandem"]
     phases = {phase["phase"]: phase for phase in report["phases"]}
     assert phases.keys() == {"prefill", "decode"}
-    assert phases["prefill"]["worker"] != phases["decode"]["worker"]
+    apart = phases["prefill"]["worker"] != phases["decode"]["worker"]
+    assert apart is not served.aggregated
     assert all(phase["request_id"] > 0 for phase in phases.values())
-    assert max(phase["kv_bytes"] for phase in phases.values()) > 0
+    assert (max(phase["kv_bytes"] for phase in phases.values()) > 0) is apart
 
 
 async def test_an_unknown_model_is_not_found(client: AsyncOpenAI) -> None:

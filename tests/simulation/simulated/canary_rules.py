@@ -78,6 +78,8 @@ class CanaryRules:
         if leg.sequence.request.canary or pair is None or leg.cancelled_at is not None:
             return
         for worker in pair if failed and self._bounds.canary_seconds else ():
+            if worker.aggregated:
+                continue  # no KV moves there
             here = self._books.workers.get(worker.key) is worker
             if here and not worker.past.out and worker not in self._trials:
                 due = self.now + FIRST_PAUSE_SECONDS

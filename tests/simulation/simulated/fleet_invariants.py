@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from router.core.fleet import Fleet
-from router.core.group import TAKING, Side, traits_of
+from router.core.group import TAKING, Group, Side, traits_of
 from router.core.values import Fingerprint, Offer, Phase
 from router.core.worker import Worker
 
@@ -24,6 +24,7 @@ def fleet_faults(fleet: Fleet) -> Iterator[str]:
                     yield f"{phase} of {mine.edition.model}: {fault}"
             if not _offers(group.offer, [each for some in sides.values() for each in some]):
                 yield f"a group of {mine.edition.model} cannot take {group.offer}"
+            yield from _twin_faults(group, [each for some in sides.values() for each in some])
             if not (group.prefill.connected or group.decode.connected):
                 yield f"a group of {mine.edition.model} is kept that no worker is of"
     if expected:
@@ -49,6 +50,25 @@ def _prefix_faults(fleet: Fleet) -> Iterator[str]:
         yield f"{prefixes.count} blocks are known, over the bound of {prefixes._most}"
     if any(each.phase is not Phase.PREFILL for _, each in held):
         yield "a decode worker is known to hold blocks"
+
+
+def _twin_faults(group: Group, workers: list[Worker]) -> Iterator[str]:
+    """Aggregated workers know their other phase, and both have the same slots free."""
+    by_instance: dict[str, list[Worker]] = {}
+    for each in workers if group.aggregated else ():
+        by_instance.setdefault(each.profile.instance, []).append(each)
+    whole = {name for name, some in by_instance.items() if sum(map(_takes, some)) == len(Phase)}
+    if group.whole != whole:
+        yield f"{group.whole} take work in both phases, and should be {whole}"
+    for name, some in by_instance.items():
+        if any(each.twin not in (*some, None) or each.twin is each for each in some):
+            yield f"a phase of {name} takes another for its twin"
+        if len(some) == len(Phase) and len({each.free for each in some if _takes(each)}) > 1:
+            yield f"the phases of {name} have {[each.free for each in some]} slots free"
+
+
+def _takes(worker: Worker) -> bool:
+    return worker.usable and worker.record.standing in TAKING
 
 
 def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
@@ -86,4 +106,6 @@ def _offers(offer: Offer, workers: list[Worker]) -> bool:
 
 
 def _kind(worker: Worker) -> tuple[bool, bool, bool]:
-    return worker.overdue > 0, worker.profile.parks, worker.profile.has_hook
+    twin = worker.twin
+    overdue = worker.overdue + (twin.overdue if twin else 0)
+    return overdue > 0, worker.profile.parks, worker.profile.has_hook

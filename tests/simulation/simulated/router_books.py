@@ -51,9 +51,25 @@ class WorkerBook:
     cache: CacheBook = field(default_factory=CacheBook)
     proved: bool = True
     """KV has moved to or from it, or it needs not be tried."""
+    fleet: dict[str, WorkerBook] = field(default_factory=dict)
+    """All workers that are connected."""
 
     def __repr__(self) -> str:
         return self.key
+
+    @property
+    def aggregated(self) -> bool:
+        return self.profile.fingerprint.aggregated
+
+    @property
+    def twin(self) -> WorkerBook | None:
+        """The other phase of its process."""
+        mine = self.profile
+        for each in self.fleet.values() if self.aggregated else ():
+            theirs = each.profile
+            if theirs.instance == mine.instance and theirs.phase is not mine.phase:
+                return each
+        return None
 
     @property
     def fit(self) -> bool:
@@ -82,6 +98,13 @@ class WorkerBook:
     @property
     def load(self) -> float:
         """What policies are to be told, by docs/router.md."""
+        if (twin := self.twin) is None:
+            return self.own_load
+        by_phase = {each.profile.phase: each.own_load for each in (self, twin)}
+        return by_phase[Phase.PREFILL] + 128 * by_phase[Phase.DECODE]
+
+    @property
+    def own_load(self) -> float:
         tokens, slots = self.tokens + self.others_tokens, self.profile.max_sequences
         if self.profile.phase is Phase.PREFILL:
             return tokens / slots
@@ -90,7 +113,9 @@ class WorkerBook:
 
     @property
     def overdue(self) -> bool:
-        return any(leg.overdue for leg in self.legs.values())
+        twin = self.twin
+        legs = [*self.legs.values(), *(twin.legs.values() if twin else ())]
+        return any(leg.overdue for leg in legs)
 
 
 PairBook = tuple[WorkerBook, WorkerBook]
@@ -276,12 +301,14 @@ class Books:
         self, make: Make, wanted: OfferBook = NOTHING
     ) -> Iterator[tuple[list[WorkerBook], list[WorkerBook]]]:
         """The prefill and the decode workers of each fingerprint that take work, where all of them
-        can do what is wanted.
+        can do what is wanted. An aggregated worker is paired with nobody, so it is a group.
         """
         found: dict[object, tuple[list[WorkerBook], list[WorkerBook]]] = {}
         for worker in self.workers.values():
             if make_of(worker.profile) == make and worker.takes:
-                group = found.setdefault(worker.profile.fingerprint, ([], []))
+                fingerprint = worker.profile.fingerprint
+                alone = worker.profile.instance if fingerprint.aggregated else ""
+                group = found.setdefault((fingerprint, alone), ([], []))
                 group[worker.profile.phase is Phase.DECODE].append(worker)
         yield from (group for group in found.values() if meets(offer_of(group), wanted))
 

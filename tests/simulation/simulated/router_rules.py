@@ -332,6 +332,7 @@ class RouterRules:
             event.other_legs,
             event.other_legs,
         )
+        worker.fleet = self.books.workers
         worker.stalled = self._is_stalled(event.step_age)
         worker.past = self.books.health.past(event.worker)
         self.canaries.worker_up(worker)
@@ -344,6 +345,7 @@ class RouterRules:
             if each.profile.phase is not profile.phase
             and each.profile.fingerprint.model == profile.fingerprint.model
             and each.profile.fingerprint != profile.fingerprint
+            and not (each.aggregated or worker.aggregated)
         )
         if profile.phase is not event.listed_as or profile.max_sequences < 1:
             differ[event.worker, "it"] = 1
@@ -384,6 +386,8 @@ class RouterRules:
         if worker.died:
             return []
         worker.died = True
+        if worker.aggregated and worker.profile.phase is Phase.PREFILL:
+            return []  # its process is counted once
         begun = {leg.sequence.request for leg in worker.legs.values() if leg.number not in unsent}
         blamed = [each for each in begun if not each.canary]
         if not blamed:
