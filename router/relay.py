@@ -339,11 +339,16 @@ class Relay:
             sink.set_fleet(self.fleet)
 
     def _note_changes(self) -> None:
-        """Say how much each edition could take now, and what may come."""
+        """Say how much each edition could take now, and holds, and what may come."""
         self.fleet.coming[:] = self._coming()
         free = self.core.free_slots()
         for model in self.fleet.models:
-            model.free_slots = free[Edition(model.name, model.tokenizer_sha256)]
+            edition = Edition(model.name, model.tokenizer_sha256)
+            model.free_slots = free[edition]
+            if (cache := self.core.kv_cache(edition)) is None:
+                model.ClearField("kv_cache")
+            else:
+                model.kv_cache.CopyFrom(translate.kv_cache(cache))
 
 
 def _failed(action: actions.Action) -> list[events.Event]:

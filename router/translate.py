@@ -12,6 +12,7 @@ from router.core.values import (
     Bounds,
     CacheReport,
     Fingerprint,
+    KvCache,
     Phase,
     Profile,
     ServedModel,
@@ -266,6 +267,10 @@ def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
         stop_reason=action.stop_reason,
         refused=action.refused,
     )
+
+
+def kv_cache(cache: KvCache) -> router_pb2.KvCache:
+    return router_pb2.KvCache(**cache._asdict())
 
 
 def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:

@@ -6,8 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from router.core.group import Group
-from router.core.values import Edition, Fingerprint, Needs, Offer, ServedModel
+from router.core.values import Edition, Fingerprint, KvCache, Needs, Offer, ServedModel
 from router.policies import Policy
+
+MOST_PAGES = 2**63
+"""More than all can have; what is said beyond is cut, so that it fits the wire."""
 
 
 class EditionFleet:
@@ -44,6 +47,25 @@ class EditionFleet:
     def proves(self) -> bool:
         """Whether workers of it are yet to be proved."""
         return any(each.prefill.proving or each.decode.proving for each in self.groups.values())
+
+    def kv_cache(self) -> KvCache | None:
+        """What all decode workers that take work last reported, together; None: one of them does
+        not say, or there is none. Costs a pass over them.
+        """
+        pages = used = 0
+        sizes = set()
+        for fingerprint, group in self.groups.items():
+            for worker in group.decode.taking():
+                size, total = fingerprint.page_size, worker.kv_tokens_total
+                if not (size and total):
+                    return None
+                sizes.add(size)
+                pages += total // size
+                used += -(-min(worker.kv_tokens_used, total) // size)
+        if not pages:
+            return None
+        pages = min(pages, MOST_PAGES)
+        return KvCache(pages, min(used, pages), sizes.pop() if len(sizes) == 1 else 0)
 
     def meeting(self, needs: Needs) -> frozenset[Offer]:
         """Those of its offers that a request can be run by."""

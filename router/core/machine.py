@@ -22,7 +22,16 @@ from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.story import Story
-from router.core.values import Bounds, Disaggregate, Edition, Offer, Phase, Profile, ServedModel
+from router.core.values import (
+    Bounds,
+    Disaggregate,
+    Edition,
+    KvCache,
+    Offer,
+    Phase,
+    Profile,
+    ServedModel,
+)
 from router.core.waiting import Queue
 from router.core.worker import Worker
 from router.policies import PolicyFactory
@@ -152,6 +161,12 @@ class Core:
         """How many sequences of each edition could start now, less those that wait."""
         fleet, waiting = self.state.fleet, self.state.waiting
         return {each: fleet.free_pairs(each) - waiting.count_in(each) for each in fleet.editions}
+
+    def kv_cache(self, edition: Edition) -> KvCache | None:
+        """What the decode workers of an edition say of their KV caches; None: not each of them
+        does.
+        """
+        return self.state.fleet.editions[edition].kv_cache()
 
     def stories(self, trace_id: str, now: float) -> list[Story]:
         """Those of the open requests with that trace id, the latest first, as of `now`."""

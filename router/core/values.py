@@ -171,6 +171,14 @@ class Offer(NamedTuple):
         )
 
 
+class KvCache(NamedTuple):
+    """What workers' KV caches hold together: see tandem.v1.KvCache."""
+
+    pages: int
+    used_pages: int
+    page_size: int
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ServedModel:
     """What frontends learn of one edition: see tandem.v1.ServedModel."""

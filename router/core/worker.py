@@ -41,8 +41,9 @@ class Worker:
     """What its prefix cache holds; the Fleet's `prefixes` keeps it."""
     other_tokens: int = 0
     """What it had beyond these by its last report: of other routers, and what decode generated."""
+    kv_tokens_used: int = 0
     kv_tokens_total: int = 0
-    """How many its KV cache can hold; 0: it does not say."""
+    """How many its KV cache holds, and can hold; 0: it does not say."""
     paired: bool = False
     """It has been told that a pair uses it."""
     died: bool = False
@@ -155,6 +156,7 @@ class Worker:
         does not say how many tokens that is, each of their legs counts as one.
         """
         self.other_legs = max(0, open_legs - len(self.legs))
+        self.kv_tokens_used = kv_tokens_used
         self.kv_tokens_total = kv_tokens_total
         tokens = prompt_tokens if self.phase is _PREFILL else kv_tokens_used
         self.other_tokens = self.other_legs if tokens is None else max(0, tokens - self.tokens)

@@ -19,7 +19,7 @@ _ADAPTERS = "no engine here serves adapters"
 _ENCODER = "models are decoders alone"
 _WORKERS = "the workers' own settings say it"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
-_KV_EVENTS = "a router's stream says nothing of KV caches; workers have /metrics"
+_KV_EVENTS = "a router's stream says how full KV caches are, and of no event in them"
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "Request": {

@@ -15,12 +15,22 @@ from tandem.executor.statistics import (
     DisServingRequestStats,
     InflightBatchingStats,
     IterationStats,
+    KvCacheStats,
     RequestPerfMetrics,
     RequestStage,
     RequestStats,
     RequestStatsPerIteration,
 )
 from tandem.executor.unread import Unread
+
+
+class KvCache(NamedTuple):
+    """What the decode workers of the served model say, together."""
+
+    pages: int
+    used_pages: int
+    page_size: int
+    """Tokens to a page; 0: they differ."""
 
 
 class IterationRecord(NamedTuple):
@@ -37,6 +47,9 @@ class IterationRecord(NamedTuple):
     """Active requests of which nothing has come."""
     ended: int
     most_active: int
+    kv_cache: KvCache | None
+    hit_rate: float | None
+    """The share of prompt tokens that was cached; None: no prompt was read."""
 
     def stats(self, clock_offset: float) -> IterationStats:
         """`clock_offset`: what is added to `at` to have the time since 1970."""
@@ -50,11 +63,25 @@ class IterationRecord(NamedTuple):
             num_queued_requests=self.queued,
             num_completed_requests=self.ended,
             max_num_active_requests=self.most_active,
+            kv_cache_stats=self._kv_cache_stats(),
             inflight_batching_stats=InflightBatchingStats(
                 num_scheduled_requests=self.active,
                 num_context_requests=self.silent,
                 num_gen_requests=self.active - self.silent,
             ),
+        )
+
+    def _kv_cache_stats(self) -> KvCacheStats | None:
+        cache = self.kv_cache
+        if cache is None:
+            known = self.hit_rate is not None
+            return KvCacheStats(cache_hit_rate=self.hit_rate) if known else None
+        return KvCacheStats(
+            max_num_blocks=cache.pages,
+            free_num_blocks=cache.pages - cache.used_pages,
+            used_num_blocks=cache.used_pages,
+            tokens_per_block=cache.page_size or None,
+            cache_hit_rate=self.hit_rate,
         )
 
 
@@ -76,6 +103,14 @@ class Recorder:
         """Since the last record."""
         self._arrivals = 0.0
         """When those were enqueued that started, added up."""
+        self.kv_cache: KvCache | None = None
+        """As it was said last."""
+        self._prompt_tokens = self._cached_tokens = 0
+
+    def prompt_read(self, *, tokens: int, cached: int) -> None:
+        """A request has ended well: how long its prompt was, and how much of it was cached."""
+        self._prompt_tokens += tokens
+        self._cached_tokens += cached
 
     def enqueued(self, request_id: int, unread: Unread) -> None:
         """A request waits in the queue from now on."""
@@ -110,10 +145,12 @@ class Recorder:
             return
         self._number += 1
         waited = self._started * now - self._arrivals
+        read = self._prompt_tokens
+        hit_rate = self._cached_tokens / read if read else None
         self._iterations.append(
             IterationRecord(
                 self._number, now, self._started, waited, len(self._active), queued, silent,
-                self._ended, self._most_active,
+                self._ended, self._most_active, self.kv_cache, hit_rate,
             )
         )  # fmt: skip
         if self._watches_requests:

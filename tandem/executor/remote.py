@@ -22,6 +22,7 @@ from tandem.executor.config import ExecutorConfig
 from tandem.executor.core import ExecutorCore
 from tandem.executor.entries import Start
 from tandem.executor.live import Live
+from tandem.executor.recorder import KvCache
 from tandem.executor.responses import FinishReason
 from tandem.executor.unread import Completion
 from tandem.logits.tap import Tapped
@@ -30,6 +31,7 @@ from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState
 from tandem.upstream.routers import Routers
+from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class RemoteBackend:
         self._turn_due = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
+        self._kv_cache: router_pb2.KvCache | None = None
+        """What the core was told of it last."""
 
     async def run(self, address: str, on_started: Callable[[], object]) -> None:
         """Hold the streams to routers, whose addresses have commas between them, and send and
@@ -124,6 +128,7 @@ class RemoteBackend:
             for state in touched:
                 if served := self._served.get(state):
                     served.tell(core)
+            self._note_kv_cache()
             core.expire(now)
             starts, cancels = core.starts(), core.cancels()
             core.record(now, came=bool(touched))
@@ -138,6 +143,14 @@ class RemoteBackend:
                 self._serving[request_id].cancel()
         if deadline is not None and (self._timer is None or deadline < self._due):
             self._arm(deadline, now)
+
+    def _note_kv_cache(self) -> None:
+        """Routers say it anew once a second. The lock is held."""
+        said = self._demultiplexer.kv_cache
+        if said is not self._kv_cache:
+            self._kv_cache = said
+            cache = said and KvCache(said.pages, min(said.used_pages, said.pages), said.page_size)
+            self._core.recorder.kv_cache = cache
 
     def _arm(self, deadline: float, now: float) -> None:
         """Have a turn at a deadline, which is the next one."""
@@ -200,7 +213,7 @@ class RemoteBackend:
 class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
 
-    __slots__ = ("_counts", "_end_id", "_id", "_tapped", "state")
+    __slots__ = ("_counts", "_end_id", "_id", "_noted", "_tapped", "state")
 
     def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state
@@ -208,6 +221,7 @@ class _Served:
         self._counts: Counter[int] = Counter()
         self._id = start.request_id
         self._end_id = start.request.end_id
+        self._noted = False
 
     def tell(self, core: ExecutorCore) -> None:
         """Tell the core all that came. The lock is held."""
@@ -224,11 +238,19 @@ class _Served:
             if finish.voucher:
                 self._leave(core, finish)
                 continue
+            self._note_prompt(core, finish)
             completion = self._completion(finish)
             if self._tapped is not None:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
                 completion = completion._replace(logits=logits)
             core.finish(self._id, finish.choice, completion)
+
+    def _note_prompt(self, core: ExecutorCore, finish: Finish) -> None:
+        """Once a request. Where a hook withheld it elsewhere, nobody says what was cached."""
+        if not (self._noted or finish.withheld):
+            self._noted = True
+            prompt, cached = self.state.submission.prompt_tokens, self.state.cached_tokens[0]
+            core.recorder.prompt_read(tokens=prompt, cached=cached)
 
     def _leave(self, core: ExecutorCore, finish: Finish) -> None:
         """A context-only request has ended in good order."""

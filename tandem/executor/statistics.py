@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class KvCacheStats:
-    """What an engine's KV cache holds, in blocks. No router tells it of its workers."""
+    """What the KV caches of all decode workers hold, in blocks, as a router last said."""
 
     max_num_blocks: int | None = None
     free_num_blocks: int | None = None
@@ -27,6 +27,9 @@ class KvCacheStats:
     reused_blocks: int | None = None
     missed_blocks: int | None = None
     cache_hit_rate: float | None = None
+    """The share of prompt tokens that prefill's cache had, in this executor's requests that have
+    ended well.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

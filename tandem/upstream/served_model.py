@@ -47,7 +47,16 @@ def _joined(models: Sequence[router_pb2.ServedModel]) -> router_pb2.ServedModel:
         waits=any(each.waits for each in models),
         longest_context=max(map(longest_context, models)),
         any_logits_processors=sorted(set.union(*names, some)),
+        kv_cache=_widest(models),
     )
+
+
+def _widest(models: Sequence[router_pb2.ServedModel]) -> router_pb2.KvCache | None:
+    """What the router says that sees most. Several may serve the same workers, so nothing is added
+    up.
+    """
+    said = [each.kv_cache for each in models if each.HasField("kv_cache")]
+    return max(said, key=lambda cache: cache.pages, default=None)
 
 
 def _least(numbers: Iterable[int]) -> int:

@@ -330,6 +330,7 @@ class ServedModel(_message.Message):
     LONGEST_CONTEXT_FIELD_NUMBER: _builtins.int
     ANY_LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    KV_CACHE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
@@ -352,6 +353,10 @@ class ServedModel(_message.Message):
     def any_logits_processors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """known to both phases of some pair"""
 
+    @_builtins.property
+    def kv_cache(self) -> Global___KvCache:
+        """of its decode workers that take work, together; absent: not said, or not by each of them"""
+
     def __init__(
         self,
         *,
@@ -364,16 +369,46 @@ class ServedModel(_message.Message):
         longest_context: _builtins.int = ...,
         any_logits_processors: _abc.Iterable[_builtins.str] | None = ...,
         free_slots: _builtins.int | None = ...,
+        kv_cache: Global___KvCache | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "free_slots", b"free_slots", "limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_slots: _TypeAlias = _typing.Literal["free_slots"]  # noqa: Y015
     _WhichOneofArgType__free_slots: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_slots) -> _WhichOneofReturnType__free_slots | None: ...
 
 Global___ServedModel: _TypeAlias = ServedModel  # noqa: Y015
+
+@_typing.final
+class KvCache(_message.Message):
+    """KV caches as workers last reported them, in pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGES_FIELD_NUMBER: _builtins.int
+    USED_PAGES_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    pages: _builtins.int
+    used_pages: _builtins.int
+    """at most as many"""
+    page_size: _builtins.int
+    """tokens to a page; 0: they differ"""
+    def __init__(
+        self,
+        *,
+        pages: _builtins.int = ...,
+        used_pages: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "pages", b"pages", "used_pages", b"used_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvCache: _TypeAlias = KvCache  # noqa: Y015
 
 @_typing.final
 class DescribeRouterRequest(_message.Message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from stacks import Served
 from tandem.executor import (
     Executor,
     ExecutorConfig,
+    KvCacheStats,
     OutputConfig,
     Request,
     RequestStage,
@@ -108,6 +110,28 @@ def test_iterations_tell_of_each_request_once_that_it_began_and_that_it_ended(
         assert found[-1] is RequestStage.GENERATION_COMPLETE
         assert found.count(RequestStage.GENERATION_COMPLETE) == 1
     assert all(later.iter > iterations[-1].iter for later in executor.get_latest_iteration_stats())
+
+
+@pytest.mark.promise("S2-077")
+def test_iterations_tell_how_full_the_kv_caches_are(executor: Executor) -> None:
+    """Routers say it once a second; it may be as old as that, and a second more."""
+    prompt = [*range(300, 400)]
+    found: list[KvCacheStats] = []
+    deadline = time.monotonic() + SECONDS
+    while not any(each.max_num_blocks for each in found):
+        assert time.monotonic() < deadline, found
+        results_of(executor, prompt)
+        iterations = executor.get_latest_iteration_stats()
+        found = [each.kv_cache_stats for each in iterations if each.kv_cache_stats is not None]
+    last = found[-1]
+    assert last.max_num_blocks is not None
+    assert last.used_num_blocks is not None
+    assert last.tokens_per_block is not None
+    assert last.cache_hit_rate is not None
+    assert last.free_num_blocks == last.max_num_blocks - last.used_num_blocks >= 0
+    assert last.tokens_per_block * last.max_num_blocks > len(prompt)
+    assert 0 <= last.cache_hit_rate < 1
+    assert last.alloc_total_blocks is None, "no engine counts it"
 
 
 def test_the_program_of_the_page_runs(router: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -385,6 +385,7 @@ FLEET = router_pb2.Fleet(
             longest_context=100,
             any_logits_processors=["q"],
             free_slots=-3,
+            kv_cache=router_pb2.KvCache(pages=9, used_pages=4, page_size=16),
         )
     ],
     expected=["m"],
