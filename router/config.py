@@ -249,7 +249,8 @@ class RouterConfig:
     )
     max_story_bytes: int = setting(
         16 * 1024 * 1024,
-        "What these may take together: some 1,300 bytes each, and 600 for each further output.",
+        "What these may take together: some 1,300 bytes each, 600 for each further output, and 100"
+        " for each worker that would not do.",
     )
     log_requests: bool = setting(
         False, "Log a line at the end of each request that tells its story; else at level debug."
