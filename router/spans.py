@@ -7,7 +7,7 @@ from router.core.story import Moment
 from tandem.tracing.spans import Event, Span, Value
 
 NAME = "route"
-_TOLD = ("pair_chosen", "retry", "regenerate")
+_TOLD = ("pair_chosen", "retry", "regenerate", "resume")
 
 
 def of_sequence(traced: SequenceTraced) -> Span:

@@ -839,6 +839,19 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-217",
+        "Given a request that is to be resumed, when its decode worker is killed at whatever token, "
+        "then its client's answer is the undisturbed one, by seeds, forms, stop strings, several "
+        "outputs, hooks and classifiers.",
+        ours=True,
+    ),
+    Promise(
+        "S5-218",
+        "Given a request that is to be resumed and cannot be, then its error says why, and where a "
+        "replay is judged otherwise than what was shown, nothing more of it is shown.",
+        ours=True,
+    ),
+    Promise(
         "S5-222",
         "Given requests that wait while a router is replaced, when the next one has pairs, then "
         "they go to it in order as it has room, and none is refused before its patience ends.",

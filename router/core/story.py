@@ -61,7 +61,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     phase: str = ""
     """started, verdict, closed: of which leg."""
     code: str = ""
-    """verdict: terminate, or empty. closed: its outcome, or an error's code. retry: why."""
+    """verdict: terminate, or empty. closed: its outcome, or an error's code. retry, resume: why."""
     prefill: Choice | None = None
     """pair_chosen: absent for a phase that does not run."""
     decode: Choice | None = None

@@ -48,6 +48,8 @@ class BannedPhrases:
     other one. So the result does not depend on how the text came in chunks.
     """
 
+    resumable = True
+
     def __init__(
         self,
         *,

@@ -29,6 +29,8 @@ class JsonOnly:
     still become JSON.
     """
 
+    resumable = True
+
     def __init__(self, *, max_characters: int | None = None, objects_only: bool = False) -> None:
         """Raises LoadError."""
         self.max_characters = (

@@ -105,6 +105,8 @@ class MaxOutput:
     it stays. Nothing is held back.
     """
 
+    resumable = True
+
     def __init__(
         self,
         *,

@@ -16,6 +16,8 @@ class Patterns:
     stop_reason of a terminate), `action` (redact or terminate) and `replacement`.
     """
 
+    resumable = True
+
     def __init__(self, *, patterns: object, max_match: int = 256) -> None:
         """Raises LoadError."""
         if not isinstance(patterns, list) or not patterns:

@@ -85,6 +85,7 @@ class Pii:
                 max_match=MAX_MATCH,
             )
         self.close = self._filter.close
+        self.resumable = engine == "patterns"
 
     def __call__(self, chunk: Chunk) -> Verdict:
         return self._filter(chunk)

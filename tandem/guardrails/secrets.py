@@ -48,6 +48,8 @@ KINDS: dict[str, str] = {
 class Secrets:
     """Takes credentials out, or ends the answer at one; the stop_reason is its kind."""
 
+    resumable = True
+
     def __init__(
         self,
         *,

@@ -21,14 +21,15 @@ OTHERWISE = (
 class _Passed:
     """What has come of a choice, in all channels but log-probabilities."""
 
-    __slots__ = ("characters", "text", "token_ids", "tokens")
+    __slots__ = ("characters", "rows", "text", "token_ids", "tokens")
 
     def __init__(self) -> None:
-        self.characters = self.tokens = 0
+        self.characters = self.tokens = self.rows = 0
         self.text = hashlib.blake2b(digest_size=16)
         self.token_ids = hashlib.blake2b(digest_size=16)
 
     def add(self, tokens: int, text: str, token_ids: Sequence[int]) -> None:
+        self.rows += 1
         self.characters += len(text)
         self.tokens += tokens
         if text:
@@ -64,9 +65,7 @@ class ResumableState(RequestState):
 
     def silent(self, first_sequence: int) -> bool:
         start = first_sequence - self.base
-        return not any(
-            shown.tokens or shown.characters for shown in self._shown[start : start + self.n]
-        )
+        return not any(shown.rows for shown in self._shown[start : start + self.n])
 
     def begin(self, sequence: int) -> None:
         number = sequence - self.base

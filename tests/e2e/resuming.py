@@ -124,14 +124,14 @@ async def until(holds: Callable[[], Awaitable[bool]], *, within: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def whole(served: Stack, pairs: int = 2) -> None:
-    """Until so many pairs take work."""
+async def whole(served: Stack, within: float = SIM_READY_SECONDS) -> None:
+    """Until both pairs take work."""
 
     async def stands() -> bool:
         text = await metrics(served, "router")
-        return metric_sum(text, "tandem_router_ready_pairs", {}) == pairs
+        return metric_sum(text, "tandem_router_ready_pairs", {}) == 2
 
-    await until(stands, within=30)
+    await until(stands, within=within)
 
 
 async def resumed(served: Stack, outcome: str) -> float:

@@ -260,6 +260,19 @@ def _scores(source: random.Random, plan: Plan) -> None:
         request.judged.classifier, request.judged.hold_back = True, "none"
 
 
+def _resumes(source: random.Random, plan: Plan) -> None:
+    """Decode workers die while they show outputs, which others are to go on with."""
+    prefill, decode = _one_pair(plan)
+    plan.workers = [*_alike(prefill, 2, slots=12), *_alike(decode, 3, slots=12)]
+    plan.frontends = plan.routers = 1
+    plan.breaks_off = plan.failed_starts = 0.0
+    plan.most_held = 1000
+    plan.happenings += [(BURST + source.uniform(0.02, 0.6), "crash_decode") for _ in range(2)]
+    for request in plan.requests:
+        request.at = BURST + source.uniform(0.0, 0.3)
+        request.n, request.resume = source.choice((1, 1, 3)), source.random() < 0.9
+
+
 Theme = Callable[[random.Random, "Plan"], None]
 GRACEFUL: tuple[Theme, ...] = (_calm_hand_over, _revisions, _scores)
 FAULTY: tuple[Theme, ...] = (
@@ -281,4 +294,7 @@ FAULTY: tuple[Theme, ...] = (
     _stalls,
     _revisions,
     _revisions,
+    _resumes,
+    _resumes,
+    _resumes,
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from router import translate
 from router.core import actions
 from tandem.v1 import router_pb2, worker_pb2
 
@@ -81,7 +82,8 @@ class WireRules:
             case actions.StartLeg():
                 flow = self.workers[action.worker]
                 flow.starts.append(action.leg)
-                flow.tasks[action.leg] = action.task + action.overlay
+                behind = translate.resumption(action.made)
+                flow.tasks[action.leg] = action.task + action.overlay + behind
             case actions.ReleaseLeg(worker, leg):
                 self.workers[worker].releases.append(leg)
             case actions.CancelLeg(worker, leg):
