@@ -1674,6 +1674,36 @@ PROMISES: tuple[Promise, ...] = (
         "at all, and what has come is not fetched again.",
         ours=True,
     ),
+    Promise(
+        "S5-360",
+        "Given a trace and a fleet, when tandem replay runs them, then the router's own core and "
+        "policies choose, and each time is what the fleet's table makes of it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-361",
+        "Given the same trace, fleet and seed, then tandem replay says the same.",
+        ours=True,
+    ),
+    Promise(
+        "S5-362",
+        "Given a line of a trace, a fleet or a table of times that cannot be, then tandem replay "
+        "refuses it by its place before anything runs.",
+        ours=True,
+    ),
+    Promise(
+        "S5-363",
+        "Given load below what prefill can do, then the policy prefix gives no later first token "
+        "than least_loaded by more than a hundredth, and 1, 2 and 8 routers find about as much in "
+        "caches.",
+        ours=True,
+    ),
+    Promise(
+        "S5-364",
+        "Given a deployment with one pair and nothing to do, when tandem measure-times asks it, "
+        "then its table has the times of its workers.",
+        ours=True,
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from trace_replay import fleet as fleets
 from trace_replay import generator, measuring, plot, results, times
 from trace_replay.fleet import FleetFile
 from trace_replay.measuring import Measuring
-from trace_replay.replay import Replay
+from trace_replay.replay import Replay, Replayed
 from trace_replay.results import Result
 from trace_replay.router import Policies
 from trace_replay.times import Times
@@ -43,16 +44,17 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.write_trace:
         traces.write(arguments.write_trace, trace)
     console.line(_described(trace, arguments.speed))
-    found = []
+    found, began = [], time.monotonic()
     for fleet in asked:
         for name, chosen in policies.items():
-            console.live(f"{fleet.name} by {name}", 0)
+            console.live(f"{fleet.name} by {name}", time.monotonic() - began)
             run = Replay(fleet, chosen, trace, speed=arguments.speed, seed=arguments.seed).run()
-            figures = Figures.of(run.answers, slo)
-            alone = not fleet.prefill.workers
-            found.append(Result(fleet.name, fleet.workers, alone, name, run.hit_rate, figures))
+            found.append(_result(fleet, name, run, slo, _by_length(trace, run, arguments.long)))
     console.clear()
-    console.table([each.row() for each in found], head=results.HEAD)
+    head = (*results.HEAD, *(results.HEAD_BY_LENGTH if arguments.long else ()))
+    console.table([each.row() for each in found], head=head)
+    for line in filter(None, (each.said_ways() for each in found)):
+        console.line(line)
     for line in results.verdict(found):
         console.line(line)
     if arguments.json:
@@ -61,6 +63,35 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.plot:
         arguments.plot.write_text(plot.svg(found), encoding="utf-8")
     return 0
+
+
+def _result(
+    fleet: FleetFile, policy: str, run: Replayed, slo: Slo, by_length: tuple[list[float], ...]
+) -> Result:
+    return Result(
+        fleet=fleet.name,
+        workers=fleet.workers,
+        aggregated=not fleet.prefill.workers,
+        policy=policy,
+        hit_rate=run.hit_rate,
+        figures=Figures.of(run.answers, slo),
+        by_length=by_length,
+        ways={(way.value, why.value): count for (way, why), count in run.ways.items()},
+    )
+
+
+def _by_length(
+    trace: tuple[TracedRequest, ...], run: Replayed, long: int | None
+) -> tuple[list[float], ...]:
+    """TTFT of prompts of fewer tokens than `long`, and of the others."""
+    if long is None:
+        return ()
+    short_ones: list[float] = []
+    long_ones: list[float] = []
+    for line, answer in zip(trace, run.answers, strict=True):
+        if answer.ttft is not None:
+            (short_ones if line.input_length < long else long_ones).append(answer.ttft)
+    return sorted(short_ones), sorted(long_ones)
 
 
 def measure_times(arguments: argparse.Namespace, console: Console) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from router.core.values import Disaggregate
 from tandem.errors import ConfigError
 from trace_replay import times
 from trace_replay.times import Times
@@ -43,6 +44,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     decode: Pool = Pool()
     aggregated: Pool = Pool()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    disaggregate: Disaggregate = "auto"
+    """As the routers' setting of that name."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 1024
     """Each router's, as its setting of that name."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
@@ -74,14 +77,12 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def with_workers(self, prefill: int, decode: int, aggregated: int = 0) -> FleetFile:
         """The same with other numbers of workers. Raises ConfigError for such as cannot be."""
-        structs = msgspec.structs
+        values = msgspec.to_builtins(self)
+        values["prefill"]["workers"] = prefill
+        values["decode"]["workers"] = decode
+        values["aggregated"]["workers"] = aggregated
         try:
-            return structs.replace(
-                self,
-                prefill=structs.replace(self.prefill, workers=prefill),
-                decode=structs.replace(self.decode, workers=decode),
-                aggregated=structs.replace(self.aggregated, workers=aggregated),
-            )
+            return msgspec.convert(values, FleetFile)
         except ValueError as error:
             raise ConfigError(f"{prefill}:{decode}:{aggregated}: {error}") from error
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.values import Phase
+from router.core.values import Phase, Reason, Way
 from tandem.cli.bench.figures import TimedAnswer
 from tandem.cli.trace import TracedRequest
 from tandem.errors import TandemError
+from tandem.wire import faces
 from trace_replay.agenda import Agenda
 from trace_replay.engine import Engine
 from trace_replay.fleet import FleetFile
@@ -31,6 +33,9 @@ class Replayed:
     """Those of all prompts that were computed."""
     cached_tokens: int
     """Those of them that their worker had."""
+
+    ways: Counter[tuple[Way, Reason]]
+    """How many attempts went to a pair or to an aggregated worker, and why."""
 
     @property
     def hit_rate(self) -> float:
@@ -85,6 +90,7 @@ class Replay:
             tuple(map(_timed, self._requests)),
             sum(each.prompt_tokens for each in computed),
             sum(each.cached_tokens for each in computed),
+            sum((each.ways for each in self._routers), Counter()),
         )
 
     def _build_workers(self) -> dict[str, Worker]:
@@ -100,7 +106,7 @@ class Replay:
             pool, process = fleet.aggregated, f"aggregated-{index:04}"
             engine = Engine(agenda, table, chunk_tokens=pool.chunk_tokens)
             prefill, decode = (
-                worker_up(f"{process}-{phase}", phase, pool, process=process) for phase in Phase
+                worker_up(faces.key(process, each), each, pool, process=process) for each in Phase
             )
             found.append(PrefillWorker(prefill, pool, table, agenda, engine))
             found.append(DecodeWorker(decode, pool, engine))

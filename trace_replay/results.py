@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tandem.cli.bench.figures import Figures, percentiles
 
@@ -11,6 +11,7 @@ HEAD = (
     "workers", "policy", "hit rate", "TTFT p50", "p90", "ITL p50", "p90",
     "failed", "within both", "goodput", "a worker",
 )  # fmt: skip
+HEAD_BY_LENGTH = ("TTFT of short p50", "p90", "of long p50", "p90")
 ALIKE = 0.01
 """Shares of requests that differ by less are the same for a verdict."""
 
@@ -27,6 +28,10 @@ class Result:
     policy: str
     hit_rate: float
     figures: Figures
+    by_length: tuple[Sequence[float], ...] = ()
+    """TTFT of short prompts and of long ones, sorted, in seconds; empty: nobody asked."""
+    ways: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Attempts by the way that they went, and why it was that one."""
 
     @property
     def share(self) -> float:
@@ -55,14 +60,29 @@ class Result:
             f"{self.share:.1%}",
             f"{self.goodput:.2f}/s",
             f"{self.goodput / self.workers:.3f}/s",
+            *(
+                _seconds(percentiles(each).get(name))
+                for each in self.by_length
+                for name in ("p50", "p90")
+            ),
         )
+
+    def said_ways(self) -> str:
+        """How many went which way; empty where there is but one."""
+        if len({way for way, _ in self.ways}) < 2:
+            return ""
+        told = (f"{n:,} {way} ({why})" for (way, why), n in sorted(self.ways.items()))
+        return f"{self.name}: {', '.join(told)}"
 
     def told(self) -> dict[str, object]:
         """For the file of figures. Seconds throughout."""
+        ways = sorted(self.ways.items())
         return {
             "workers": self.fleet,
             "policy": self.policy,
             "hit_rate": self.hit_rate,
+            "ways": [{"way": way, "reason": why, "count": n} for (way, why), n in ways],
+            "ttft_seconds_by_length": [percentiles(each) for each in self.by_length],
             **self.figures.told(),
         }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Phase, Profile
+from router.core.values import Bounds, Fingerprint, Phase, Profile, Reason, Way
 from router.policies import PolicyFactory
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError, TandemError
@@ -35,13 +36,14 @@ class Policies:
 
 
 def worker_up(key: str, phase: Phase, pool: Pool, *, process: str = "") -> events.WorkerUp:
-    """What a router is told of a worker of a pool. `process`: whose both phases pair with each
-    other alone, as they are one worker.
+    """What a router is told of a worker of a pool. `process`: that of an aggregated worker, of
+    which this is one phase.
     """
     profile = Profile(
-        name=key,
+        name=process or key,
+        instance=process or key,
         phase=phase,
-        fingerprint=_FINGERPRINT._replace(revision=process),
+        fingerprint=_FINGERPRINT._replace(aggregated=bool(process)),
         max_sequences=pool.slots,
         context_length=_CONTEXT,
         kv_endpoint=key,
@@ -74,6 +76,7 @@ class Router:
             prefill_policy=policies.prefill,
             decode_policy=policies.decode,
             new_room=rooms,
+            disaggregate=fleet.disaggregate,
         )
         self._numbers = itertools.count(1)
         self._requests: dict[int, Request] = {}
@@ -90,6 +93,11 @@ class Router:
         self.feed(events.FrontendUp(_FRONTEND))
         for worker in workers.values():
             self.feed(worker.up)
+
+    @property
+    def ways(self) -> Counter[tuple[Way, Reason]]:
+        """How many sequences went which way, and why."""
+        return self._core.snapshot().counts.ways
 
     def feed(self, event: events.Event) -> None:
         """Tell the core, and do what it asks for."""

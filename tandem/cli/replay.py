@@ -24,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_fleets(parser)
     add = parser.add_argument
     options.add_slo(parser)
+    add(
+        "--long",
+        type=options.positive,
+        metavar="TOKENS",
+        help="Show times to first token of prompts that have fewer tokens and more by themselves.",
+    )
     add("--json", type=Path, metavar="FILE", help="Write the figures as JSON too.")
     add("--plot", type=Path, metavar="FILE.svg", help="Draw the figures by fleet and policy.")
 

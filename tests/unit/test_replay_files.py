@@ -32,6 +32,7 @@ def test_a_fleet_has_its_table_in_it_or_in_a_file_beside_it(tmp_path: Path) -> N
     assert beside.table.step_ms == ((1, 10), (4, 16))
 
 
+@pytest.mark.promise("S5-362")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -54,6 +55,7 @@ def test_a_fleet_that_cannot_be_is_refused_by_its_field(
     assert said in str(refused.value)
 
 
+@pytest.mark.promise("S5-362")
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -106,6 +108,7 @@ def test_other_numbers_of_workers_are_checked_like_the_files(tmp_path: Path) -> 
 # --- traces ------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S5-362")
 @pytest.mark.parametrize(
     ("line", "said"),
     [
