@@ -345,9 +345,6 @@ class FrontendConfig:
             raise ConfigError("model_aliases are names of model_path's model, which is not given")
         if len(self.models) >= self.max_models:
             raise ConfigError(f"models holds {len(self.models)}; set max_models above that")
-        for name, folder in self.models.items():
-            if not (Path(folder) / "config.json").is_file():
-                raise ConfigError(f"models: {folder} holds no model (no config.json): {name}")
 
     def of_model(self, name: str, folder: Path) -> FrontendConfig:
         """The settings of a frontend that serves this model alone."""

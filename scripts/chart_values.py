@@ -34,8 +34,8 @@ _WORKER = (
     " logits_processors deployment_revision ready_when_paired nodes node_rank leader"
 )
 _FRONTEND = (
-    "model_path served_model_name router api_keys api_keys_file key_limit_shares https_cert"
-    " https_key"
+    "model_path served_model_name models model_names_file router api_keys api_keys_file"
+    " key_limit_shares https_cert https_key"
 )
 _ROUTER = (
     "discovery namespace prefill decode prefill_service decode_service voucher_key_file"
@@ -88,7 +88,8 @@ _RULES: tuple[tuple[dict[str, Any], str], ...] = (
     (
         {"items": _OBJECT},
         "allowFrom extra extraEnvFrom extraGroups extraObjects metricRelabelings metrics"
-        " hostAliases metricsFrom relabelings tls tolerations topologySpreadConstraints triggers",
+        " hostAliases metricsFrom relabelings routerFrom tls tolerations topologySpreadConstraints"
+        " triggers",
     ),
     (
         {"items": _NAMED},

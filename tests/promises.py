@@ -1229,20 +1229,20 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-321",
+        "S6-325",
         "Given workers of several models, then each request is read, limited and run as the model "
         "that it names, and none as another; a model that comes is served without a restart, one "
         "that leaves costs only its own requests, with a typed error.",
         ours=True,
     ),
     Promise(
-        "S6-322",
-        "Given a file of names, then each name's requests are divided by its weights, one user's go "
-        "to one model, answers repeat the name, and a file that changes under load loses nothing.",
+        "S6-326",
+        "Given a file of names, then each name's requests are divided by its weights, one user's "
+        "go to one model, answers repeat the name, and a change under load loses nothing.",
         ours=True,
     ),
     Promise(
-        "S6-323",
+        "S6-327",
         "Given a key that is limited to some models, then it is refused and not shown any other.",
         ours=True,
     ),

@@ -35,8 +35,9 @@ class Names:
         self._known: dict[str, list[str]] = {name: [] for name in names}
         self._failures: dict[str, str] = {}
 
-    def addresses(self) -> list[str]:
-        return [address for known in self._known.values() for address in known]
+    def addresses(self) -> dict[str, str]:
+        """Each address, with a name that stands for it."""
+        return {address: name for name, known in self._known.items() for address in known}
 
     async def look_up(self) -> None:
         await asyncio.gather(*map(self._look_up, self._known))

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from tandem.byte_budget import ByteBudget
@@ -27,8 +28,9 @@ LOOKUP_SECONDS = 5.0
 class Routers:
     """Keeps a stream to each router, at most to `most` of them, for as long as `run` runs.
 
-    Of more, those are chosen at random, so that frontends spread. One that was chosen keeps its
-    place until its stream ends.
+    Of more, those are chosen at random, so that frontends spread, and as many of each entry that
+    names some as of the others: entries may be releases, of models of their own. One that was
+    chosen keeps its place until its stream ends.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class Routers:
         self._tls = tls
         self._draw = draw
         self._old = OldStreams(metrics)
-        self._linked: set[str] = set()
+        self._linked: dict[str, str] = {}
+        """Addresses, with the entries that they are of."""
         self._look_up_now = asyncio.Event()
 
     async def run(self, receiver: Receiver) -> None:
@@ -74,17 +77,21 @@ class Routers:
                         await self._look_up_now.wait()
 
     @property
-    def _listed(self) -> list[str]:
-        """The routers there are now, each once."""
-        found = [] if self._names is None else self._names.addresses()
-        return list(dict.fromkeys([*self._plain, *found]))
+    def _listed(self) -> Mapping[str, str]:
+        """The routers there are now, with the entries that they are of."""
+        found = {} if self._names is None else self._names.addresses()
+        return {address: address for address in self._plain} | found
 
-    def _fill(self, receiver: Receiver, group: asyncio.TaskGroup, *, leaving: int = 0) -> None:
-        """Link as many routers as there are places. `leaving`: so many links are about to end."""
-        spare = [each for each in self._listed if each not in self._linked]
-        while spare and len(self._linked) - leaving < self._most:
-            address = spare.pop(self._draw(len(spare)))
-            self._linked.add(address)
+    def _fill(self, receiver: Receiver, group: asyncio.TaskGroup, *, leaving: str = "") -> None:
+        """Link as many routers as there are places. `leaving`: its link is about to end."""
+        spare = {each: entry for each, entry in self._listed.items() if each not in self._linked}
+        linked = Counter(entry for each, entry in self._linked.items() if each != leaving)
+        while spare and linked.total() < self._most:
+            fewest = min(linked[entry] for entry in spare.values())
+            best = [each for each, entry in spare.items() if linked[entry] == fewest]
+            address = best[self._draw(len(best))]
+            self._linked[address] = entry = spare.pop(address)
+            linked[entry] += 1
             group.create_task(self._link(address, receiver, group))
 
     async def _link(self, address: str, receiver: Receiver, group: asyncio.TaskGroup) -> None:
@@ -97,8 +104,8 @@ class Routers:
             tls=self._tls,
         )
         await link.run(receiver, group, self._stays)
-        self._fill(receiver, group, leaving=1)  # with another than this one
-        self._linked.remove(address)
+        self._fill(receiver, group, leaving=address)  # with another than this one
+        del self._linked[address]
 
     def _stays(self, address: str, stream: RouterStream) -> bool:
         """Whether a router whose stream is over keeps its place: not where it is gone, or cannot be

@@ -38,6 +38,11 @@ EXTERNAL = {
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
     "ingress-gateway": {"Secret/tandem-keys"},
     "multi-node": {"PersistentVolumeClaim/models"},
+    "several-models": {
+        "Secret/hub-token",
+        "ConfigMap/model-names",
+        "PersistentVolumeClaim/own-models",
+    },
     "tls": {
         "Secret/tandem-https",
         *(f"Secret/tandem-{component}-tls" for component in COMPONENTS),

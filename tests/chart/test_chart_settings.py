@@ -98,7 +98,8 @@ def test_a_node_takes_its_place_in_the_group_from_the_controller(
 def test_components_find_each_other(name: str, tmp_path: Path) -> None:
     services = by_name(name, "Service")
     frontend = settings(name, "frontend", tmp_path)
-    (address,) = frontend.router
+    address, *others = frontend.router
+    assert others == chart_renders.values(name).get("frontend", {}).get("routers", [])
     host, _, port = address.removeprefix("dns://").partition(":")
     assert int(port) in [each["port"] for each in services[host]["spec"]["ports"]]
     headless = services[host]["spec"].get("clusterIP") == "None"
@@ -109,6 +110,23 @@ def test_components_find_each_other(name: str, tmp_path: Path) -> None:
     else:
         for address in (*router.prefill, *router.decode):
             assert address.partition(":")[0] in services
+
+
+def test_a_frontend_is_given_the_models_of_other_releases(tmp_path: Path) -> None:
+    made = settings("several-models", "frontend", tmp_path)
+    assert made.models == {"llama-3.3": "/further-models/llama-3.3", "own": "/own-models/own"}
+    pod = by_name("several-models", "Deployment")["tandem-frontend"]["spec"]["template"]["spec"]
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+    (names,) = [each for each in pod["volumes"] if each["name"] == "model-names"]
+    assert names["configMap"] == {"name": "model-names"}
+    assert made.model_names_file == "/etc/tandem-names/names.yaml"
+    assert "subPath" not in mounts["/etc/tandem-names"], "else it would never change"
+    fetches = [each for each in pod["initContainers"] if "/further-models" in str(each["args"])]
+    (fetch,) = fetches
+    assert "--only-tokenizer" in fetch["args"]
+    assert "--to=/further-models/llama-3.3" in fetch["args"]
+    assert {"name": "further-models", "mountPath": "/further-models"} in fetch["volumeMounts"]
+    assert mounts["/further-models"]["readOnly"]
 
 
 @pytest.mark.promise("S5-277")

@@ -130,6 +130,19 @@ def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: s
     assert ports <= opened.keys() or "" in opened
 
 
+def test_a_frontend_reaches_the_routers_that_it_joins_and_a_router_lets_in_who_may_join_it() -> (
+    None
+):
+    policies = by_name("several-models", "NetworkPolicy")
+    egress = policies["tandem-frontend"]["spec"]["egress"]
+    anywhere = [port["port"] for rule in egress if "to" not in rule for port in rule["ports"]]
+    assert anywhere == [7000, 7000, 443, 53, 53]
+    (rule, _) = policies["tandem-router"]["spec"]["ingress"]
+    own, joins = rule["from"]
+    assert own["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "tandem"
+    assert joins["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "chat"}
+
+
 def test_what_a_policy_lets_out_the_other_lets_in() -> None:
     policies = by_name("default", "NetworkPolicy")
     for component in (*COMPONENTS, "test"):

@@ -109,7 +109,7 @@ async def interleaved(http: httpx.AsyncClient, folders: dict[str, Path]) -> None
             group.create_task(speaker.ask(name, stream=False, padding=SMALL_BYTES))
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_two_models_behind_one_router_are_served_and_never_cross(
     model_path: Path, tmp_path: Path, second: Path
 ) -> None:
@@ -122,7 +122,7 @@ async def test_two_models_behind_one_router_are_served_and_never_cross(
             assert count == 21 + (model == SECOND)
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_a_frontend_joins_the_routers_of_two_releases(
     model_path: Path, tmp_path: Path, second: Path
 ) -> None:
@@ -147,7 +147,7 @@ async def test_a_frontend_joins_the_routers_of_two_releases(
             await interleaved(http, {MODEL: model_path, SECOND: second})
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_a_model_s_workers_that_leave_cost_that_model_alone_and_may_come_back(
     model_path: Path, tmp_path: Path, second: Path
 ) -> None:
@@ -168,7 +168,7 @@ async def test_a_model_s_workers_that_leave_cost_that_model_alone_and_may_come_b
         await interleaved(http, {MODEL: model_path, SECOND: second})
 
 
-@pytest.mark.promise("S6-322")
+@pytest.mark.promise("S6-326")
 async def test_weights_that_change_under_load_lose_nothing_and_are_kept(
     model_path: Path, tmp_path: Path, second: Path
 ) -> None:

@@ -22,6 +22,7 @@ from frontend.openai.answers import ModelCard
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.readers import boot_of
 from tandem.errors import (
+    ConfigError,
     InvalidRequestError,
     NoPairError,
     NotAllowedError,
@@ -82,6 +83,9 @@ class Models:
         self._file = NamesFile(config.model_names_file) if config.model_names_file else None
         self._names = self._all_names()
         metrics.names.watch(stale=lambda: bool(self._file and self._file.stale))
+        for name, folder in config.models.items():
+            if not _holds_model(Path(folder)):
+                raise ConfigError(f"models: {folder} holds no model (no config.json): {name}")
         if self._first:
             own = config.of_model(self._first, Path(config.model_path))
             self._add(own, Reader.load(own))
@@ -266,6 +270,10 @@ class Models:
 def _models_in(folder: Path) -> list[Path]:
     """Its folders that hold models, by name; what cannot be read holds none."""
     try:
-        return sorted(each for each in folder.iterdir() if (each / "config.json").is_file())
+        return sorted(each for each in folder.iterdir() if _holds_model(each))
     except OSError:
         return []
+
+
+def _holds_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()

@@ -12,6 +12,11 @@
 {{- if include "tandem.downloads" . }}
 {{- $parts = append $parts (include "tandem.fetchModel" (list . "--only-tokenizer")) }}
 {{- end }}
+{{- range $number, $model := .Values.frontend.models }}
+{{- if $model.uri }}
+{{- $parts = append $parts (include "tandem.fetchFurther" (list $ $number $model)) }}
+{{- end }}
+{{- end }}
 {{- with .Values.frontend.extraInitContainers }}
 {{- $parts = append $parts (toYaml .) }}
 {{- end }}

@@ -88,7 +88,6 @@
 {{- /* The container that downloads the model, or does nothing where it is there: (list $), or (list $ "--only-tokenizer"). */}}
 {{- define "tandem.fetchModel" -}}
 {{- $root := index . 0 }}
-{{- $isS3 := eq (include "tandem.modelScheme" $root) "s3" }}
 {{- $model := $root.Values.model -}}
 - name: fetch-model
   image: {{ include "tandem.image" (list $root $root.Values.image) }}
@@ -102,36 +101,71 @@
     {{- range rest . }}
     - {{ . }}
     {{- end }}
-  terminationMessagePolicy: FallbackToLogsOnError
-  env:
-    - {name: HOME, value: /tmp}
-    {{- with $model.hubEndpoint }}
-    - {name: {{ ternary "AWS_ENDPOINT_URL" "HF_ENDPOINT" $isS3 }}, value: {{ . | quote }}}
-    {{- if and $isS3 (hasPrefix "http://" .) }}
-    - {name: AWS_ALLOW_HTTP, value: "true"}
-    {{- end }}
-    {{- end }}
-    {{- with $model.auth.existingSecret }}
-    - name: HF_TOKEN
-      valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $model.auth.key }}}}
-    {{- end }}
-    {{- with $model.extraEnv }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  {{- with $model.extraEnvFrom }}
-  envFrom:
-    {{- toYaml . | nindent 4 }}
+  {{- include "tandem.fetchRights" (list $root (include "tandem.modelScheme" $root) "model" "/models") | nindent 2 }}
+{{- end }}
+
+{{- /* What a container that downloads is given, and where it writes: (list $ "s3" "model" "/models"). */}}
+{{- define "tandem.fetchRights" -}}
+{{- $root := index . 0 }}
+{{- $isS3 := eq (index . 1) "s3" }}
+{{- $model := $root.Values.model -}}
+terminationMessagePolicy: FallbackToLogsOnError
+env:
+  - {name: HOME, value: /tmp}
+  {{- with $model.hubEndpoint }}
+  - {name: {{ ternary "AWS_ENDPOINT_URL" "HF_ENDPOINT" $isS3 }}, value: {{ . | quote }}}
+  {{- if and $isS3 (hasPrefix "http://" .) }}
+  - {name: AWS_ALLOW_HTTP, value: "true"}
   {{- end }}
-  resources:
-    {{- toYaml $model.preload.resources | nindent 4 }}
-  securityContext:
-    {{- include "tandem.securityContext" $model.preload.securityContext | nindent 4 }}
-  volumeMounts:
-    - {name: model, mountPath: /models}
-    - {name: tmp, mountPath: /tmp}
-    {{- with $model.extraVolumeMounts }}
-    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $model.auth.existingSecret }}
+  - name: HF_TOKEN
+    valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $model.auth.key }}}}
+  {{- end }}
+  {{- with $model.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $model.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+resources:
+  {{- toYaml $model.preload.resources | nindent 2 }}
+securityContext:
+  {{- include "tandem.securityContext" $model.preload.securityContext | nindent 2 }}
+volumeMounts:
+  - {name: {{ index . 2 }}, mountPath: {{ index . 3 }}}
+  - {name: tmp, mountPath: /tmp}
+  {{- with $model.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- /* The folder of a model of other releases, of the frontend's `models`. */}}
+{{- define "tandem.furtherPath" -}}
+{{- if .path }}{{ .path }}{{ else }}/further-models/{{ replace "/" "--" .name }}{{ end }}
+{{- end }}
+
+{{- /* Whether tokenizers of such models are downloaded; empty: no. */}}
+{{- define "tandem.fetchesFurther" -}}
+{{- range .Values.frontend.models }}{{ if .uri }}yes{{ end }}{{ end }}
+{{- end }}
+
+{{- /* The container that downloads the tokenizer of one: (list $ 0 $model). */}}
+{{- define "tandem.fetchFurther" -}}
+{{- $root := index . 0 }}
+{{- $model := index . 2 -}}
+- name: fetch-model-{{ index . 1 }}
+  image: {{ include "tandem.image" (list $root $root.Values.image) }}
+  imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+  command: [tandem, fetch-model, {{ $model.uri | quote }}]
+  args:
+    {{- if hasPrefix "hf://" $model.uri }}
+    - --revision={{ default "main" $model.revision }}
     {{- end }}
+    - --to={{ include "tandem.furtherPath" $model }}
+    - --only-tokenizer
+  {{- include "tandem.fetchRights" (list $root (regexFind "^[a-z0-9]+" $model.uri) "further-models" "/further-models") | nindent 2 }}
 {{- end }}
 
 {{- /* The pod that downloads the model before workers ask for it. */}}

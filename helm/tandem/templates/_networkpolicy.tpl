@@ -61,7 +61,9 @@
 
 {{- /* The model's hub or bucket, for the download in an init container. */}}
 {{- define "tandem.hubEgress" -}}
-{{- if include "tandem.isRemote" . }}
-- ports: [{port: {{ include "tandem.urlPort" (default "https://" .Values.model.hubEndpoint) }}}]
+{{- if include "tandem.isRemote" . }}{{ include "tandem.hubPort" . }}{{ end }}
 {{- end }}
+
+{{- define "tandem.hubPort" -}}
+- ports: [{port: {{ include "tandem.urlPort" (default "https://" .Values.model.hubEndpoint) }}}]
 {{- end }}

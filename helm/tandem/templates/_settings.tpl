@@ -43,7 +43,8 @@
 {{- /* Where frontends find routers: of one its Service, which leads to the next one at once; of several each. */}}
 {{- define "tandem.routers" -}}
 {{- $service := include "tandem.component" (list . "router") }}
-{{- if include "tandem.severalRouters" . }}dns://{{ $service }}-each:7000{{ else }}{{ $service }}:7000{{ end }}
+{{- $own := ternary (printf "dns://%s-each:7000" $service) (printf "%s:7000" $service) (include "tandem.severalRouters" . | not | not) }}
+{{- join "," (prepend .Values.frontend.routers $own) }}
 {{- end }}
 
 {{- define "tandem.settings.frontend" -}}
@@ -64,6 +65,16 @@
 {{- $pods := ternary $frontend.replicas $frontend.autoscaling.minReplicas (eq $frontend.autoscaling.type "none") }}
 {{- $settings = merge $settings (dict "api_keys_file" (default (printf "/etc/tandem-keys/%s" .key) .path)
   "key_limit_shares" (max 1 (int $pods))) }}
+{{- end }}
+{{- end }}
+{{- $models := dict }}
+{{- range .Values.frontend.models }}
+{{- $_ := set $models .name (include "tandem.furtherPath" .) }}
+{{- end }}
+{{- if $models }}{{ $settings = merge $settings (dict "models" $models) }}{{ end }}
+{{- with .Values.frontend.modelNames }}
+{{- if .existingConfigMap }}
+{{- $settings = merge $settings (dict "model_names_file" (printf "/etc/tandem-names/%s" .key)) }}
 {{- end }}
 {{- end }}
 {{- merge $settings .Values.frontend.config | toYaml }}

@@ -102,7 +102,7 @@ def replace(path: Path, content: str) -> Path:
     return path
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 async def test_each_request_is_read_and_sent_as_its_model_wants_it(
     start: Start, seen: Seen, second: Path, model_path: Path, size: int
@@ -132,7 +132,7 @@ async def test_each_request_is_read_and_sent_as_its_model_wants_it(
         assert text.startswith(OPENING) == (name == SECOND and text != "Hello")
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_limits_and_tokens_are_each_model_s_own(
     start: Start, seen: Seen, second: Path
 ) -> None:
@@ -156,7 +156,7 @@ async def test_limits_and_tokens_are_each_model_s_own(
     assert tokens[0] == ids[SECOND][0]
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_a_model_that_appears_later_is_served_without_a_restart(
     start: Start, seen: Seen, model_path: Path, tmp_path: Path
 ) -> None:
@@ -179,7 +179,7 @@ async def test_a_model_that_appears_later_is_served_without_a_restart(
     assert seen.models == {SECOND: 1}
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_a_model_that_goes_away_is_a_typed_error_and_is_unloaded(
     start: Start, seen: Seen, second: Path
 ) -> None:
@@ -204,7 +204,7 @@ async def test_a_model_that_goes_away_is_a_typed_error_and_is_unloaded(
     assert await harness.metric(requests, model=MODEL, outcome="success") == 1
 
 
-@pytest.mark.promise("S6-321")
+@pytest.mark.promise("S6-325")
 async def test_files_that_cannot_be_used_cost_their_model_alone(
     start: Start, seen: Seen, second: Path
 ) -> None:
@@ -249,7 +249,7 @@ async def spread(harness: Harness, name: str, count: int, **fields: Any) -> http
     return answer
 
 
-@pytest.mark.promise("S6-322")
+@pytest.mark.promise("S6-326")
 async def test_requests_for_a_name_are_divided_by_its_weights(
     start: Start, seen: Seen, second: Path, tmp_path: Path
 ) -> None:
@@ -270,7 +270,7 @@ async def test_requests_for_a_name_are_divided_by_its_weights(
     assert seen.models == {MODEL: 3}
 
 
-@pytest.mark.promise("S6-322")
+@pytest.mark.promise("S6-326")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 async def test_requests_of_one_user_go_to_one_model(
     start: Start, seen: Seen, second: Path, tmp_path: Path, size: int
@@ -286,7 +286,7 @@ async def test_requests_of_one_user_go_to_one_model(
     assert went == {MODEL, SECOND}
 
 
-@pytest.mark.promise("S6-322")
+@pytest.mark.promise("S6-326")
 async def test_names_are_read_again_and_the_last_good_ones_stay(
     start: Start, seen: Seen, second: Path, tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ async def test_names_are_read_again_and_the_last_good_ones_stay(
 # --- keys ---
 
 
-@pytest.mark.promise("S6-323")
+@pytest.mark.promise("S6-327")
 async def test_a_key_is_refused_and_not_shown_what_it_is_not_allowed(
     start: Start, seen: Seen, second: Path, tmp_path: Path
 ) -> None:
@@ -368,10 +368,16 @@ async def test_a_key_is_refused_and_not_shown_what_it_is_not_allowed(
 # --- settings ---
 
 
-async def test_a_frontend_needs_some_model(tmp_path: Path, model_path: Path) -> None:
+async def test_a_frontend_whose_settings_name_no_folder_of_a_model_does_not_start(
+    start: Start, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="holds no model"):
+        await start(say_hello, models={"a": str(tmp_path)})
+
+
+async def test_a_frontend_needs_some_model(model_path: Path) -> None:
     for settings, words in (
         ({}, "needs --model-path"),
-        ({"models": {"a": str(tmp_path)}}, "holds no model"),
         ({"models_folder": "m", "model_aliases": ("a",)}, "model_aliases are names of"),
         ({"models": {"a": str(model_path)}, "max_models": 1}, "set max_models above"),
     ):

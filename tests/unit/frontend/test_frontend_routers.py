@@ -227,6 +227,39 @@ async def test_every_address_of_a_name_is_linked_and_new_ones_are_found(find: Fi
 
 
 @pytest.mark.promise("S5-282")
+async def test_each_entry_has_as_many_links_as_the_others_where_places_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Entries may be releases, of models of their own."""
+    hosts = {"many": [f"10.0.0.{each}" for each in range(1, 21)], "few": ["10.0.1.1", "10.0.1.2"]}
+    dialled: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return hosts[host]
+
+    class Silent:
+        def __init__(self, address: str, *_: Any, **__: Any) -> None:
+            dialled.append(address)
+
+        async def run(self, *_: Any) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(routers_module, "RouterLink", Silent)
+    routers = Routers(
+        ["dns://many:1", "dns://few:1", "10.0.2.1:1"],
+        UpstreamMetrics(CollectorRegistry()),
+        ByteBudget(),
+        resolve=resolve,
+        most=6,
+    )
+    running = asyncio.create_task(routers.run(Receiver()))
+    await _until(lambda: len(dialled) == 6)
+    releases = [each.rpartition(".")[0] for each in dialled]
+    assert [releases.count(f"10.0.{release}") for release in range(3)] == [3, 2, 1]
+    await _end(running)
+
+
+@pytest.mark.promise("S5-282")
 async def test_a_router_that_is_gone_is_kept_until_its_stream_ends_and_not_dialled_again(
     find: Find,
 ) -> None:

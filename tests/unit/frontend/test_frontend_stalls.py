@@ -232,21 +232,22 @@ class Lane:
     """One whose process reads a body when it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        boot = ReaderBoot(settings={}, import_path=[], seconds=PATIENCE)
-        self._lane = readers._Lane(boot, 0)
+        self._boot = ReaderBoot(model="m", settings={}, import_path=[], seconds=PATIENCE)
+        self._lane = readers._Lane(PATIENCE, 0)
         self._go_on = asyncio.Semaphore(0)
         self.read: list[str] = []
         monkeypatch.setattr(self._lane, "_ask", self._ask)
 
-    async def _ask(self, order: Order) -> bytes:
+    async def _ask(self, order: Order, boot: ReaderBoot) -> bytes:
         self.read.append(order.id)
         await self._go_on.acquire()
         return encoder.encode(Answered(b""))
 
     async def ask(self, *names: str) -> list[asyncio.Task[object]]:
         """Bodies of keys: the first letter of a name is its key's."""
-        orders = [(Order(kind="tokenize", body=b"", id=name), name[0]) for name in names]
-        tasks = [asyncio.create_task(self._lane.read(*order)) for order in orders]
+        orders = [Order(kind="tokenize", model="m", body=b"", id=name) for name in names]
+        reads = [self._lane.read(order, self._boot, order.id[0]) for order in orders]
+        tasks = [asyncio.create_task(read) for read in reads]
         await asyncio.sleep(0)
         return tasks
 
