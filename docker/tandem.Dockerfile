@@ -31,6 +31,7 @@ COPY frontend frontend
 COPY router router
 COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
+COPY aggregated_worker aggregated_worker
 COPY local_executor local_executor
 COPY trace_replay trace_replay
 COPY tandem tandem

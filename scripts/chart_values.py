@@ -38,7 +38,8 @@ _FRONTEND = (
     " key_limit_shares https_cert https_key"
 )
 _ROUTER = (
-    "discovery namespace prefill decode prefill_service decode_service voucher_key_file"
+    "discovery namespace prefill decode workers prefill_service decode_service worker_service"
+    " voucher_key_file"
     " decode_routers routers router_service advertise_host"
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
@@ -47,6 +48,7 @@ OWNED: dict[str, frozenset[str]] = {
     "router": frozenset(f"{_ALL} {_ROUTER}".split()),
     "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
     "decode": frozenset(f"{_ALL} {_WORKER}".split()),
+    "worker": frozenset(f"{_ALL} {_WORKER}".split()),
     "engine": frozenset(("bootstrap_port", "device", "kv_port", "tensor_parallel")),
 }
 """Settings that the chart makes from values of its own: they are not taken in a `config`."""
@@ -56,6 +58,7 @@ CLASSES: dict[str, tuple[type[Any], ...]] = {
     "router": (RouterConfig,),
     "prefill": (WorkerConfig,),
     "decode": (WorkerConfig,),
+    "worker": (WorkerConfig,),
     "engine": (SglangOptions, SimOptions, Faults),
 }
 _TYPES: dict[Any, str] = {

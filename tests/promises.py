@@ -1675,6 +1675,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-330",
+        "Given workers that serve both phases, when they stand alone, then their model is served "
+        "as by pairs: hooks in both phases, retries on another, nothing while scaled to nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-331",
+        "Given such workers beside pairs, when a request comes, then it goes where its finish is "
+        "predicted earlier, and a metric, the story and the trace say which way and why.",
+        ours=True,
+    ),
+    Promise(
         "S5-360",
         "Given a trace and a fleet, when tandem replay runs them, then the router's own core and "
         "policies choose, and each time is what the fleet's table makes of it.",

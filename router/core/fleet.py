@@ -241,7 +241,10 @@ class Fleet:
         group = self._known_group(prefill.profile.fingerprint)
         assert group is not None
         again = last is not None
-        flaws = [(each.late, each in (last or ()), again and each.record.doubtful) for each in pair]
+        flaws = [
+            (each.has_overdue, each in (last or ()), again and each.record.doubtful)
+            for each in pair
+        ]
         return Option(
             way=Way.AGGREGATED if group.aggregated else Way.PAIR,
             pace=group.pace,

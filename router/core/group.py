@@ -109,7 +109,7 @@ class Side:
         """
         key, is_free = worker.key, worker.free > 0
         index = was = self._held.get(key)
-        if was is not None and not (is_free and was.kind.overdue is worker.late):
+        if was is not None and not (is_free and was.kind.overdue is worker.has_overdue):
             was.remove(worker)
             del self._held[key]
             index = None
@@ -133,7 +133,7 @@ class Side:
 
     def _index(self, worker: Worker) -> Index:
         profile = worker.profile
-        kind = Kind(worker.late, profile.parks, profile.has_hook)
+        kind = Kind(worker.has_overdue, profile.parks, profile.has_hook)
         index = self._indexes.get(kind)
         if index is None:
             index = self._indexes[kind] = Index(kind, self._prefixes)

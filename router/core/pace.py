@@ -39,7 +39,7 @@ class Pace:
         return self._tokens / self._weight if self._weight else 0.0
 
     def note(self, now: float, tokens: int, seconds: float) -> None:
-        """Take in a sample."""
+        """Take in one more sample."""
         self.at = now
         self._weight = self._weight * _KEEP + 1
         self._tokens = self._tokens * _KEEP + tokens

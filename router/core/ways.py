@@ -25,7 +25,7 @@ class Option:
     waiting: int
     """Tokens that its prefill worker is to compute before those of the sequence."""
     tokens: int
-    """Of the sequence's prompt, those that are to be computed there."""
+    """Those of the sequence's prompt that are to be computed there."""
     running: int = 0
     """Sequences that are held up meanwhile, because they are decoded there."""
     flaws: tuple[bool, ...] = ()

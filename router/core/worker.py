@@ -57,7 +57,7 @@ class Worker:
     record: Record = field(default_factory=Record)
     """How its address has done lately; the Fleet's, so that it outlives the stream."""
     twin: Worker | None = None
-    """Of an aggregated worker the other phase, while it is connected; the Fleet's as well."""
+    """The other phase of an aggregated worker, while it is connected. The Fleet sets it."""
     side: Side | None = None
     """Where it takes work; None: it takes none, or is gone. The Fleet's `update` says which."""
 
@@ -90,7 +90,7 @@ class Worker:
         )
 
     @property
-    def late(self) -> bool:
+    def has_overdue(self) -> bool:
         """It has legs that it has not closed in time, or its twin has."""
         return self.overdue > 0 or (self.twin is not None and self.twin.overdue > 0)
 

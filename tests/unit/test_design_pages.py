@@ -19,8 +19,9 @@ OURS = ("architecture.md", "request-lifecycle.md", "router.md")
 SGLANG = ROOT / "tandem" / "engine" / "sglang"
 
 _FILE = re.compile(
-    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|local_executor|trace_replay|monitoring"
-    r"|tests|benchmarks|scripts|examples|proto|docker|deploy|helm|plugins|model|requirements|docs)/[\w./*-]*)`"
+    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|aggregated_worker|local_executor"
+    r"|trace_replay|monitoring|tests|benchmarks|scripts|examples|proto|docker|deploy|helm|plugins"
+    r"|model|requirements|docs)/[\w./*-]*)`"
 )
 _CLASS = re.compile(r"`_?([A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
 
@@ -72,8 +73,8 @@ def _without_blocks(page: Path) -> str:
 @cache
 def _code() -> str:
     folders = (
-        "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
-        "trace_replay", "proto", "tests",
+        "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
+        "local_executor", "trace_replay", "proto", "tests",
     )  # fmt: skip
     return "\n".join(
         path.read_text(encoding="utf-8")

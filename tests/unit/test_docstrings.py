@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FEWEST_WORDS = 5
 """A docstring that only says what is raised may be shorter: name and types say the rest."""
 FOLDERS = (
-    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
-    "trace_replay", "monitoring", "scripts", "benchmarks",
+    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
+    "local_executor", "trace_replay", "monitoring", "scripts", "benchmarks",
 )  # fmt: skip
 
 

@@ -17,14 +17,9 @@ from tandem import logs
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
-    "tandem",
-    "frontend",
-    "router",
-    "prefill_worker",
-    "decode_worker",
-    "local_executor",
-    "trace_replay",
-)
+    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
+    "local_executor", "trace_replay",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -174,7 +174,10 @@ def test_every_code_and_setting_that_is_named_exists(page: Path) -> None:
 
 @cache
 def sources() -> str:
-    folders = ("frontend", "router", "tandem", "prefill_worker", "decode_worker", "local_executor")
+    folders = (
+        "frontend", "router", "tandem", "prefill_worker", "decode_worker", "aggregated_worker",
+        "local_executor",
+    )  # fmt: skip
     texts = [
         path.read_text(encoding="utf-8") for each in folders for path in (ROOT / each).rglob("*.py")
     ]

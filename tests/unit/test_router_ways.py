@@ -92,7 +92,7 @@ class Fleet(Bench):
 # --- alone ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("S7-262")
+@pytest.mark.promise("S5-330")
 def test_an_aggregated_worker_alone_serves_its_model_at_once() -> None:
     fleet = Fleet(whole=1)
     assert fleet.ready_pairs() == 1
@@ -156,7 +156,7 @@ def test_an_aggregated_fleet_is_scaled_to_nothing_and_back() -> None:
     assert [faces.address(leg.worker) for leg in fleet.legs()] == ["whole-1"] * 2
 
 
-@pytest.mark.promise("S7-262")
+@pytest.mark.promise("S5-330")
 def test_a_sequence_is_tried_again_on_another_and_never_on_the_same() -> None:
     fleet = Fleet(whole=2)
     fleet.submit(1)
@@ -213,7 +213,7 @@ def test_several_are_filled_alike() -> None:
 # --- beside pairs --------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("S7-263")
+@pytest.mark.promise("S5-331")
 def test_short_prompts_go_to_an_aggregated_worker_and_long_ones_to_a_pair() -> None:
     fleet = Fleet(1, 1, 1)
     fleet.learn(pair=0.001, whole=0.001)
@@ -223,7 +223,7 @@ def test_short_prompts_go_to_an_aggregated_worker_and_long_ones_to_a_pair() -> N
     assert fleet.ways() == {("aggregated", "earliest"): 2, ("pair", "earliest"): 1}
 
 
-@pytest.mark.promise("S7-263")
+@pytest.mark.promise("S5-331")
 def test_a_queue_sends_the_next_prompt_the_other_way() -> None:
     fleet = Fleet(1, 1, 1)
     fleet.learn(pair=0.001, whole=0.001)
@@ -232,7 +232,7 @@ def test_a_queue_sends_the_next_prompt_the_other_way() -> None:
     assert fleet.run(2, prompt=20) == "prefill-0"
 
 
-@pytest.mark.promise("S7-263")
+@pytest.mark.promise("S5-331")
 def test_what_was_chosen_and_why_is_told() -> None:
     fleet = Fleet(1, 1, 1)
     fleet.learn(pair=0.001, whole=0.001)

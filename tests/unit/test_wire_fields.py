@@ -148,11 +148,11 @@ class Worker:
         self.served = asyncio.Event()
         self.stopped = asyncio.Event()
 
-    def Connect(self, commands: AsyncIterator[Any]) -> Worker:
+    def Connect(self, commands: AsyncIterator[Any], metadata: Any) -> Worker:
         self._commands = commands
         return self
 
-    async def Describe(self, request: Any, timeout: float) -> Message:
+    async def Describe(self, request: Any, timeout: float, metadata: Any) -> Message:
         return self._described
 
     async def read(self) -> Message:

@@ -14,11 +14,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (
-    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "local_executor",
-    "trace_replay", "monitoring",
+    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
+    "local_executor", "trace_replay", "monitoring",
 )  # fmt: skip
 COMPONENTS = (
-    ("tandem", "prefill_worker", "decode_worker"),
+    ("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
     ("frontend", "tandem/upstream"),
     ("router",),
     ("tandem/executor",),

@@ -35,8 +35,10 @@ owner. Where the cluster is not asked, nothing is live. */}}
 {{- include "tandem.metadata" (list (index . 0) (index . 1) "" $annotations) }}
 {{- end }}
 
-{{- /* Metrics of a HorizontalPodAutoscaler, from a component's `autoscaling`. */}}
+{{- /* Metrics of a HorizontalPodAutoscaler, from a component's `autoscaling`; of a phase where it has several. */}}
 {{- define "tandem.hpaMetrics" -}}
+{{- $of := "" }}
+{{- with .phase }}{{ $of = printf ", selector: {matchLabels: {phase: %s}}" . }}{{ end }}
 {{- if .metrics }}{{ toYaml .metrics }}
 {{- else -}}
 {{- with .targetCPUUtilization }}
@@ -45,15 +47,15 @@ owner. Where the cluster is not asked, nothing is live. */}}
 {{- end }}
 {{- with .targetWaitingSequences }}
 - type: Pods
-  pods: {metric: {name: tandem_worker_waiting_legs}, target: {type: AverageValue, averageValue: {{ . | quote }}}}
+  pods: {metric: {name: tandem_worker_waiting_legs{{ $of }}}, target: {type: AverageValue, averageValue: {{ . | quote }}}}
 {{- end }}
 {{- with .targetOpenSequences }}
 - type: Pods
-  pods: {metric: {name: tandem_worker_open_legs}, target: {type: AverageValue, averageValue: {{ . | quote }}}}
+  pods: {metric: {name: tandem_worker_open_legs{{ $of }}}, target: {type: AverageValue, averageValue: {{ . | quote }}}}
 {{- end }}
 {{- with .targetKvUse }}
 - type: Pods
-  pods: {metric: {name: tandem_worker_kv_used_ratio}, target: {type: AverageValue, averageValue: {{ printf "%vm" (mul . 10) | quote }}}}
+  pods: {metric: {name: tandem_worker_kv_used_ratio{{ $of }}}, target: {type: AverageValue, averageValue: {{ printf "%vm" (mul . 10) | quote }}}}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -64,7 +66,9 @@ is a number of pods. */}}
 {{- $root := index . 0 }}
 {{- $scaling := (index $root.Values (index . 1)).autoscaling }}
 {{- $address := $root.Values.monitoring.prometheusAddress }}
-{{- $pods := printf `{namespace="%s",pod=~"%s-.+"}` $root.Release.Namespace (include "tandem.component" .) }}
+{{- /* An aggregated worker says the same of its engine in both phases. */}}
+{{- $phase := ternary ",phase=\"decode\"" "" (eq (index . 1) "worker") }}
+{{- $pods := printf `{namespace="%s",pod=~"%s-.+"%s}` $root.Release.Namespace (include "tandem.component" .) $phase }}
 {{- if $scaling.triggers }}{{ toYaml $scaling.triggers }}
 {{- else }}
 {{- if not $scaling.minReplicas }}

@@ -75,7 +75,7 @@ annotations:
 {{- end }}
 
 {{- define "tandem.metricsPort" -}}
-{{- get (dict "frontend" "8001" "router" "7001" "prefill" "7101" "decode" "7201") . }}
+{{- get (dict "frontend" "8001" "router" "7001" "prefill" "7101" "decode" "7201" "worker" "7301") . }}
 {{- end }}
 
 {{- /* What every pod says beside its containers and volumes: (list $ "router"). */}}

@@ -83,15 +83,18 @@
 {{- define "tandem.settings.router" -}}
 {{- $prefill := include "tandem.component" (list . "prefill") }}
 {{- $decode := include "tandem.component" (list . "decode") }}
+{{- $worker := include "tandem.component" (list . "worker") }}
 {{- $settings := include "tandem.settings.common" (list . "router") | fromYaml | merge (dict
   "listen" (printf "%s:7000" .Values.global.listen)
   "metrics_listen" (printf "%s:7001" .Values.global.listen)
   "discovery" .Values.router.discovery) }}
 {{- if eq .Values.router.discovery "kubernetes" }}
 {{- $settings = merge $settings (dict "prefill_service" $prefill "decode_service" $decode) }}
+{{- if .Values.worker.enabled }}{{ $_ := set $settings "worker_service" $worker }}{{ end }}
 {{- else }}
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
+{{- if .Values.worker.enabled }}{{ $_ := set $settings "workers" (list (printf "%s:7300" $worker)) }}{{ end }}
 {{- end }}
 {{- if .Values.router.decodeRouters }}
 {{- $settings = merge $settings (dict
@@ -100,7 +103,8 @@
 {{- if include "tandem.voucherVolume" . }}
 {{- $settings = merge $settings (dict "voucher_key_file" "/etc/tandem-voucher/voucher.key") }}
 {{- end }}
-{{- if not (and .Values.prefill.autoscaling.minReplicas .Values.decode.autoscaling.minReplicas) }}
+{{- $toNothing := not (and .Values.prefill.autoscaling.minReplicas .Values.decode.autoscaling.minReplicas) }}
+{{- if or $toNothing (and .Values.worker.enabled (not .Values.worker.autoscaling.minReplicas)) }}
 {{- /* Requests wait for the first worker. */}}
 {{- $settings = merge $settings .Values.router.config (dict "expected_models" (list (include "tandem.modelName" .))) }}
 {{- end }}
@@ -110,14 +114,18 @@
 {{- end }}
 
 {{- define "tandem.settings.prefill" -}}
-{{- include "tandem.settings.worker" (list . "prefill" "7100" "7101") }}
+{{- include "tandem.workerSettings" (list . "prefill" "7100" "7101") }}
 {{- end }}
 
 {{- define "tandem.settings.decode" -}}
-{{- include "tandem.settings.worker" (list . "decode" "7200" "7201") }}
+{{- include "tandem.workerSettings" (list . "decode" "7200" "7201") }}
 {{- end }}
 
 {{- define "tandem.settings.worker" -}}
+{{- include "tandem.workerSettings" (list . "worker" "7300" "7301") }}
+{{- end }}
+
+{{- define "tandem.workerSettings" -}}
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $settings := include "tandem.settings.common" . | fromYaml | merge (dict
@@ -131,7 +139,7 @@
   "ready_when_paired" true) }}
 {{- if include "tandem.spread" . }}{{ $_ := set $settings "nodes" (index $root.Values $component).workload.nodes }}{{ end }}
 {{- range $name, $value := include "tandem.shared" $root | fromYaml }}
-{{- if and $value (or (ne $name "classifiers") (eq $component "decode")) }}{{ $_ := set $settings $name $value }}{{ end }}
+{{- if and $value (or (ne $name "classifiers") (ne $component "prefill")) }}{{ $_ := set $settings $name $value }}{{ end }}
 {{- end }}
 {{- merge $settings (index $root.Values $component).config | toYaml }}
 {{- end }}

@@ -9,6 +9,11 @@
 {{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
+{{- /* kvTransfer.rdma for a component: (list $ "prefill"). No KV moves to or from an aggregated worker. */}}
+{{- define "tandem.rdma" -}}
+{{- ternary (dict "enabled" false) (index . 0).Values.kvTransfer.rdma (eq (index . 1) "worker") | toYaml }}
+{{- end }}
+
 {{- /* Whether a component's worker is a group of pods on several nodes: (list $ "prefill"); empty: no. */}}
 {{- define "tandem.spread" -}}
 {{- if gt (index (index . 0).Values (index . 1) | dig "workload" "nodes" 1 | int) 1 }}yes{{ end }}
@@ -63,7 +68,7 @@ spec:
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $values := index $root.Values $component }}
-{{- $rdma := $root.Values.kvTransfer.rdma }}
+{{- $rdma := include "tandem.rdma" . | fromYaml }}
 {{- $isSglang := eq (include "tandem.engine" $root) "sglang" }}
 {{- $pull := ternary $root.Values.engine.image.pullPolicy $root.Values.image.pullPolicy $isSglang -}}
 metadata:
@@ -91,7 +96,7 @@ spec:
     - name: {{ $component }}
       image: {{ include "tandem.workerImage" $root }}
       imagePullPolicy: {{ $pull }}
-      command: [tandem-{{ $component }}-worker]
+      command: [tandem-{{ ternary "aggregated" $component (eq $component "worker") }}-worker]
       terminationMessagePolicy: FallbackToLogsOnError
       ports:
         {{- include "tandem.workerPorts" . | nindent 8 }}
@@ -109,7 +114,7 @@ spec:
       volumeMounts:
         {{- include "tandem.volumeMounts" . | nindent 8 }}
         - {name: shm, mountPath: /dev/shm}
-        {{- if $values.hugepages.size }}
+        {{- if dig "hugepages" "size" "" $values }}
         - {name: hugepages, mountPath: /dev/hugepages}
         {{- end }}
         {{- with include "tandem.modelMount" $root }}{{ . | trim | nindent 8 }}{{ end }}
@@ -121,7 +126,7 @@ spec:
     {{- include "tandem.volumes" . | nindent 4 }}
     - name: shm
       emptyDir: {medium: Memory, sizeLimit: {{ $values.shm.sizeLimit }}}
-    {{- if $values.hugepages.size }}
+    {{- if dig "hugepages" "size" "" $values }}
     - name: hugepages
       emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
     {{- end }}
@@ -134,6 +139,9 @@ spec:
 - {name: grpc, containerPort: 7100}
 - {name: metrics, containerPort: 7101}
 - {name: bootstrap, containerPort: 7110}
+{{- else if eq (index . 1) "worker" -}}
+- {name: grpc, containerPort: 7300}
+- {name: metrics, containerPort: 7301}
 {{- else -}}
 - {name: grpc, containerPort: 7200}
 - {name: metrics, containerPort: 7201}
@@ -176,7 +184,7 @@ cache, which decode pins in the host: on 80 GB no more than 16Gi. */}}
 {{- define "tandem.workerRequests" -}}
 {{- $root := index . 0 }}
 {{- if include "tandem.onGpu" $root }}
-{{- $ranks := div $root.Values.engine.tensorParallel (index $root.Values (index . 1)).workload.nodes -}}
+{{- $ranks := div $root.Values.engine.tensorParallel (index $root.Values (index . 1) | dig "workload" "nodes" 1) -}}
 {cpu: {{ add 3 $ranks }}, memory: {{ add 8 (mul 16 $ranks) }}Gi}
 {{- else -}}
 {cpu: 200m, memory: 512Mi}
@@ -188,15 +196,15 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- define "tandem.workerResources" -}}
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) }}
-{{- $rdma := $root.Values.kvTransfer.rdma }}
+{{- $rdma := include "tandem.rdma" . | fromYaml }}
 {{- $devices := dict }}
 {{- if and (include "tandem.onGpu" $root) $values.accelerator.resourceName (not $values.accelerator.claims) }}
-{{- $_ := set $devices $values.accelerator.resourceName (div $root.Values.engine.tensorParallel $values.workload.nodes) }}
+{{- $_ := set $devices $values.accelerator.resourceName (div $root.Values.engine.tensorParallel (dig "workload" "nodes" 1 $values)) }}
 {{- end }}
 {{- if and $rdma.enabled $rdma.resourceName }}
 {{- $_ := set $devices $rdma.resourceName $rdma.count }}
 {{- end }}
-{{- if $values.hugepages.size }}
+{{- if dig "hugepages" "size" "" $values }}
 {{- $_ := set $devices (printf "hugepages-%s" $values.hugepages.pageSize) $values.hugepages.size }}
 {{- end }}
 {{- $own := dict }}
@@ -217,8 +225,9 @@ is its request unless they say another. Only the memory of a simulated one is kn
 
 {{- define "tandem.workerSecurityContext" -}}
 {{- $root := index . 0 }}
+{{- $rdma := include "tandem.rdma" . | fromYaml }}
 {{- $given := deepCopy (index $root.Values (index . 1)).securityContext }}
-{{- if and $root.Values.kvTransfer.rdma.enabled $root.Values.kvTransfer.rdma.ipcLock }}
+{{- if and $rdma.enabled $rdma.ipcLock }}
 {{- $given = mergeOverwrite (dict "capabilities" (dict "drop" (list "ALL") "add" (list "IPC_LOCK"))) $given }}
 {{- end }}
 {{- include "tandem.securityContext" $given }}

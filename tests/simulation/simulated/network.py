@@ -21,8 +21,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from simulated.loop import PROCESS, Process, VirtualLoop
+from tandem.wire import faces
 
 Codec = Callable[[Any], Any]
+Metadata = tuple[tuple[str, str], ...]
 _OK = ""
 CALL: contextvars.ContextVar[Call] = contextvars.ContextVar("call")
 """The stream that a servicer is serving."""
@@ -270,6 +272,11 @@ class Listener:
         self.handlers |= {f"/{service}/{name}": each for name, each in handlers.items()}
 
 
+def _meant(address: str, metadata: Metadata) -> str:
+    """Where it is heard: the phases of an aggregated worker are listeners of their own."""
+    return next((faces.key(address, phase) for _, phase in metadata), address)
+
+
 class Channel:
     """What generated stubs call."""
 
@@ -279,8 +286,8 @@ class Channel:
     def stream_stream(
         self, method: str, *, request_serializer: Codec, response_deserializer: Codec, **_: Any
     ) -> Callable[..., Call]:
-        def begin(requests: AsyncIterator[Any]) -> Call:
-            call = Call(self._network, self._client, self._address)
+        def begin(requests: AsyncIterator[Any], metadata: Metadata = ()) -> Call:
+            call = Call(self._network, self._client, _meant(self._address, metadata))
             call.method = method
             return call.begin(requests, request_serializer, response_deserializer)
 
@@ -289,10 +296,11 @@ class Channel:
     def unary_unary(
         self, method: str, *, request_serializer: Codec, response_deserializer: Codec, **_: Any
     ) -> Callable[..., Any]:
-        async def ask(request: Any, timeout: float) -> Any:
+        async def ask(request: Any, timeout: float, metadata: Metadata = ()) -> Any:
+            address = _meant(self._address, metadata)
             try:
                 async with asyncio.timeout(timeout):
-                    data = await self._ask(method, request_serializer(request))
+                    data = await self._ask(address, method, request_serializer(request))
             except TimeoutError:
                 raise failure("DEADLINE_EXCEEDED: no answer") from None
             return response_deserializer(data)
@@ -302,10 +310,10 @@ class Channel:
     def unary_stream(self, *_: Any, **__: Any) -> None:
         return None
 
-    async def _ask(self, method: str, data: bytes) -> bytes:
+    async def _ask(self, address: str, method: str, data: bytes) -> bytes:
         network = self._network
         await asyncio.sleep(network.delay())
-        listener = network.listeners.get(self._address)
+        listener = network.listeners.get(address)
         if listener is None or listener.process.dead:
             raise failure("UNAVAILABLE: nobody listens there")
         handler = listener.handlers[method]
