@@ -242,7 +242,7 @@ class Fleet:
         assert group is not None
         again = last is not None
         flaws = [
-            (each.has_overdue, each in (last or ()), again and each.record.doubtful)
+            (each.has_overdue, each in (last or ()), each.record.doubt if again else 0)
             for each in pair
         ]
         return Option(

@@ -28,7 +28,7 @@ class Option:
     """Those of the sequence's prompt that are to be computed there."""
     running: int = 0
     """Sequences that are held up meanwhile, because they are decoded there."""
-    flaws: tuple[bool, ...] = ()
+    flaws: tuple[int, ...] = ()
     """What speaks against its workers, the weightiest first: see Fleet."""
 
     def seconds(self) -> float:

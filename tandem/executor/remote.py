@@ -146,7 +146,7 @@ class RemoteBackend:
 
     def _note_kv_cache(self) -> None:
         """Routers say it anew once a second. The lock is held."""
-        said = self._demultiplexer.kv_cache
+        said = self._route.kv_cache
         if said is not self._kv_cache:
             self._kv_cache = said
             cache = said and KvCache(said.pages, min(said.used_pages, said.pages), said.page_size)

@@ -83,12 +83,6 @@ class Demultiplexer:
         return sum(state.backlog for state in self._open)
 
     @property
-    def kv_cache(self) -> router_pb2.KvCache | None:
-        """What routers last said of the KV caches of the served model's decode workers."""
-        served = self._served
-        return served.kv_cache if served is not None and served.HasField("kv_cache") else None
-
-    @property
     def ready(self) -> bool:
         """Whether a request for some model would find a pair now, or wait for one."""
         return any(route.ready for route in self._routes.values())

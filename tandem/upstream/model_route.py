@@ -45,6 +45,12 @@ class ModelRoute:
         """Whether no request is open, nor waits for the first pair."""
         return not (self.open_requests or self.dispatcher.early)
 
+    @property
+    def kv_cache(self) -> router_pb2.KvCache | None:
+        """What routers last said of the KV caches of the model's decode workers."""
+        served = self._served
+        return served.kv_cache if served is not None and served.HasField("kv_cache") else None
+
     async def served_model(
         self, client: Client, timeout_seconds: float | None
     ) -> router_pb2.ServedModel:
