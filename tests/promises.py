@@ -840,9 +840,9 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-217",
-        "Given a request that is to be resumed, when its decode worker is killed at whatever token, "
-        "then its client's answer is the undisturbed one, by seeds, forms, stop strings, several "
-        "outputs, hooks and classifiers.",
+        "Given a request that is to be resumed, when its decode worker is killed at whatever "
+        "token, then its client's answer is the undisturbed one, by seeds, forms, stop strings, "
+        "several outputs, hooks and classifiers.",
         ours=True,
     ),
     Promise(

@@ -167,7 +167,7 @@ class LegMade(msgspec.Struct, frozen=True):
     worker: str
     leg: int
     steps: bytes = b""
-    """Of a serialised tandem.v1.Resumption, which nobody opens before it is used."""
+    """A part of a serialised tandem.v1.Resumption: nobody opens it before it is used."""
     tokens: int = 0
     over: bool = False
     """The client has its end."""

@@ -91,10 +91,10 @@ class Lifecycle:
         note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=way)
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used
-        hold = fresh and (prefill.worker.profile.has_hook or sequence.request.submit.held)
+        hold = prefill.worker.profile.has_hook or sequence.request.submit.held
         if fresh and resuming.asked(sequence.request.submit):
             sequence.made = Made()
-        self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold)
+        self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold and fresh)
 
     def start_canary(self, sequence: Sequence, pair: Pair) -> None:
         """Both legs at once, beside the queue. Nobody judges them."""

@@ -73,7 +73,7 @@ class Shell:
             actions.Begin: self._begin,
             actions.CancelEngine: self._cancel_engine,
             actions.JudgeByHooks: self._judge,
-            actions.PlayOn: self._play_on,
+            actions.WaitTurn: self._play_on,
             actions.AskClassifiers: self._ask,
             actions.StopJudging: self._stop_judging,
             actions.Send: self._send,
@@ -271,7 +271,7 @@ class Shell:
         assert self._hooks is not None
         self._hooks.submit(action.works)
 
-    def _play_on(self, action: actions.PlayOn) -> None:
+    def _play_on(self, action: actions.WaitTurn) -> None:
         happened = events.PlayOn(action.request_id)
         asyncio.get_running_loop().call_soon(self.tell, happened)
 

@@ -48,7 +48,7 @@ class JudgeByHooks(msgspec.Struct, frozen=True):
     works: Sequence[Work]
 
 
-class PlayOn(msgspec.Struct, frozen=True):
+class WaitTurn(msgspec.Struct, frozen=True):
     """More of a leg waits to be replayed: answer with the event PlayOn once others had a turn."""
 
     request_id: int
@@ -111,7 +111,7 @@ Action = (
     Begin
     | CancelEngine
     | JudgeByHooks
-    | PlayOn
+    | WaitTurn
     | AskClassifiers
     | StopJudging
     | Send

@@ -391,7 +391,7 @@ class Core:
     def _replayed(self, leg: Leg, replay: Replay) -> None:
         """What was replayed last is ruled on."""
         if replay.deltas and leg.stage is _RUNNING:
-            self._actions.append(actions.PlayOn(leg.request_id))
+            self._actions.append(actions.WaitTurn(leg.request_id))
         else:
             leg.replay, leg.straight = None, replay.straight and not leg.says_made
 

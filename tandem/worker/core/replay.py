@@ -20,7 +20,7 @@ has answered."""
 
 
 class Replay:
-    """Of one leg, until it has caught up with its engine."""
+    """What waits of one leg, until that has caught up with its engine."""
 
     __slots__ = ("deltas", "straight", "unruled")
 

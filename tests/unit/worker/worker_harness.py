@@ -192,6 +192,7 @@ class Bench:
         max_held_bytes: int = DEFAULT_BYTES,
         park_seconds: float = 0.0,
         prefixes: PrefixLog | None = None,
+        **intake: Any,
     ) -> None:
         self.engine = ScriptedEngine()
         self.hook = RecordingHook(judge)
@@ -223,6 +224,7 @@ class Bench:
                 reads_text=bool(hook) or parts.classifiers is not None,
                 forced=() if forced is None else (forced,),
                 park_seconds=park_seconds,
+                **intake,
             ),
             engine=self.engine,
             hooks=hooks,
@@ -268,6 +270,7 @@ class Bench:
         context_only: bool = False,
         task_digest: bytes = b"",
         to_compute: int | None = None,
+        say_made: bool = False,
         task: dict[str, Any] | None = None,
         **sampling: Any,
     ) -> worker_pb2.StartLeg:
@@ -298,6 +301,7 @@ class Bench:
             context_only=context_only,
             task_digest=task_digest,
             to_compute=to_compute,
+            say_made=say_made,
         )
 
     def step(self, *deltas: Delta) -> Said:
