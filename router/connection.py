@@ -162,7 +162,10 @@ class WorkerConnection:
                 while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
                     listening.heard()
                     if not self.connected:  # the first frame says that it took the stream
-                        self._begin(link, await self._describe(stub), frame.load)
+                        profile = await self._describe(stub)
+                        if not self.is_listed:
+                            return UNLISTED  # the core would give it what waits
+                        self._begin(link, profile, frame.load)
                     if len(frame.events) > MOST_EVENTS:
                         raise self._at_fault(f"a frame of {len(frame.events)} events")
                     relay.frame(address, frame)
@@ -173,7 +176,7 @@ class WorkerConnection:
                         if link.given_up:
                             return link.given_up
                         if self._is_over():
-                            break
+                            return UNLISTED
                         if link.waits and link.patience.over(clock(), silence):
                             raise WorkerError("it does not read its commands")
                 if frame is not grpc.aio.EOF:  # gRPC gives None for what it cannot read
@@ -182,7 +185,7 @@ class WorkerConnection:
             link.outbox.stop()  # gRPC's task that waits for commands outlives a call that failed
             call.cancel()
             self._listening = None
-        return "it ended its stream" if self.is_listed else UNLISTED
+        return "it ended its stream"
 
     def _at_fault(self, fault: str) -> WorkerError:
         """What cannot be worked with ends the stream: nobody knows what was in it."""
@@ -212,7 +215,6 @@ class WorkerConnection:
             other_legs=load.open_legs,
             step_age=translate.step_age(load),
         )
-        self._withhold()
         log.info("worker connected", extra=self._extra())
 
     def _take_load(self, load: worker_pb2.Load) -> None:

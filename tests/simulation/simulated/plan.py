@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from router.conduct import EJECT_AFTER
 from router.core.values import Bounds, Phase
-from simulated import halves, themes
+from simulated import dividing, halves, themes
+from simulated.dividing import ALL_SERVE_ALL, Division
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
@@ -118,6 +119,8 @@ class Plan:
     """Seconds that a request may take."""
     most_failed: int | None = None
     """Requests that may fail, of all; None: that is left to the single rules."""
+    division: Division = ALL_SERVE_ALL
+    """How routers divide the decode workers; most do not."""
 
 
 def draw(seed: int) -> Plan:
@@ -195,6 +198,7 @@ def draw(seed: int) -> Plan:
     if plan.most_failed is None and apart.random() < 0.3:
         plan.lease_seconds = apart.choice(halves.LEASES)
         halves.draw(apart, plan.requests, plan.lease_seconds)
+    dividing.draw(random.Random(f"shares of {seed}"), plan)
     plan.happenings.sort()
     return plan
 

@@ -12,7 +12,7 @@ from typing import Any
 from router import translate
 from router.choosing import Failure, Guarded
 from router.config import RouterConfig
-from router.core.actions import Action, StartLeg
+from router.core.actions import Action, RequestEnded, StartLeg
 from router.core.events import Event, Tick, WorkerLoad
 from router.core.machine import Core
 from router.core.prefixes import BYTES_A_BLOCK, DEFAULT_BYTES
@@ -29,6 +29,7 @@ from router.workers import Workers
 from simulated import halves
 from simulated.conduct_rules import ConductRules, Doubtful
 from simulated.dice import MOST_PAUSE, Dice
+from simulated.dividing import Division, ShareRules
 from simulated.garbling import Garbler
 from simulated.loop import Process
 from simulated.network import CALL, Network
@@ -47,8 +48,8 @@ class ScriptedDiscovery:
 
     keeper: Any = None
 
-    def __init__(self, dice: Dice) -> None:
-        self._dice = dice
+    def __init__(self, dice: Dice, share_rules: ShareRules) -> None:
+        self._dice, self._share_rules = dice, share_rules
         self._listing = Listing()
         self._changed = asyncio.Event()
         self._last = 0.0
@@ -66,7 +67,8 @@ class ScriptedDiscovery:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            yield self._listing
+            with self._share_rules.taking(self._listing):
+                yield self._listing
 
 
 class Odd:
@@ -102,6 +104,7 @@ class RouterProcess:
         *,
         eject_after: int,
         policy: str | None,
+        division: Division,
     ) -> None:
         source, loop = dice.random, dice.loop
         self.dice = dice
@@ -144,13 +147,15 @@ class RouterProcess:
         )
         self.wire = WireRules(lambda text: dice.fault(f"{name}: {text}"))
         self._watch_relay()
-        self.discovery = ScriptedDiscovery(dice)
+        self.share_rules = ShareRules(division, name, lambda text: dice.fault(f"{name}: {text}"))
+        self.discovery = ScriptedDiscovery(dice, self.share_rules)
         config = RouterConfig(
             prefill=("x:1",), decode=("y:1",), allow_reports=True, allow_external_scores=True
         )
         self.workers = Workers(
             self.discovery,
             self.relay,
+            share=division.share(name),
             silence_seconds=5.0,
             eject_after=eject_after,
             eject_seconds=EJECT_SECONDS,
@@ -160,6 +165,7 @@ class RouterProcess:
         """Since when it drains with nothing open."""
         self.stopped = False
         """It takes nothing new any longer, or is dead."""
+        self.on_unlisted: Callable[[], None] = lambda: None
 
     def _watched(self, handle: Callable[[float, Iterable[Event]], list[Action]]) -> Any:
         """The core's `handle`, whose every event is judged with the actions that it led to."""
@@ -179,6 +185,10 @@ class RouterProcess:
             ends = [begin for _, begin in taken[1:]] + [len(done)]
             for action in done:
                 self.wire.acted(action)
+                if isinstance(action, StartLeg):
+                    self.share_rules.started(action.worker)
+                elif isinstance(action, RequestEnded):
+                    self.share_rules.ended(action.story)
                 if isinstance(action, StartLeg) and not action.canary:
                     submit = self.core.state.legs[action.leg].sequence.request.submit
                     link = self.relay._frontends.get(action.frontend)
@@ -251,6 +261,8 @@ class RouterProcess:
             worker_up(address, link, **options)
 
         def watched_worker_down(address: str, reason: str, *, died: bool) -> None:
+            legs = [leg for leg in self.rules.books.legs.values() if leg.worker.key == address]
+            self.share_rules.left(address, reason, sum(not leg.overdue for leg in legs))
             self.wire.workers.pop(address, None)
             self.wire.workers[address] = WorkerFlow()
             worker_down(address, reason, died=died)
@@ -310,10 +322,15 @@ class RouterProcess:
         self.dice.later(self.dice.random.random(), self._unlist)
         self.dice.loop.spawn(self.process, self._drain(seconds))
 
+    @property
+    def listed(self) -> bool:
+        """Whether frontends, and other routers, find it."""
+        return self.name in self.network.services.get("router", ())
+
     def _unlist(self) -> None:
-        names = self.network.services["router"]
-        if self.name in names:
-            names.remove(self.name)
+        if self.listed:
+            self.network.services["router"].remove(self.name)
+            self.on_unlisted()
 
     async def _drain(self, seconds: float) -> None:
         server: Any = None

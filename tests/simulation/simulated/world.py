@@ -27,7 +27,7 @@ import tandem.worker.core.outgoing
 from router.core.sequences import Request as RouterRequest
 from router.core.values import Phase
 from router.discovery import Listed, Listing
-from simulated import halves
+from simulated import dividing, halves
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric
@@ -192,7 +192,10 @@ class World:
             self.frontend_rules.begun,
             eject_after=self.plan.eject_after,
             policy=self.plan.policy,
+            division=self.plan.division,
         )
+        if self.plan.division.decode_routers:
+            made.on_unlisted = self._tell
         self.routers.append(made)
         made.start()
         self._tell()
@@ -227,11 +230,16 @@ class World:
         made.on_over = self._over
         made.start()
 
-    def _tell(self) -> None:
+    def _listed_now(self) -> Listing:
         workers = (
             Listed(each.address, each.listed_as or each.phase) for each in self._listing.values()
         )
-        listing = Listing(tuple(workers))
+        routers = (each.name for each in self.routers if each.listed)
+        divided = self.plan.division.decode_routers
+        return Listing(tuple(workers), frozenset(routers if divided else ()))
+
+    def _tell(self) -> None:
+        listing = self._listed_now()
         for each in self.routers:
             if not each.process.dead:
                 each.discovery.tell(listing)
@@ -526,6 +534,8 @@ class World:
                 return f"{each.name} has something open, or drains"
             if not each.process.dead and (unproved := each.rules.canaries.unproved()):
                 return f"{each.name} has not proved {unproved}"
+        for fault in self._uneven():
+            return fault
         for worker in self.workers.values():
             engine = worker.engine
             holds = worker.draining or len(worker.core) or engine.open or engine.parked
@@ -535,6 +545,11 @@ class World:
             if not process.dead and budget.held:
                 return f"{name} holds {budget.held} bytes of nothing"
         return ""
+
+    def _uneven(self) -> Iterator[str]:
+        routers = [each for each in self.routers if each.listed]
+        division, calm = self.plan.division, not self.plan.faulty
+        return dividing.uneven(division, self._listed_now(), routers, calm=calm)
 
     def _budgets(self) -> Iterator[tuple[str, Process, ByteBudget]]:
         yield from ((each.name, each.process, each.budget) for each in self.frontends)
@@ -554,6 +569,7 @@ class World:
                 raise BrokenRule(f"{each.name} says that {each.waiting:g} requests wait")
         if self._watches_garbage and (left := _router_requests() - self._others):
             raise BrokenRule(f"{left} requests that have ended are left to the garbage collector")
+        strandings = [each.share_rules.stranded for each in self.routers]
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
@@ -570,7 +586,9 @@ class World:
                     raise BrokenRule(f"request {answer.request.number} pays for another's output")
                 by_itself = answer.half is None
                 if answer.error is not None and by_itself and not self.plan.faulty:
-                    raise BrokenRule(f"{answer.error.code} without a fault: {answer.error}")
+                    stranded = any(answer.trace_id in each for each in strandings)
+                    excuse = "stranded" if stranded else ""
+                    self.dice.fault(f"{answer.error.code} without a fault: {answer.error}", excuse)
         self._judge_halves()
         self._most_must_have_finished()
 

@@ -131,9 +131,11 @@ async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_l
 
 async def test_an_idle_worker_that_leaves_the_list_is_left_within_a_report() -> None:
     async with fleet() as f:
+        conducts = dict(f.router.workers.conducts())
         f.discovery.say(f.prefill)
         await until(lambda: not f.decode.live)
         assert list(await f.statuses()) == [f.prefill.address]
+        assert not conducts[f.decode.listed].faults, "nothing is held against it"
 
 
 async def test_a_worker_that_left_the_list_and_breaks_is_not_dialled_again() -> None:
@@ -377,6 +379,23 @@ async def test_a_worker_unlisted_before_it_was_dialled_does_not_keep_a_router_un
         f.discovery.say()
         await f.begin()
         await until(lambda: f.router.ready)
+
+
+async def test_a_worker_unlisted_while_it_is_described_is_given_nothing_that_waits() -> None:
+    async with fleet() as f:
+        slow = await f.worker(Phase.DECODE)
+        slow.described.clear()
+        f.discovery.say(f.prefill, slow)
+        stream = await slow.stream()
+        await until(lambda: not f.router.relay.ready)
+        call = f.generate()
+        await until(lambda: not f.router.relay.core.idle)
+        f.discovery.say(f.prefill)
+        await until(lambda: f.router.workers.discovered()[Phase.DECODE] == 0)
+        slow.described.set()
+        await until(lambda: not slow.live)
+        assert stream.starts.empty()
+        call.cancel()
 
 
 async def test_metrics_tell_what_is_discovered_and_how_fresh_it_is() -> None:
