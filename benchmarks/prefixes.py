@@ -38,7 +38,7 @@ TURNS = 4
 
 @dataclass(slots=True)
 class Answer:
-    """What a turn took."""
+    """What was told of one turn."""
 
     ttft: float
     prompt: int

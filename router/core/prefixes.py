@@ -83,15 +83,15 @@ class Prefixes:
         """A prompt is sent to a worker: soon it holds its blocks. Returns those that it was not
         known to hold, for `settle`.
         """
+        holdings, fresh = worker.holdings, []
+        if not holdings.keeps:
+            return ()
         for session in (prompt.session, -prompt.request):
             if session:
                 self._sessions[session] = worker
                 self._sessions.move_to_end(session)
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
-        holdings, fresh = worker.holdings, []
-        if not holdings.keeps:
-            return ()
         for each in reversed(prompt.blocks):
             if each not in holdings.blocks:
                 fresh.append(each)

@@ -43,7 +43,8 @@ class Prefix:
             offered.update((each, 0) for each in holding)
         if prompt.session and (last := candidates.last_of(prompt.session)) is not None:
             offered[last] = HINT_TOKENS
-        if prompt.request and (sibling := candidates.last_sibling(prompt.request)) is not None:
+        sibling = candidates.last_sibling(prompt.request) if prompt.request else None
+        if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
             offered[sibling] = prompt.tokens
         return min(offered, key=lambda each: _rank(each, prompt, offered[each]))
 

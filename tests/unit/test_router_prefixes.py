@@ -286,6 +286,17 @@ def test_outputs_leave_their_worker_once_it_is_further_behind_than_the_prompt_is
     assert [each.worker == legs[0].worker for each in legs] == [True] * 8 + [False] * 4
 
 
+def test_outputs_of_a_prompt_that_no_cache_holds_are_spread() -> None:
+    bench = large(2, max_sequences=8)
+    for key in ("prefill-0", "prefill-1"):
+        report = CacheReport(anew=False, entered=(), left=(), keeps_none=True)
+        bench.feed(events.WorkerLoad(key, 0, prompt_tokens=0, cache=report))
+    legs = Counter(each.worker for each in started(bench, 1, BLOCKS, n=6))
+    assert sorted(legs.values()) == [3, 3]
+    legs = Counter(each.worker for each in started(bench, 11, (), n=4))
+    assert sorted(legs.values()) == [2, 2]
+
+
 def test_outputs_that_their_worker_has_no_slot_for_go_elsewhere() -> None:
     bench = large(2, max_sequences=2)
     legs = Counter(each.worker for each in started(bench, 1, BLOCKS, n=4))

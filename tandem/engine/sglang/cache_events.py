@@ -38,7 +38,7 @@ class Stored(msgspec.Struct, tag="BlockStored"):
 
 
 class Removed(msgspec.Struct, tag="BlockRemoved"):
-    """Pages have left."""
+    """Pages have left the cache."""
 
     block_hashes: list[int]
     medium: str | None = None
@@ -137,7 +137,7 @@ class CacheSubscription:
 
     @property
     def config(self) -> str:
-        """SGLang's kv_events_config."""
+        """The kv_events_config that SGLang is given."""
         return json.dumps({"publisher": "zmq", "endpoint": self._endpoint})
 
     async def follow(self) -> None:
