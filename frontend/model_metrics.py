@@ -50,7 +50,7 @@ class ModelMetrics:
         self._ready.remove(model)
 
     def count(self, model: str, *, failed: bool) -> None:
-        """A request is over."""
+        """Count a request that is over."""
         self._requests.labels(self._series(model), "failed" if failed else "success").inc()
 
     def _series(self, model: str) -> str:
@@ -60,7 +60,7 @@ class ModelMetrics:
 
 
 class NamesMetrics:
-    """Of the file of names."""
+    """What is told of the file of names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._stale = Gauge(

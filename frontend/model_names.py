@@ -19,7 +19,7 @@ from tandem.watched_file import WatchedFile
 MAX_BYTES = 256 * 1024
 MAX_NAMES = 1_000
 MAX_TARGETS = 16
-"""Of one name."""
+"""Models that one name may stand for."""
 MAX_LENGTH = 200
 """Characters of a name."""
 

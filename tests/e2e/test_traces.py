@@ -144,6 +144,7 @@ def test_a_request_is_one_tree_with_all_its_hops(
         "gen_ai.usage.input_tokens": prompt_tokens,
         "gen_ai.usage.output_tokens": 12,
         "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.response.model": MODEL,
         "gen_ai.response.finish_reasons": ["length"],
     }
     assert [name for name, _ in request.events] == ["submitted", "first_token"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from second_model import second_model
 
 from tandem.cli import options
 from tandem.cli.plan import Launch, StackOptions, plan
 from tandem.errors import ConfigError, StartError
+
+MODELS = tuple(enumerate(("m", "/a", "/b")))
 
 
 def planned(options: StackOptions) -> list[Launch]:
@@ -43,6 +47,38 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
     assert router["--prefill"].split(",") == [launches[0].address, launches[1].address]
     assert len(router["--decode"].split(",")) == 3
     assert flags(by_name["frontend"])["--router"] == by_name["router"].address
+
+
+def test_each_further_model_has_workers_of_its_own_and_the_frontend_has_its_files() -> None:
+    launches = planned(
+        StackOptions(
+            model_path=Path("m"), further_models=(Path("/a"), Path("/b")), engine="sim", prefill=2
+        )
+    )
+    models = {
+        launch.name: [flag for flag in launch.flags if flag.startswith("--model")]
+        for launch in launches
+    }
+    expected = {
+        **{f"prefill_worker-{2 * at + each}": path for at, path in MODELS for each in range(2)},
+        **{f"decode_worker-{at}": path for at, path in MODELS},
+    }
+    assert models == {
+        **{name: [f"--model-path={path}"] for name, path in expected.items()},
+        "router": [],
+        "frontend": ["--model-path=m", "--models=a=/a,b=/b"],
+    }
+
+
+def test_further_models_have_names_of_their_own(model_path: Path, tmp_path: Path) -> None:
+    other = second_model(model_path, tmp_path / "other")
+    parser = argparse.ArgumentParser()
+    options.add_stack(parser)
+    asked = ["--model-path", str(model_path), "--further-model"]
+    made = options.stack_options(parser.parse_args([*asked, str(other)]))
+    assert made.further_models == (other,)
+    with pytest.raises(ConfigError, match="each of another name"):
+        options.stack_options(parser.parse_args([*asked, str(model_path)]))
 
 
 def test_no_port_is_given_that_is_taken_or_that_an_outgoing_connection_may_take(

@@ -12,7 +12,7 @@ from frontend.metrics import Metrics
 from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
 from frontend.openai.dialects import Dialect
-from frontend.openai.reading.models import Model, Models
+from frontend.openai.reading.models import LoadedModel, Models
 from frontend.openai.reading.reader import decode
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answerable, Answered, Order, Read
@@ -26,7 +26,7 @@ SESSION_HEADER: Final = b"x-session-id"
 IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
 
 
-class Named(msgspec.Struct):
+class AskedModel(msgspec.Struct):
     """What of a body says which model it is for. To find it takes 20 ms of the largest body."""
 
     model: str | None = None
@@ -37,13 +37,13 @@ class Named(msgspec.Struct):
         return self.user if isinstance(self.user, str) else None
 
 
-_NAMED = Body.of(Named, Named, {})
+_ASKED_MODEL = Body.of(AskedModel, AskedModel, {})
 
 
 class Submissible(NamedTuple):
     """A request that is ready for the router."""
 
-    model: Model
+    model: LoadedModel
     asked: Asked
 
 
@@ -120,9 +120,9 @@ class Reading:
         self._tell(call, read.ignored)
         return read.body
 
-    async def _named(self, body: bytes, call: Call) -> Model:
+    async def _named(self, body: bytes, call: Call) -> LoadedModel:
         """The model that a body is for, of which nothing else is read yet."""
-        named = _NAMED.decode(body, self._unknown_fields).request
+        named = _ASKED_MODEL.decode(body, self._unknown_fields).request
         return await self._models.choose(named.model, named.known_user, call.grant)
 
     def _tell(self, call: Call, ignored: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ RETRY_SECONDS = 30.0
 """Until files that could not be used are looked at again."""
 
 
-class Model:
+class LoadedModel:
     """One model whose files are loaded."""
 
     def __init__(self, config: FrontendConfig, reader: Reader, route: ModelRoute) -> None:
@@ -71,8 +71,8 @@ class Models:
         self._demultiplexer = demultiplexer
         self._metrics = metrics
         self._draw = draw
-        self._loaded: dict[str, Model] = {}
-        self._loading: dict[str, asyncio.Task[Model | None]] = {}
+        self._loaded: dict[str, LoadedModel] = {}
+        self._loading: dict[str, asyncio.Task[LoadedModel | None]] = {}
         self._turn = asyncio.Lock()
         """Whoever loads a model's files."""
         self._failed: dict[str, float] = {}
@@ -93,7 +93,7 @@ class Models:
 
     # --- requests ---
 
-    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> Model:
+    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> LoadedModel:
         """The model that a request for a name goes to; None: it names none. `user` is the client's
         word for who asks.
 
@@ -110,7 +110,7 @@ class Models:
         return self._loaded.get(chosen) or await self._load(name, chosen)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
-        """Of all names that a key may ask for and that stand for something served."""
+        """Those of all names that a key may ask for and that stand for a loaded model."""
         return [card for name in self._listed_names() if (card := self._card(name, grant))]
 
     def card(self, name: str, grant: Grant | None) -> ModelCard:
@@ -129,7 +129,7 @@ class Models:
                 await self.look()
 
     async def look(self) -> None:
-        """Once."""
+        """Take what has changed since the last look."""
         if self._file is not None:
             failures = self._file.failures
             if await asyncio.to_thread(self._file.look):
@@ -221,7 +221,7 @@ class Models:
             log.warning("there are more models than max_models: the last are left out", extra=extra)
         self._paths = dict(list(found.items())[:most])
 
-    async def _load(self, name: str, chosen: str) -> Model:
+    async def _load(self, name: str, chosen: str) -> LoadedModel:
         """The model that a name stands for. Raises NoPairError where it cannot be had."""
         if chosen not in self._paths:
             raise NoPairError(f"`{name}` stands for a model that is not served here now")
@@ -230,12 +230,12 @@ class Models:
             raise NoPairError(f"The files of the model `{chosen}` cannot be used here")
         return model
 
-    def _begin_load(self, name: str) -> asyncio.Task[Model | None]:
+    def _begin_load(self, name: str) -> asyncio.Task[LoadedModel | None]:
         self._loading[name] = task = self._tasks.create_task(self._load_files(name))
         task.add_done_callback(lambda done: self._loading.pop(name))
         return task
 
-    async def _load_files(self, name: str) -> Model | None:
+    async def _load_files(self, name: str) -> LoadedModel | None:
         """None: they cannot be used, or could not a moment ago."""
         async with self._turn:
             now = time.monotonic()
@@ -252,15 +252,15 @@ class Models:
         self._failed.pop(name, None)
         return self._add(config, reader)
 
-    def _add(self, config: FrontendConfig, reader: Reader) -> Model:
+    def _add(self, config: FrontendConfig, reader: Reader) -> LoadedModel:
         name = config.model_name
         route = self._demultiplexer.add(name, reader.tokenizer.sha256)
-        self._loaded[name] = model = Model(config, reader, route)
+        self._loaded[name] = model = LoadedModel(config, reader, route)
         self._metrics.models.loaded(name, ready=lambda: route.ready)
         log.info("model loaded", extra={"model": name})
         return model
 
-    def _unload(self, model: Model) -> None:
+    def _unload(self, model: LoadedModel) -> None:
         del self._loaded[model.name]
         self._demultiplexer.remove(model.route)
         self._metrics.models.unloaded(model.name)

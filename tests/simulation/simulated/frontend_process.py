@@ -74,7 +74,7 @@ class _Client:
 
 
 class FrontendProcess:
-    """One life of one frontend of one model."""
+    """One life of one frontend, which knows several models and is asked for one of them."""
 
     def __init__(
         self,
@@ -84,10 +84,13 @@ class FrontendProcess:
         model: str,
         tokenizer: int,
         *,
+        others: Sequence[str] = (),
         most_routers: int = 0,
     ) -> None:
+        """`others`: the models that nobody asks it for."""
         self.dice, self.name, self.model, self.tokenizer = dice, name, model, tokenizer
         self._network, self._most_routers = network, most_routers
+        self._others = others
         self.tokenizer_sha256 = tokenizer_hash(model, tokenizer)
         self.process = Process(name)
         self.registry = CollectorRegistry()
@@ -100,7 +103,7 @@ class FrontendProcess:
 
     @property
     def ready(self) -> bool:
-        return self._started and self.demultiplexer.ready
+        return self._started and self.route.ready
 
     def start(self) -> None:
         self.dice.loop.spawn(self.process, self._run())
@@ -128,6 +131,8 @@ class FrontendProcess:
             clock=self.dice.loop.time,
             draw=self.dice.random.randrange,
         )
+        for other in self._others:
+            self.demultiplexer.add(other, tokenizer_hash(other, self.tokenizer))
         self.route = self.demultiplexer.add(self.model, self.tokenizer_sha256)
         self._started = True
         routers = Routers(

@@ -224,7 +224,13 @@ class World:
 
     def _start_frontend(self, name: str, model: str, tokenizer: int) -> None:
         made = FrontendProcess(
-            self.dice, self.network, name, model, tokenizer, most_routers=self.plan.most_routers
+            self.dice,
+            self.network,
+            name,
+            model,
+            tokenizer,
+            others=[each for each in self.plan.models if each != model],
+            most_routers=self.plan.most_routers,
         )
         self.frontends.append(made)
         made.on_over = self._over

@@ -17,6 +17,7 @@ from fake_router import Reply, fleet
 from harness import MODEL, Harness, Start, error_of, say_hello
 from second_model import CONTEXT_LENGTH, OPENING, second_model
 
+from frontend import lifecycle
 from frontend.config import FrontendConfig
 from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.engine.model_files import tokenizer_sha256
@@ -369,10 +370,11 @@ async def test_a_key_is_refused_and_not_shown_what_it_is_not_allowed(
 
 
 async def test_a_frontend_whose_settings_name_no_folder_of_a_model_does_not_start(
-    start: Start, tmp_path: Path
+    model_path: Path, tmp_path: Path
 ) -> None:
+    config = FrontendConfig(model_path=str(model_path), models={"a": str(tmp_path)})
     with pytest.raises(ConfigError, match="holds no model"):
-        await start(say_hello, models={"a": str(tmp_path)})
+        await lifecycle.serve(config, asyncio.Event())
 
 
 async def test_a_frontend_needs_some_model(model_path: Path) -> None:
