@@ -50,7 +50,12 @@ class PrefixCache:
 
     def report(self) -> CacheReport:
         """What has entered and left since the last one. Where both happened, neither is told."""
-        found = CacheReport(self._anew, tuple(self._entered), tuple(self._left))
+        found = CacheReport(
+            self._anew,
+            tuple(self._entered),
+            tuple(self._left),
+            keeps_none=not self._capacity,
+        )
         self._anew = False
         self._entered.clear()
         self._left.clear()

@@ -46,11 +46,11 @@ class Bench:
 
 
 def test_prompts_are_computed_one_after_the_other() -> None:
-    bench, first, second = Bench(), leg(100), leg(50)
-    bench.engine.compute(first)
-    bench.engine.compute(second)
+    bench, first, second, third = Bench(), leg(100), leg(50), leg(10)
+    for each in (first, second, third):
+        bench.engine.compute(each)
     bench.run()
-    assert bench.computed == pytest.approx({first: 100, second: 150})
+    assert bench.computed == pytest.approx({first: 100, second: 150, third: 160})
 
 
 def test_a_sequence_alone_makes_a_token_a_step() -> None:
@@ -71,8 +71,8 @@ def test_a_sequence_that_comes_joins_at_the_end_of_the_step_and_makes_steps_long
 
 def test_a_sequence_that_comes_between_two_steps_joins_the_next() -> None:
     bench, first, second = Bench(), leg(), leg()
+    bench.agenda.at(0.020, bench.engine.generate, second, 1)  # before the first one's end is seen
     bench.engine.generate(first, 2)
-    bench.agenda.at(0.020, bench.engine.generate, second, 1)  # as the first one ends
     bench.run()
     assert bench.generated == pytest.approx({first: 20, second: 30})
 

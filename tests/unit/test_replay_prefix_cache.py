@@ -40,7 +40,10 @@ def test_reports_tell_what_came_and_went_since_the_last_one() -> None:
     assert (first.anew, set(first.entered), set(first.left)) == (True, {1, 2}, set())
     cache.add((3, 4))
     cache.add((1, 2))  # they are back before anybody was told that they had gone
-    assert cache.report() == (False, (), ())
-    cache.add((5,))
     second = cache.report()
-    assert (set(second.entered), set(second.left)) == ({5}, {2})
+    assert (second.anew, second.entered, second.left) == (False, (), ())
+    cache.add((5,))
+    third = cache.report()
+    assert (set(third.entered), set(third.left)) == ({5}, {2})
+    assert not third.keeps_none
+    assert PrefixCache(0).report().keeps_none
