@@ -49,6 +49,14 @@ _PAIRING = Row(
         " worker of the other phase, or no canary has moved KV to or from it.",
     ),
     lines(
+        "Ways of sequences",
+        rate("tandem_router_ways_total", by="way, reason") + " > 0",
+        unit="cps",
+        stacked=True,
+        width=24,
+        note="Through a pair or an aggregated worker, and why.",
+    ),
+    lines(
         "Pairs rejected, by the first field that differs",
         "sum by (reason) (tandem_router_pair_rejected_total) > 0",
         width=10,

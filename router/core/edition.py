@@ -16,9 +16,12 @@ MOST_PAGES = 2**63
 class EditionFleet:
     """The workers of one edition: its groups differ in what KV is like, not in what tokens mean."""
 
-    def __init__(self, edition: Edition, policy: Policy) -> None:
+    def __init__(self, edition: Edition, policy: Policy, whole_policy: Policy) -> None:
         self.edition = edition
         self.policy = policy
+        """How the prefill worker of a pair is chosen."""
+        self.whole_policy = whole_policy
+        """How an aggregated worker is."""
         self.groups: dict[Fingerprint, Group] = {}
         self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
         self.pairless_since: float | None = None

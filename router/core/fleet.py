@@ -65,8 +65,8 @@ class Changes(NamedTuple):
 
 
 class Fleet:
-    """Policies are made afresh for each edition (prefill) and each fingerprint (decode), so that
-    the traffic of one does not turn the round of another.
+    """Policies are made afresh for each edition (prefill, and aggregated workers) and each
+    fingerprint (decode), so that the traffic of one does not turn the round of another.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Fleet:
         """By model, where somebody has asked since the fleet changed."""
         self._keepers: dict[str, dict[str, Worker]] = {}
         """Connected prefill workers by where they hand over, and by address."""
-        self._processes: dict[str, dict[Phase, Worker]] = {}
-        """Connected aggregated workers by instance."""
+        self._processes: dict[tuple[Fingerprint, str], dict[Phase, Worker]] = {}
+        """Connected aggregated workers by fingerprint and instance."""
         self._disaggregate: Disaggregate = disaggregate
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
@@ -264,17 +264,18 @@ class Fleet:
         self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
     ) -> tuple[Pick, Pick] | None:
         """Both phases of an aggregated worker."""
-        avoided = () if other_than is None else (other_than.prefill,)
-        for group in self._groups(edition, needs):
-            if group.aggregated:
-                again = other_than is not None
-                free = preferred(group.prefill.indexes(), avoided, barred=True, again=again)
-                if free is not None:
-                    prefill = _choose(group.policy, free, prompt)
-                    twin = prefill.worker.twin
-                    assert twin is not None, "only whole ones are free"
-                    return prefill, Pick(twin, _choice(twin, 1, ()))
-        return None
+        groups = [each for each in self._groups(edition, needs) if each.aggregated]
+        free = [each for group in groups for each in group.prefill.indexes()]
+        if other_than is None:
+            found = preferred(free)
+        else:
+            found = preferred(free, (other_than.prefill,), barred=True, again=True)
+        if found is None:
+            return None
+        prefill = _choose(self.editions[edition].whole_policy, found, prompt)
+        twin = prefill.worker.twin
+        assert twin is not None, "only whole ones are free"
+        return prefill, Pick(twin, _choice(twin, 1, ()))
 
     def _pick_pair(
         self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
@@ -422,8 +423,8 @@ class Fleet:
         """The phases of an aggregated worker know each other while both are connected. Returns it
         and whoever is, or was, its twin.
         """
-        instance, old = worker.profile.instance, worker.twin
-        mine = self._processes.setdefault(instance, {})
+        whole, old = (worker.profile.fingerprint, worker.profile.instance), worker.twin
+        mine = self._processes.setdefault(whole, {})
         if self.workers.get(worker.key) is worker:
             mine[worker.phase] = worker
         elif mine.get(worker.phase) is worker:
@@ -433,7 +434,7 @@ class Fleet:
             if each is not None:
                 each.twin = other
         if not mine:
-            del self._processes[instance]
+            del self._processes[whole]
         return [each for each in (worker, old, worker.twin) if each is not None]
 
     def _update_keepers(self, worker: Worker) -> None:
@@ -455,13 +456,14 @@ class Fleet:
         edition = fingerprint.edition
         mine = self.editions.get(edition)
         if mine is None:
-            mine = self.editions[edition] = EditionFleet(edition, self._prefill_policy())
+            mine = self.editions[edition] = EditionFleet(
+                edition, self._prefill_policy(), self._prefill_policy()
+            )
         group = mine.groups.get(fingerprint)
         if group is None:
-            whole = fingerprint.aggregated
-            policy = self._prefill_policy() if whole else self._decode_policy()
-            group = Group(policy, self.prefixes, aggregated=whole)
-            mine.groups[fingerprint] = group
+            group = mine.groups[fingerprint] = Group(
+                self._decode_policy(), self.prefixes, aggregated=fingerprint.aggregated
+            )
         return mine, group
 
 

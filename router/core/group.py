@@ -149,9 +149,7 @@ class Group:
         self.prefill = Side(prefixes)
         self.decode = Side()
         self.policy = policy
-        """How decode is chosen, while prefill is chosen for all groups of the edition; where they
-        are aggregated, how one of them is.
-        """
+        """How decode is chosen; the others are chosen for all groups of the edition."""
         self.aggregated = aggregated
         self.whole: set[str] = set()
         """Instances of aggregated workers whose phases both take work."""

@@ -13,7 +13,7 @@ from pods import Pod
 
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.logits.forms.workshop import WorkshopLimits
-from tandem.worker import drain, server
+from tandem.worker import drain, endpoint
 
 MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")
@@ -225,7 +225,7 @@ def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> No
 def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
     teardown = chart_renders.chart().values["decode"]["drain"]["teardownSeconds"]
     engine_stop_seconds = 5 + 10  # of followers, and of itself
-    assert teardown >= drain.SETTLE_SECONDS + server.FLUSH_SECONDS + engine_stop_seconds
+    assert teardown >= drain.SETTLE_SECONDS + endpoint.FLUSH_SECONDS + engine_stop_seconds
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -182,6 +182,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"decode": {"autoscaling": {"type": "keda", "minReplicas": 0}}},
         "set prefill.autoscaling.minReplicas=0 too",
     ),
+    "aggregated-nothing-seen": (
+        {"worker": {"enabled": True, "autoscaling": {"type": "hpa", "minReplicas": 0}}},
+        "worker.autoscaling.minReplicas=0 needs somebody who sees that requests wait",
+    ),
+    "aggregated-nothing-in-no-time": (
+        {"worker": {"enabled": True, "autoscaling": {"type": "keda", "minReplicas": 0}}},
+        "set router.config.pair_wait_seconds to longer than a start takes",
+    ),
     "nothing-in-no-time": (
         {phase: {"autoscaling": {"type": "keda", "minReplicas": 0}} for phase in PHASES},
         "set router.config.pair_wait_seconds to longer than a start takes",

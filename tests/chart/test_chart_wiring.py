@@ -27,6 +27,7 @@ ONLY_PEERS = {
     "router": {"metrics": {"test"}, "grpc": {"frontend"}},
     "prefill": {"metrics": {"test"}, "grpc": {"router"}, "": {"decode"}},
     "decode": {"metrics": {"test"}, "grpc": {"router"}, "": {"prefill"}},
+    "worker": {"metrics": {"test"}, "grpc": {"router"}},
 }
 
 

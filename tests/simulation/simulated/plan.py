@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from router.conduct import EJECT_AFTER
@@ -14,6 +14,7 @@ from simulated.dividing import ALL_SERVE_ALL, Division
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
+from tandem.wire import faces
 
 Happening = Literal[
     "roll_worker",
@@ -193,14 +194,40 @@ def draw(seed: int) -> Plan:
         most_routers=random.Random(f"links of {seed}").choice((0, 0, 1, 2, 8)),
         fickle_router=faulty and random.Random(f"routers of {seed}").random() < 0.12,
     )
+    drawn = list(plan.workers)
     themes.apply(plan)
+    same = plan.workers == drawn
+    whole = same and _aggregate(random.Random(f"aggregated of {seed}"), plan)
     apart = random.Random(f"halves of {seed}")
-    if plan.most_failed is None and apart.random() < 0.3:
+    if plan.most_failed is None and not whole and apart.random() < 0.3:
         plan.lease_seconds = apart.choice(halves.LEASES)
         halves.draw(apart, plan.requests, plan.lease_seconds)
     dividing.draw(random.Random(f"shares of {seed}"), plan)
     plan.happenings.sort()
     return plan
+
+
+def _aggregate(source: random.Random, plan: Plan) -> bool:
+    """Have models served by aggregated workers, in some worlds. Returns whether this is one."""
+    how = source.choice(("", "", "", "beside", "alone"))
+    kinds = {each.model: each for each in plan.workers} if how else {}
+    if how == "alone":
+        plan.workers.clear()
+    for model, like in kinds.items():
+        for number in range(source.randint(1, 3)):
+            address, slots = f"whole-{model}-{number}:1", source.choice((1, 1, 2, 3))
+            plan.workers += [
+                replace(
+                    like,
+                    address=faces.key(address, phase.value),
+                    phase=phase,
+                    slots=slots,
+                    quirk="",
+                    instance=address,
+                )
+                for phase in Phase
+            ]
+    return bool(how)
 
 
 def _ejections(source: random.Random) -> dict[str, Any]:

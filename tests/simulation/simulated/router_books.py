@@ -67,7 +67,8 @@ class WorkerBook:
         mine = self.profile
         for each in self.fleet.values() if self.aggregated else ():
             theirs = each.profile
-            if theirs.instance == mine.instance and theirs.phase is not mine.phase:
+            same = (theirs.instance, theirs.fingerprint) == (mine.instance, mine.fingerprint)
+            if same and theirs.phase is not mine.phase:
                 return each
         return None
 

@@ -67,6 +67,10 @@ class WorkerSpec:
     context: int = 4096
     lease_seconds: float = 0.0
     """For so long prefill parks KV; 0: it parks none."""
+    instance: str = ""
+    """Of an aggregated worker, whose phases have the same; each may die alone here. Empty: it is of
+    one phase.
+    """
 
 
 def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
@@ -79,6 +83,7 @@ def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
         tokenizer_sha256=tokenizer_hash(spec.model, spec.tokenizer),
         protocol_version=1,
         deployment_revision=spec.revision,
+        aggregated=bool(spec.instance),
     )
     if spec.quirk == "newer":
         fingerprint.MergeFromString(b"\xc2\x3e\x03new")  # a text in field 1000
@@ -181,6 +186,8 @@ class WorkerProcess:
             prefixes=self.engine.cache.told if prefill else None,
             clock=dice.loop.time,
         )
+        if spec.instance:
+            self.shell.proved()  # no KV moves in a real one
         self.rules = WorkerRules(
             self.core,
             prefill=prefill,
@@ -327,6 +334,7 @@ class WorkerProcess:
     def _describe(self) -> worker_pb2.WorkerDescription:
         description = worker_pb2.WorkerDescription(
             name=self.name,
+            instance=self.spec.instance or self.name,
             phase=PHASES[self.spec.phase],
             fingerprint=self.described.fingerprint,
             kv_endpoint=self.endpoint,
@@ -344,5 +352,6 @@ class WorkerProcess:
 
     async def _paired(self) -> None:
         self.paired = True
-        if self.spec.quirk != "newer" and self.proves and not self.engine.moved_kv:
+        proved = self.engine.moved_kv or self.spec.instance
+        if self.spec.quirk != "newer" and self.proves and not proved:
             self.dice.fault(f"{self.name} is ready and has moved no KV")

@@ -45,6 +45,7 @@ from simulated.themes import RETIRE_SECONDS
 from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2, worker_pb2
+from tandem.wire import faces
 
 SMALL = (
     (router.links, "MESSAGE_BYTES", 100),
@@ -100,6 +101,8 @@ class World:
         self._halves_due = 0
         """Generation-only requests that are yet to be made."""
         self._listing: dict[str, WorkerSpec] = {}
+        self._renamed: dict[str, str] = {}
+        """Aggregated workers that were replaced, and by which."""
         self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
         self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
         self.dice.breaks_off, self.dice.failed_starts = plan.breaks_off, plan.failed_starts
@@ -285,7 +288,11 @@ class World:
     def _roll_worker(self) -> None:
         """Replace one worker by another of its kind, at another address."""
         if living := self._living():
-            self._replace(self.dice.random.choice(living), None)
+            chosen = self.dice.random.choice(living)
+            for each in living:
+                whole = chosen.spec.instance and each.spec.instance == chosen.spec.instance
+                if each is chosen or whole:
+                    self._replace(each, None)
 
     def _roll_model(self) -> None:
         """Replace all workers of a model by a new revision of it."""
@@ -313,6 +320,14 @@ class World:
     ) -> None:
         spec = worker.spec
         address = f"{spec.phase.value}-{spec.model}-n{self._lives}:1"
+        if spec.instance:
+            # Both phases: the second one finds the new name of the first.
+            new = f"whole-{spec.model}-n{self._lives}:1"
+            new = self._renamed.setdefault(spec.instance, new)
+            address = faces.key(new, spec.phase.value)
+            if address in self._listing:
+                return
+            spec = replace(spec, instance=new)
         another = replace(
             spec,
             address=address,
