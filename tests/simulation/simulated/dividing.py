@@ -13,6 +13,7 @@ from router.connection import UNLISTED
 from router.core.story import Story
 from router.core.values import Phase
 from router.discovery import Listing, Share
+from tandem.wire import faces
 
 if TYPE_CHECKING:
     from simulated.plan import Happening, Plan
@@ -40,10 +41,13 @@ class Division:
             decode_routers_from=self.decode_routers_from,
         )
 
-    def servers(self, phase: Phase, routers: int, decode_workers: int) -> int:
-        """By how many of so many routers a worker of the phase is to be served."""
-        divided = self.decode_routers and decode_workers >= self.decode_routers_from
-        return min(self.decode_routers, routers) if divided and phase is Phase.DECODE else routers
+    def servers(self, worker: str, phase: Phase, routers: int, decode_workers: int) -> int:
+        """By how many of so many routers a worker is to be served: aggregated ones are divided as
+        those of decode are.
+        """
+        divides = self.decode_routers and decode_workers >= self.decode_routers_from
+        divided = divides and (phase is Phase.DECODE or faces.is_one(worker))
+        return min(self.decode_routers, routers) if divided else routers
 
 
 ALL_SERVE_ALL = Division()
@@ -120,6 +124,6 @@ def uneven(
             for each in connections
             if each is not None and each.is_listed and (each.connected or not calm)
         ]
-        expected = division.servers(phase, len(routers), decode_workers)
+        expected = division.servers(worker, phase, len(routers), decode_workers)
         if len(serving) != expected:
             yield f"{worker} is served by {len(serving)} routers instead of {expected}"

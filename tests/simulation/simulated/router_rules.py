@@ -866,7 +866,8 @@ class RouterRules:
             if worker not in preferred:
                 self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
             elif self.releases and not any(each.others for each in preferred):
-                self._release_rules(leg, preferred)
+                alike = [each for each in preferred if each.aggregated == worker.aggregated]
+                self._release_rules(leg, alike)
             sequence.prefill = leg
         else:
             sequence.decode = leg
