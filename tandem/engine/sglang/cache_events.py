@@ -48,7 +48,7 @@ class Cleared(msgspec.Struct, tag="AllBlocksCleared"):
     """Nothing is left in the cache."""
 
 
-class Batch(msgspec.Struct, array_like=True):
+class EventBatch(msgspec.Struct, array_like=True):
     """What is published at once."""
 
     at: float
@@ -81,7 +81,7 @@ class CacheEvents:
     def __init__(self) -> None:
         self.log = PrefixLog()
         self._pages: dict[int, _Place] = {}
-        self._batches = msgspec.msgpack.Decoder(Batch)
+        self._batches = msgspec.msgpack.Decoder(EventBatch)
         self._next: int | None = None
 
     def take(self, sequence: int, payload: bytes) -> None:
