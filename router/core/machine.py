@@ -462,7 +462,8 @@ class Core:
 
     def _start_pairs(self, queue: Queue) -> None:
         """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
-        keeps its turn. Nobody passes what waits for prefill alone.
+        keeps its turn. Nobody passes what waits for prefill alone, which itself passes others only
+        while pairs are free.
         """
         fleet, edition = self.state.fleet, queue.edition
         mine = fleet.editions[edition]
@@ -477,7 +478,8 @@ class Core:
             request, avoided = sequence.request, sequence.avoided
             needs = request.needs
             if request.submit.context_only:
-                if not self._start_prefill(sequence, edition):
+                passes = bool(stuck) and not fleet.free_pairs(edition)
+                if passes or not self._start_prefill(sequence, edition):
                     break
                 stuck.clear()  # another may be next: what started counts as its key's share
             elif picked := fleet.pick(

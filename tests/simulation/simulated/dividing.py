@@ -62,9 +62,8 @@ def draw(source: random.Random, plan: Plan) -> None:
         return
     plan.division = Division(source.choice((1, 1, 2, 3)), source.choice((0, 0, 5)))
     plan.routers, plan.most_routers = source.randint(2, 4), 8
-    decode = [each for each in plan.workers if each.phase is Phase.DECODE]
-    for model in plan.models:
-        first = next(each for each in decode if each.model == model)
+    alone = [each for each in plan.workers if each.phase is Phase.DECODE and not each.instance]
+    for model, first in {each.model: each for each in reversed(alone)}.items():
         plan.workers += [
             replace(first, address=f"decode-{model}-more-{number}:1", quirk="")
             for number in range(source.randint(0, 3))
