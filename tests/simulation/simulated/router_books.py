@@ -239,6 +239,11 @@ class SequenceBook:
         return [leg for leg in (self.prefill, self.decode) if leg is not None]
 
     @property
+    def gone_on(self) -> int:
+        """Tokens that it goes on behind, where it was resumed."""
+        return self.made.tokens if self.made is not None and self.made.used else 0
+
+    @property
     def may_run(self) -> bool:
         """A leg of it may still be started."""
         if self.stage == "running" and self.shown and self.decode is not None:

@@ -842,8 +842,7 @@ class RouterRules:
             return
         phase = worker.profile.phase
         self._made_rules(action, sequence, phase)
-        made = sequence.made
-        gone_on = made.tokens if made is not None and made.used else 0
+        gone_on = sequence.gone_on
         tokens = sequence.request.tokens
         if phase is Phase.PREFILL:
             booked = action.to_compute
@@ -878,13 +877,15 @@ class RouterRules:
     def _release_rules(self, leg: LegBook, preferred: list[WorkerBook]) -> None:
         """Nothing keeps a prompt at a worker that is further behind than that saves."""
         best = min(preferred, key=lambda each: (each.load, each.key))
-        whole, hint = leg.sequence.request.tokens, router.core.worker.BLOCK_TOKENS
-        if leg.sequence.request.submit.n > 1:
+        sequence = leg.sequence
+        whole = sequence.request.tokens + sequence.gone_on
+        hint = router.core.worker.BLOCK_TOKENS
+        if sequence.request.submit.n > 1:
             hint = whole
         slots, its_slots = leg.worker.profile.max_sequences, best.profile.max_sequences
         behind = leg.worker.load + (leg.tokens - hint) / slots
         if behind > best.load + whole / its_slots + 1e-9:
-            self.fault(f"{leg.sequence.key} is kept at {leg.worker}, which is further behind")
+            self.fault(f"{sequence.key} is kept at {leg.worker}, which is further behind")
 
     def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
         sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker

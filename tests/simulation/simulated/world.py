@@ -454,7 +454,9 @@ class World:
         else:
             worker.engine.die()
             self.dice.later(1.2, self._start_worker, worker.spec)
-        if request.prompts * request.n == 1 and request.killed > MOST_KILLED:
+        # The phases of an aggregated worker are processes of their own here, and count as two.
+        alone = request.prompts * request.n == 1 and not worker.spec.instance
+        if alone and request.killed > MOST_KILLED:
             self.dice.fault(f"request {request.number} has ended {request.killed} workers")
 
     def _crash_router(self) -> None:
