@@ -30,7 +30,7 @@ from frontend.openai.writers import EventWriter
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2
 
-MOST_HELD = FrontendConfig(model_path="").max_call_characters
+MOST_HELD = FrontendConfig(model_path="m").max_call_characters
 TEXT = "the model writes an answer about cooking pasta with tomatoes and basil, "
 CODE = "if a < b and c[0] < d: print({1: [2]}) # <b> "
 TOKENIZER = Tokenizer(Path(__file__).resolve().parents[1] / "model" / "tandem-tiny")

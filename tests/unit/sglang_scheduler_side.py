@@ -84,6 +84,7 @@ def request(prompt: list[int], output: list[int], committed: int) -> Any:
         kv=SimpleNamespace(kv_committed_len=committed),
         origin_input_ids=array("q", prompt),
         output_ids=array("q", output),
+        sampling_params=SimpleNamespace(custom_params=None),
         to_finish=None,
         finished=lambda: False,
     )

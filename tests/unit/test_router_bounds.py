@@ -80,7 +80,7 @@ _KUBERNETES: dict[str, Any] = {
         ({"discovery": "kubernetes", "prefill_service": "p"}, "decode_service"),
         (
             {"discovery": "kubernetes", "prefill_service": "p", "decode_service": "p"},
-            "two Services",
+            "each another Service",
         ),
         (
             {
@@ -89,7 +89,7 @@ _KUBERNETES: dict[str, Any] = {
                 "decode_service": "d",
                 "prefill": ("a:1",),
             },
-            "prefill and decode are not used",
+            "prefill, decode and workers are not used",
         ),
         ({"prefill_service": "p"}, "discovery: kubernetes only"),
         ({"decode_routers": -1}, "decode_routers"),

@@ -80,8 +80,8 @@ async def test_the_openai_client_passes_comments_over(start: Start) -> None:
 
 async def test_the_openai_client_lists_the_model(start: Start) -> None:
     frontend = await start(say_hello)
-    assert [model.id async for model in await frontend.openai.reading.models.list()] == [MODEL]
-    assert (await frontend.openai.reading.models.retrieve(MODEL)).id == MODEL
+    assert [model.id async for model in await frontend.openai.models.list()] == [MODEL]
+    assert (await frontend.openai.models.retrieve(MODEL)).id == MODEL
 
 
 async def test_choices_of_many_prompts_are_numbered_prompt_by_prompt(start: Start) -> None:

@@ -19,7 +19,7 @@ from frontend.openai.tools import CalledFunction, MadeCall, asked_tools
 from tandem.errors import InvalidRequestError
 
 pytestmark = pytest.mark.promise("S6-310")
-CONFIG = FrontendConfig(model_path="")
+CONFIG = FrontendConfig(model_path="m")
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "look"}}
 ALL = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools | tojson }}"

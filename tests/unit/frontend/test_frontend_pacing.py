@@ -31,7 +31,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def batch(bench: Bench, stream: RouterStream) -> list[int]:
     """What leaves for a router when it is time for the next batch, if one is to come."""
-    dispatcher = bench.demultiplexer._dispatcher
+    dispatcher = bench.route.dispatcher
     if timer := dispatcher._next_batch:
         timer.cancel()
         dispatcher._send_next()
@@ -115,7 +115,7 @@ async def test_some_are_always_tried(bench: Bench) -> None:
 @pytest.mark.promise("S5-222")
 async def test_what_has_no_room_until_its_patience_ends_is_refused(bench: Bench) -> None:
     now = 0.0
-    bench.demultiplexer._dispatcher._clock = lambda: now  # type: ignore[method-assign]
+    bench.route.dispatcher._clock = lambda: now  # type: ignore[method-assign]
     state = bench.ask(timeout_seconds=1e9)
     router = bench.router()
     sent(router)
@@ -134,7 +134,7 @@ async def test_what_waits_for_room_too_long_says_so(bench: Bench) -> None:
     sent(router)
     waits = states[-1]
     assert waits.patience is not None
-    bench.demultiplexer._dispatcher._give_up(waits, overdue=False)
+    bench.route.dispatcher._give_up(waits, overdue=False)
     assert isinstance(waits.error, QueueFullError)
 
 
@@ -218,4 +218,4 @@ async def test_who_leaves_while_there_is_no_room_leaves_nothing(bench: Bench) ->
     state.fail(RouterLostError("the client went"))
     assert batch(bench, router) == []
     assert router._take() is None, "the router has forgotten it: a cancel would be of nothing"
-    assert not bench.demultiplexer._dispatcher._waiting
+    assert not bench.route.dispatcher._waiting

@@ -138,7 +138,7 @@ async def test_the_advised_settings_take_a_body_as_long_as_the_frontend_does(
 ) -> None:
     frontend = await start(say_after_a_silence)
     settings = advised(proxy, frontend.port, tmp_path)
-    padded = json.dumps(CHAT).encode().ljust(FrontendConfig(model_path="").max_body_bytes)
+    padded = json.dumps(CHAT).encode().ljust(FrontendConfig(model_path="m").max_body_bytes)
     async with running(proxy, settings, programs, tmp_path) as address, through(address) as client:
         for body, status in ((padded + b" ", 413), (padded[:-1] + b"?", 400)):
             answer = await client.post("/v1/chat/completions", content=body)

@@ -105,6 +105,7 @@ def request(name: str, seed: int, prompt: list[int], output: list[int]) -> Reque
     made = Request(
         name=name,
         kv=SimpleNamespace(kv_committed_len=0),
+        sampling_params=SimpleNamespace(custom_params=None),
         origin_input_ids=array("q", prompt),
         output_ids=array("q", output),
         to_finish=None,

@@ -14,7 +14,7 @@ from frontend.openai.parsing.families import FAMILIES, Family
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 
-MOST_HELD = FrontendConfig(model_path="").max_call_characters
+MOST_HELD = FrontendConfig(model_path="m").max_call_characters
 
 
 def parser(
