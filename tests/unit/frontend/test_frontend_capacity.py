@@ -114,7 +114,7 @@ async def test_of_a_request_its_prompts_are_kept_until_its_answer_is_complete(
     sent: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def script(reply: Reply) -> None:
-        sent.put_nowait(_prompt_of(reply.task))
+        sent.put_nowait(_prompt_of(reply.task) + reply.submit.prompt_blocks)
         await go_on.wait()
         await say_hello(reply)
 
