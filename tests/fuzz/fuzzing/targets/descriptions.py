@@ -31,10 +31,12 @@ class Worker:
         self._described = described
         self._frames = [worker_pb2.WorkerFrame(load=described.load)]
 
-    def Connect(self, commands: AsyncIterator[Any]) -> Worker:
+    def Connect(self, commands: AsyncIterator[Any], *, metadata: object) -> Worker:
         return self
 
-    async def Describe(self, request: Any, timeout: float) -> worker_pb2.WorkerDescription:
+    async def Describe(
+        self, request: Any, *, timeout: float, metadata: object
+    ) -> worker_pb2.WorkerDescription:
         return self._described
 
     async def read(self) -> worker_pb2.WorkerFrame:
