@@ -153,6 +153,8 @@ def test_a_request_is_one_tree_with_all_its_hops(
     workers = {
         "tandem.prefill.worker": "prefill_worker-0",
         "tandem.decode.worker": "decode_worker-0",
+        "tandem.way": "pair",
+        "tandem.way.reason": "only",
     }
     assert route.attributes.pop("tandem.queue.seconds") >= 0
     assert route.attributes == {
