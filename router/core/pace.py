@@ -38,6 +38,14 @@ class Pace:
         """How many tokens a sample had."""
         return self._tokens / self._weight if self._weight else 0.0
 
+    def tells_of(self, tokens: int) -> bool:
+        """Whether it was measured with so many tokens, or with enough others for a line of its own.
+        By one through the origin, what short prompts take at the least counts for each token of a
+        long one.
+        """
+        mean = self.mean_tokens
+        return self.measured and (self._variance > _SPREAD * mean * mean or tokens <= 2 * mean)
+
     def note(self, now: float, tokens: int, seconds: float) -> None:
         """Take in one more sample."""
         self.at = now
@@ -52,7 +60,7 @@ class Pace:
         if not self._weight:
             return 0.0, 0.0
         tokens, seconds = self.mean_tokens, self._seconds / self._weight
-        variance = self._tokens_squared / self._weight - tokens * tokens
+        variance = self._variance
         if variance > _SPREAD * tokens * tokens:
             each = (self._tokens_seconds / self._weight - tokens * seconds) / variance
             least = seconds - each * tokens
@@ -63,3 +71,10 @@ class Pace:
         if not tokens:
             return seconds, 0.0
         return 0.0, self._tokens_seconds / self._tokens_squared
+
+    @property
+    def _variance(self) -> float:
+        """Of the samples' tokens."""
+        if not self._weight:
+            return 0.0
+        return self._tokens_squared / self._weight - self.mean_tokens * self.mean_tokens

@@ -54,7 +54,7 @@ def choose(options: Sequence[Option], setting: Disaggregate, now: float) -> tupl
         if common and now - option.pace.at >= MEASURE_SECONDS:
             option.pace.at = now
             return _told(option, Reason.MEASURE)
-    if not (pair.pace.measured and whole.pace.measured):
+    if not (whole.pace.measured and pair.pace.tells_of(pair.waiting + pair.tokens)):
         return _told(pair, Reason.UNMEASURED)
     by_pair, by_whole = pair.seconds(), whole.seconds()
     chosen = whole if by_whole <= by_pair else pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,3 +349,15 @@ def test_a_prompt_counts_for_each_that_it_holds_up() -> None:
     chosen, told = choose((pair, whole), "auto", 1.0)
     assert chosen is whole
     assert (told.name, told.reason) == (Way.AGGREGATED, Reason.EARLIEST)
+
+
+def test_what_short_prompts_take_by_a_pair_says_nothing_of_long_ones() -> None:
+    short = pace((5, 0.1), (5, 0.1))
+    pair = replace(option(Way.PAIR, tokens=3000), pace=short)
+    whole = option(Way.AGGREGATED, tokens=3000)
+    assert choose((pair, whole), "auto", 1.0)[1].reason == Reason.UNMEASURED
+    assert choose((replace(pair, tokens=10), whole), "auto", 1.0)[1].reason == Reason.EARLIEST
+    waits = replace(pair, tokens=10, waiting=2990)
+    assert choose((waits, whole), "auto", 1.0)[1].reason == Reason.UNMEASURED
+    short.note(1.0, 3000, 0.4)
+    assert choose((pair, whole), "auto", 1.0)[1].reason == Reason.EARLIEST
