@@ -59,6 +59,14 @@ def test_they_have_the_hooks_classifiers_and_processors_of_both_phases() -> None
     assert found.metrics_listen.endswith(":7301")
 
 
+def test_they_carry_the_code_that_they_import() -> None:
+    pod = pods.of_set("aggregated")["worker"]
+    assert pod.carried("code-files") == chart_renders.values("aggregated")["code"]["files"]
+    (path,) = (each["value"] for each in pod.main["env"] if each["name"] == "PYTHONPATH")
+    mounts = {each["name"]: each["mountPath"] for each in pod.main["volumeMounts"]}
+    assert path == mounts["code-files"]
+
+
 def test_no_device_for_a_hand_over_is_asked_for() -> None:
     rdma = {"enabled": True, "resourceName": "rdma/ib"}
     objects = rendered(kvTransfer={"rdma": rdma})

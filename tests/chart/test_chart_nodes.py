@@ -91,3 +91,28 @@ def test_its_annotations_are_those_of_the_set_alone() -> None:
     assert group("prefill")["metadata"]["annotations"][topology] == "topology.kubernetes.io/rack"
     others = [each for each in chart_renders.of_set(SET) if each is not group("prefill")]
     assert not any(topology in each["metadata"].get("annotations", {}) for each in others)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_pod_of_a_group_is_the_pod_of_a_deployment_and_no_other(phase: str) -> None:
+    """Two files spell them out, and only these differences are meant."""
+    values = dict(chart_renders.values(SET))
+    alone = {"workload": {"nodes": 1}, "extraContainers": [{"name": "beside", "image": "a:1"}]}
+    one = pods.of_values({**values, phase: {**values[phase], **alone}})[phase]
+    several = pods.of_values(
+        {**values, phase: {**values[phase], **alone, "workload": {"nodes": 2}}}
+    )[phase]
+    own = {
+        "env": ["TANDEM_NODE_RANK", "TANDEM_LEADER"],
+        "ports": ["nodes"],
+    }
+    for key, names in own.items():
+        added = [each for each in several.main[key] if each not in one.main[key]]
+        assert [each["name"] for each in added] == names
+        for each in added:
+            several.main[key].remove(each)
+    for pod in (one, several):
+        pod.main.pop("resources")  # those of half the accelerators
+    assert one.spec == several.spec
+    assert one.labels == {key: several.labels[key] for key in several.labels.keys() - LEADS.keys()}
+    assert one.annotations.keys() == several.annotations.keys()

@@ -266,6 +266,57 @@ def test_a_pod_carries_its_settings_and_code_itself(name: str, component: str) -
     assert not made & set(_references(pod))
 
 
+@pytest.mark.parametrize("pod", all_pods())
+def test_every_text_that_a_volume_shows_is_carried(pod: Pod) -> None:
+    """The kubelet shows an annotation that is not there as an empty file."""
+    for volume in pod.spec["volumes"]:
+        if "downwardAPI" in volume:
+            assert all(pod.carried(volume["name"]).values())
+
+
+LAID_OVER: dict[str, Any] = {
+    "extraEnv": [{"name": "OWN", "value": "1"}],
+    "extraEnvFrom": [{"secretRef": {"name": "own"}}],
+    "extraInitContainers": [{"name": "before", "image": "a:1"}],
+    "extraContainers": [{"name": "beside", "image": "a:1"}],
+    "extraVolumes": [{"name": "own", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+    "nodeSelector": {"disk": "fast"},
+    "dnsPolicy": "Default",
+    "priorityClassName": "high",
+    "securityContext": {"seLinuxOptions": {"type": "own"}},
+}
+
+
+def test_the_pods_of_all_workers_are_built_alike() -> None:
+    """Three files spell them out: what one of them takes, the others take."""
+    workers = ("prefill", "decode", "worker")
+    values: dict[str, Any] = {each: dict(LAID_OVER) for each in workers}
+    values["worker"]["enabled"] = True
+    values["code"] = {"files": {"a.py": "A = 1\n"}, "image": "code:1"}
+    values["model"] = {"uri": "hf://a/b"}
+    found = pods.of_values(values)
+    prefill, *others = (_alike(found[each]) for each in workers)
+    assert others == [prefill, prefill]
+
+
+def _alike(pod: Pod) -> Any:
+    """A worker's pod without what is of its phase alone."""
+    spec = {**pod.spec, "containers": [dict(each) for each in pod.spec["containers"]]}
+    for key in ("serviceAccountName", "terminationGracePeriodSeconds", "topologySpreadConstraints"):
+        assert spec.pop(key)
+    main = spec["containers"][0]
+    assert main.pop("name") == pod.component
+    program = main.pop("command")[0]
+    assert program == f"tandem-{pod.component.replace('worker', 'aggregated')}-worker"
+    ports = {each["name"]: each["containerPort"] for each in main.pop("ports")}
+    assert ports.pop("bootstrap", 7110) == 7110
+    assert ports == {"grpc": ports["metrics"] - 1, "metrics": ports["metrics"]}
+    (tls,) = (each for each in spec["volumes"] if each["name"] == "tls")
+    assert pod.component in str(tls["secret"].pop("items"))
+    return spec, sorted(pod.annotations), main["resources"]
+
+
 def _is_extra(each: chart_renders.Manifest) -> bool:
     return "app.kubernetes.io/component" not in each["metadata"].get("labels", {})
 

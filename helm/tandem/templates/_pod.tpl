@@ -59,7 +59,8 @@ app.kubernetes.io/part-of: tandem
 {{- define "tandem.podMetadata" -}}
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
-{{- $values := index $root.Values $component -}}
+{{- $values := index $root.Values $component }}
+{{- $rdma := include "tandem.rdma" . | fromYaml -}}
 labels:
   {{- include "tandem.podLabels" (list $root $component $values) | nindent 2 }}
 annotations:
@@ -72,6 +73,9 @@ annotations:
   {{- with merge (dict) $values.podAnnotations $root.Values.commonAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+  {{- if and $rdma.enabled $rdma.networks }}
+  k8s.v1.cni.cncf.io/networks: {{ $rdma.networks | quote }}
+  {{- end }}
 {{- end }}
 
 {{- define "tandem.metricsPort" -}}
@@ -82,9 +86,9 @@ annotations:
 {{- define "tandem.podSpec" -}}
 {{- $root := index . 0 }}
 {{- $values := index $root.Values (index . 1) }}
-{{- $rdma := $root.Values.kvTransfer.rdma }}
+{{- $rdma := include "tandem.rdma" . | fromYaml }}
 {{- $user := dict }}
-{{- if and $rdma.enabled $rdma.ipcLock (has (index . 1) (list "prefill" "decode")) }}
+{{- if and $rdma.enabled $rdma.ipcLock }}
 {{- $user = dict "runAsNonRoot" false "runAsUser" 0 "runAsGroup" 0 }}
 {{- end -}}
 serviceAccountName: {{ include "tandem.serviceAccountName" . }}
@@ -98,6 +102,12 @@ topologySpreadConstraints:
 {{- $own := dict "labelSelector" (dict "matchLabels" (include "tandem.selectorLabels" . | fromYaml)) }}
 {{- range $values.topologySpreadConstraints }}
   {{- list (merge (dict) . $own) | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- if and $rdma.enabled $rdma.hostNetwork }}
+hostNetwork: true
+{{- if not $values.dnsPolicy }}
+dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
 {{- end }}

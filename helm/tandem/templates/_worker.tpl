@@ -4,14 +4,18 @@
 {{- include "tandem.image" (list . $image) }}
 {{- end }}
 
+{{- define "tandem.workerPullPolicy" -}}
+{{- ternary .Values.engine.image.pullPolicy .Values.image.pullPolicy (eq (include "tandem.engine" .) "sglang") }}
+{{- end }}
+
 {{- /* Whether workers hold accelerators; empty: no. */}}
 {{- define "tandem.onGpu" -}}
 {{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
-{{- /* kvTransfer.rdma for a component: (list $ "prefill"). No KV moves to or from an aggregated worker. */}}
+{{- /* kvTransfer.rdma for a component: (list $ "prefill"). No KV moves but between the two phases. */}}
 {{- define "tandem.rdma" -}}
-{{- ternary (dict "enabled" false) (index . 0).Values.kvTransfer.rdma (eq (index . 1) "worker") | toYaml }}
+{{- ternary (index . 0).Values.kvTransfer.rdma (dict "enabled" false) (has (index . 1) (list "prefill" "decode")) | toYaml }}
 {{- end }}
 
 {{- /* Whether a component's worker is a group of pods on several nodes: (list $ "prefill"); empty: no. */}}
@@ -39,130 +43,11 @@ kind: Deployment
 name: {{ include "tandem.component" . }}
 {{- end }}
 
-{{- /* Workers that are groups of pods: (list $ "prefill"). Every pod of a group runs the same; which one leads, the
-controller tells it. A subdomain for each group: the set's own Service would have the name of the phase's. */}}
-{{- define "tandem.leaderWorkerSet" -}}
-{{- $values := index (index . 0).Values (index . 1) -}}
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata:
-  {{- include "tandem.workloadMetadata" . | nindent 2 }}
-spec:
-  {{- with include "tandem.replicas" . }}
-  replicas: {{ . }}
-  {{- end }}
-  startupPolicy: LeaderCreated
-  networkConfig: {subdomainPolicy: UniquePerReplica}
-  rolloutStrategy:
-    type: RollingUpdate
-    rollingUpdateConfiguration: {{ include "tandem.rollout" . }}
-  leaderWorkerTemplate:
-    size: {{ $values.workload.nodes }}
-    restartPolicy: RecreateGroupOnPodRestart
-    workerTemplate:
-      {{- include "tandem.workerPod" . | nindent 6 }}
-{{- end }}
-
-{{- /* The pods of a phase: (list $ "prefill"). */}}
-{{- define "tandem.workerPod" -}}
-{{- $root := index . 0 }}
-{{- $component := index . 1 }}
-{{- $values := index $root.Values $component }}
-{{- $rdma := include "tandem.rdma" . | fromYaml }}
-{{- $isSglang := eq (include "tandem.engine" $root) "sglang" }}
-{{- $pull := ternary $root.Values.engine.image.pullPolicy $root.Values.image.pullPolicy $isSglang -}}
-metadata:
-  {{- include "tandem.podMetadata" . | nindent 2 }}
-  {{- if and $rdma.enabled $rdma.networks }}
-    k8s.v1.cni.cncf.io/networks: {{ $rdma.networks | quote }}
-  {{- end }}
-spec:
-  {{- include "tandem.podSpec" . | nindent 2 }}
-  {{- if and $rdma.enabled $rdma.hostNetwork }}
-  hostNetwork: true
-  {{- if not $values.dnsPolicy }}
-  dnsPolicy: ClusterFirstWithHostNet
-  {{- end }}
-  {{- end }}
-  {{- with $values.accelerator.claims }}
-  resourceClaims:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with include "tandem.workerInit" . }}
-  initContainers:
-    {{- . | nindent 4 }}
-  {{- end }}
-  containers:
-    - name: {{ $component }}
-      image: {{ include "tandem.workerImage" $root }}
-      imagePullPolicy: {{ $pull }}
-      command: [tandem-{{ ternary "aggregated" $component (eq $component "worker") }}-worker]
-      terminationMessagePolicy: FallbackToLogsOnError
-      ports:
-        {{- include "tandem.workerPorts" . | nindent 8 }}
-      env:
-        {{- include "tandem.workerEnv" . | nindent 8 }}
-      {{- with $values.extraEnvFrom }}
-      envFrom:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- include "tandem.probes" . | nindent 6 }}
-      resources:
-        {{- include "tandem.workerResources" . | nindent 8 }}
-      securityContext:
-        {{- include "tandem.workerSecurityContext" . | nindent 8 }}
-      volumeMounts:
-        {{- include "tandem.volumeMounts" . | nindent 8 }}
-        - {name: shm, mountPath: /dev/shm}
-        {{- if dig "hugepages" "size" "" $values }}
-        - {name: hugepages, mountPath: /dev/hugepages}
-        {{- end }}
-        {{- with include "tandem.modelMount" $root }}{{ . | trim | nindent 8 }}{{ end }}
-        {{- with include "tandem.codeMounts" $root }}{{ . | trim | nindent 8 }}{{ end }}
-    {{- with $values.extraContainers }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  volumes:
-    {{- include "tandem.volumes" . | nindent 4 }}
-    - name: shm
-      emptyDir: {medium: Memory, sizeLimit: {{ $values.shm.sizeLimit }}}
-    {{- if dig "hugepages" "size" "" $values }}
-    - name: hugepages
-      emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
-    {{- end }}
-    {{- with include "tandem.modelVolume" $root }}{{ . | trim | nindent 4 }}{{ end }}
-    {{- with include "tandem.codeVolumes" $root }}{{ . | trim | nindent 4 }}{{ end }}
-{{- end }}
-
-{{- define "tandem.workerPorts" -}}
-{{- if eq (index . 1) "prefill" -}}
-- {name: grpc, containerPort: 7100}
-- {name: metrics, containerPort: 7101}
-- {name: bootstrap, containerPort: 7110}
-{{- else if eq (index . 1) "worker" -}}
-- {name: grpc, containerPort: 7300}
-- {name: metrics, containerPort: 7301}
-{{- else -}}
-- {name: grpc, containerPort: 7200}
-- {name: metrics, containerPort: 7201}
-{{- end }}
-{{- if include "tandem.spread" . }}
-- {name: nodes, containerPort: 7120}
-{{- end }}
-{{- end }}
-
+{{- /* Environment of a worker beside what tells it who it is: (list $ "prefill"). */}}
 {{- define "tandem.workerEnv" -}}
 {{- $root := index . 0 }}
 {{- $transfer := $root.Values.kvTransfer }}
 {{- $tls := default (ternary "^tcp" "" $transfer.requireRdma) $transfer.ucx.tls -}}
-- name: TANDEM_NAME
-  valueFrom: {fieldRef: {fieldPath: metadata.name}}
-- name: TANDEM_ADVERTISE_HOST
-  valueFrom: {fieldRef: {fieldPath: status.podIP}}
-{{- if include "tandem.spread" . }}
-- {name: TANDEM_NODE_RANK, value: $(LWS_WORKER_INDEX)}
-- {name: TANDEM_LEADER, value: "$(LWS_LEADER_ADDRESS):7120"}
-{{- end }}
 {{- with include "tandem.codePath" $root }}
 - {name: PYTHONPATH, value: {{ . | quote }}}
 {{- end }}
@@ -231,6 +116,32 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- $given = mergeOverwrite (dict "capabilities" (dict "drop" (list "ALL") "add" (list "IPC_LOCK"))) $given }}
 {{- end }}
 {{- include "tandem.securityContext" $given }}
+{{- end }}
+
+{{- /* Mounts of a worker: (list $ "prefill"); below, the volumes. */}}
+{{- define "tandem.workerMounts" -}}
+{{- $root := index . 0 -}}
+{{ include "tandem.volumeMounts" . }}
+- {name: shm, mountPath: /dev/shm}
+{{- if index $root.Values (index . 1) | dig "hugepages" "size" "" }}
+- {name: hugepages, mountPath: /dev/hugepages}
+{{- end }}
+{{- include "tandem.modelMount" $root }}
+{{- include "tandem.codeMounts" $root }}
+{{- end }}
+
+{{- define "tandem.workerVolumes" -}}
+{{- $root := index . 0 }}
+{{- $values := index $root.Values (index . 1) -}}
+{{ include "tandem.volumes" . }}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ $values.shm.sizeLimit }}}
+{{- if dig "hugepages" "size" "" $values }}
+- name: hugepages
+  emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
+{{- end }}
+{{- include "tandem.modelVolume" $root }}
+{{- include "tandem.codeVolumes" $root }}
 {{- end }}
 
 {{- /* Init containers of a worker: (list $ "prefill"). */}}
