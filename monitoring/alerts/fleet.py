@@ -201,6 +201,15 @@ _CHANGE = (
         description="The keys of before go on: new ones do not open it, and revoked ones still do.",
         expression="tandem_frontend_key_file_stale > 0",
     ),
+    Alert(
+        name="TandemModelNamesFileStale",
+        severity="warning",
+        after="5m",
+        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its file of models' names.",
+        description="The names and weights of before go on: new names are not served, and requests"
+        " go to the models that they went to.",
+        expression="tandem_frontend_model_names_file_stale > 0",
+    ),
 )
 _MEMORY = (
     Alert(
