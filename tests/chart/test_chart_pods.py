@@ -321,6 +321,37 @@ def _is_extra(each: chart_renders.Manifest) -> bool:
     return "app.kubernetes.io/component" not in each["metadata"].get("labels", {})
 
 
+def test_an_annotation_of_ones_own_replaces_the_chart_s() -> None:
+    """Twice in one pod it would be no YAML for some."""
+    values = {
+        "monitoring": {"scrapeAnnotations": True},
+        "networkPolicy": {"metricsFrom": [{"podSelector": {}}]},
+        "commonAnnotations": {"prometheus.io/path": "/common"},
+        "router": {"podAnnotations": {"prometheus.io/scrape": "false"}},
+    }
+    found = pods.of_values(values)
+    assert found["router"].annotations["prometheus.io/scrape"] == "false"
+    assert found["decode"].annotations["prometheus.io/scrape"] == "true"
+    assert found["decode"].annotations["prometheus.io/path"] == "/common"
+    text = chart_renders.texts(values)["tandem/templates/router-deployment.yaml"]
+    assert text.count("prometheus.io/scrape:") == 1
+
+
+@pytest.mark.promise("S5-317")
+@pytest.mark.parametrize("component", ["frontend", "prefill", "decode"])
+def test_a_model_of_google_s_storage_is_fetched_without_another_store_s_variables(
+    component: str,
+) -> None:
+    pod = pods.of_values({"model": {"uri": "gs://models/qwen3-8b/"}})[component]
+    (fetch,) = (each for each in pod.containers if each["name"] == "fetch-model")
+    assert fetch["command"][-1] == "gs://models/qwen3-8b/"
+    assert (
+        fetch["args"][0] == f"--to={pod.settings['model_path']}" == "--to=/models/models--qwen3-8b"
+    )
+    assert [each["name"] for each in fetch["env"]] == ["HOME"]
+    assert pod.settings["served_model_name"] == "qwen3-8b"
+
+
 @pytest.mark.parametrize("file", ["_helpers.py", "my-hooks.data.txt", "A"])
 def test_a_file_of_code_may_have_any_name_that_a_module_has(file: str) -> None:
     text = 'NAME = "x"\n\tif: <&>\n'

@@ -261,7 +261,7 @@ def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() ->
 
 
 @pytest.mark.promise("S5-315")
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", [*COMPONENTS, "worker"])
 def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> None:
     dns = {"nameservers": ["10.0.0.10"]}
     aliases = [{"ip": "10.1.2.3", "hostnames": ["hub.internal"]}]
@@ -279,6 +279,8 @@ def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> Non
         "hostAliases": aliases,
         "tmp": {"sizeLimit": "2Gi"},
     }
+    if component == "worker":
+        values["enabled"] = True
     objects = chart_renders.manifests({component: values})
     (made,) = (
         each

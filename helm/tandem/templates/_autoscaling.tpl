@@ -28,7 +28,7 @@ owner. Where the cluster is not asked, nothing is live. */}}
 
 {{- /* The head of a component's workload: (list $ "router"). It says where the number is left out: see above. */}}
 {{- define "tandem.workloadMetadata" -}}
-{{- $annotations := index (index . 0).Values (index . 1) | dig "workload" "annotations" (dict) }}
+{{- $annotations := (index (index . 0).Values (index . 1)).workload.annotations }}
 {{- if not (include "tandem.replicas" .) }}
 {{- $annotations = merge (dict "tandem/replicas" "left to others") $annotations }}
 {{- end }}

@@ -60,22 +60,19 @@ app.kubernetes.io/part-of: tandem
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $values := index $root.Values $component }}
-{{- $rdma := include "tandem.rdma" . | fromYaml -}}
+{{- $rdma := include "tandem.rdma" . | fromYaml }}
+{{- $own := include "tandem.carried" . | fromJson }}
+{{- if $root.Values.monitoring.scrapeAnnotations }}
+{{- $own = merge $own (dict "prometheus.io/scrape" "true" "prometheus.io/path" "/metrics"
+  "prometheus.io/port" (include "tandem.metricsPort" $component)) }}
+{{- end }}
+{{- if and $rdma.enabled $rdma.networks }}
+{{- $_ := set $own "k8s.v1.cni.cncf.io/networks" $rdma.networks }}
+{{- end -}}
 labels:
   {{- include "tandem.podLabels" (list $root $component $values) | nindent 2 }}
 annotations:
-  {{- include "tandem.carried" . | nindent 2 }}
-  {{- if $root.Values.monitoring.scrapeAnnotations }}
-  prometheus.io/scrape: "true"
-  prometheus.io/port: {{ include "tandem.metricsPort" $component | quote }}
-  prometheus.io/path: /metrics
-  {{- end }}
-  {{- with merge (dict) $values.podAnnotations $root.Values.commonAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- if and $rdma.enabled $rdma.networks }}
-  k8s.v1.cni.cncf.io/networks: {{ $rdma.networks | quote }}
-  {{- end }}
+  {{- merge (dict) $values.podAnnotations $root.Values.commonAnnotations $own | toYaml | nindent 2 }}
 {{- end }}
 
 {{- define "tandem.metricsPort" -}}

@@ -9,7 +9,7 @@
 {{- if has $component (list "prefill" "decode" "worker") }}
 {{- range $name, $text := $root.Values.code.files }}{{ $_ := set $carried (printf "tandem/code.%s" $name) $text }}{{ end }}
 {{- end }}
-{{- toYaml $carried }}
+{{- toJson $carried }}
 {{- end }}
 
 {{- define "tandem.settings.common" -}}

@@ -1,0 +1,261 @@
+"""Values that cannot work: each by the name of its case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GPU = {"model": {"uri": "pvc://m"}}
+PHASES = ("prefill", "decode")
+RDMA = {"enabled": True}
+NODES = {**GPU, "engine": {"tensorParallel": 2}, "decode": {"workload": {"nodes": 2}}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    # Case -> what the templates refuse, and what they say.
+    "name-of-no-service": (
+        {"fullnameOverride": "My_Bad"},
+        'no Service can be called "My_Bad", which every name here begins with: set fullname',
+    ),
+    "own-label": (
+        {"commonLabels": {"app.kubernetes.io/name": "x"}},
+        "the chart sets the label app.kubernetes.io/name itself: leave it out of commonLabels",
+    ),
+    "own-label-of-a-job": (
+        {"tls": {"job": {"podLabels": {"app.kubernetes.io/component": "x"}}}},
+        "the chart sets the label app.kubernetes.io/component itself: leave it out of tls.job.",
+    ),
+    "own-label-of-a-service": (
+        {"frontend": {"service": {"labels": {"app.kubernetes.io/instance": "x"}}}},
+        "leave it out of frontend.service.labels",
+    ),
+    "own-label-of-a-monitor": (
+        {"monitoring": {"podMonitor": {"additionalLabels": {"helm.sh/chart": "x"}}}},
+        "leave it out of monitoring.podMonitor.additionalLabels",
+    ),
+    "settings-as-an-annotation": (
+        {"router": {"podAnnotations": {"tandem/settings": "{}"}}},
+        "leave tandem/settings out of router.podAnnotations",
+    ),
+    "number-of-pods-as-an-annotation": (
+        {"decode": {"workload": {"annotations": {"tandem/replicas": "mine"}}}},
+        "leave tandem/replicas out of decode.workload.annotations",
+    ),
+    "own-label-of-pods": (
+        {"router": {"podLabels": {"helm.sh/chart": "x"}}},
+        "the chart sets the label helm.sh/chart itself: leave it out of router.podLabels",
+    ),
+    "more-code-than-a-pod-carries": (
+        {"code": {"files": {"a.py": "#" * 204_800}}},
+        "put the code into an image (code.image) or a claim (code.existingClaim)",
+    ),
+    "more-settings-than-a-pod-carries": (
+        {"router": {"config": {"expected_models": ["m" * 204_800]}}},
+        "settings and code of router are",
+    ),
+    "limits-of-keys-shared-by-nobody-knows-how-many": (
+        {"frontend": {"replicas": None, "apiKeysFile": {"existingSecret": "s"}}},
+        "say how many, in frontend.replicas or frontend.autoscaling.minReplicas",
+    ),
+    "limits-of-mounted-keys-shared-by-nobody-knows-how-many": (
+        {"frontend": {"replicas": None, "apiKeysFile": {"path": "/mnt/keys.jsonl"}}},
+        "say how many, in frontend.replicas or frontend.autoscaling.minReplicas",
+    ),
+    "ipc-lock": (
+        {"kvTransfer": {"rdma": {**RDMA, "ipcLock": True}}},
+        "kvTransfer.rdma.ipcLock needs a namespace that allows it: set global.podSecurity",
+    ),
+    "host-network": (
+        {"kvTransfer": {"rdma": {**RDMA, "hostNetwork": True}}},
+        "kvTransfer.rdma.hostNetwork needs a namespace that allows it: set global.podSecurity",
+    ),
+    "host-network-with-policies": (
+        {
+            "global": {"podSecurity": "privileged"},
+            "kvTransfer": {"rdma": {**RDMA, "hostNetwork": True}},
+        },
+        "set networkPolicy.enabled=false with kvTransfer.rdma.hostNetwork",
+    ),
+    "no-model": (
+        {"engine": {"type": "sglang"}},
+        "engine.type=sglang needs a model, which its image does not hold: set model.uri",
+    ),
+    "model-on-the-node": (
+        {"model": {"uri": "file:///models/m"}},
+        "a model.uri of file:// is a folder of the node: set global.podSecurity=privileged",
+    ),
+    "cache-on-the-node": (
+        {"model": {"uri": "hf://a/b", "cache": {"type": "hostPath"}}},
+        "model.cache.type=hostPath is a folder of the node: set global.podSecurity=privileged",
+    ),
+    "rdma-without-devices": (
+        {"kvTransfer": {"requireRdma": True}},
+        "kvTransfer.requireRdma needs devices: set kvTransfer.rdma.enabled=true",
+    ),
+    "rdma-over-tcp": (
+        {"kvTransfer": {"requireRdma": True, "rdma": RDMA, "ucx": {"tls": "rc,tcp"}}},
+        "kvTransfer.ucx.tls allows TCP, which kvTransfer.requireRdma forbids",
+    ),
+    "preload-to-nowhere": (
+        {"model": {"uri": "hf://a/b", "preload": {"enabled": True}}},
+        "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
+    ),
+    "preload-of-a-claim": (
+        {"model": {**GPU["model"], "cache": {"type": "pvc"}, "preload": {"enabled": True}}},
+        "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
+    ),
+    "empty-cache": (
+        {"model": {"uri": "hf://a/b", "cache": {"readOnly": True}}},
+        "a read-only emptyDir stays empty: set model.cache.readOnly=false",
+    ),
+    "claim-that-nothing-fills": (
+        {"model": {"uri": "hf://a/b", "cache": {"type": "pvc", "readOnly": True}}},
+        "nothing fills the claim that model.cache makes: set model.preload.enabled=true",
+    ),
+    "phases-that-differ": (
+        {"prefill": {"engineOptions": {"page_size": 32}}},
+        "prefill and decode would never pair: set page_size in engine.options, for both",
+    ),
+    "nodes-as-server-args": (
+        {"engine": {"options": {"server_args": '{"nnodes": 2}'}}},
+        "leave nnodes, node_rank and dist_init_addr out of server_args, and set prefill.workload",
+    ),
+    "nodes-of-a-simulation": (
+        {"decode": {"workload": {"nodes": 2}}, "engine": {"tensorParallel": 2}},
+        "decode.workload.nodes: a simulated worker runs on one node: set model.uri",
+    ),
+    "nodes-that-share-unequally": (
+        {**GPU, "engine": {"tensorParallel": 8}, "prefill": {"workload": {"nodes": 3}}},
+        "prefill.workload.nodes cannot share engine.tensorParallel equally",
+    ),
+    "two-certificates": (
+        {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},
+        "tls has two sources of its certificate",
+    ),
+    "two-certificates-outside": (
+        {"frontend": {"https": {"existingSecret": "a", "certManager": {"enabled": True}}}},
+        "frontend.https has two sources of its certificate",
+    ),
+    "no-issuer": (
+        {"tls": {"enabled": True, "certManager": {"enabled": True}}},
+        "tls.certManager needs an issuer: set tls.certManager.issuerRef.name",
+    ),
+    "short-lived-ca": (
+        {"tls": {"job": {"certificateDays": 90, "caDays": 60}}},
+        "tls.job.certificateDays is above tls.job.caDays",
+    ),
+    "metrics-for-nobody": (
+        {"monitoring": {"podMonitor": {"enabled": True}}},
+        "name Prometheus' namespace in networkPolicy.metricsFrom",
+    ),
+    "metrics-twice": (
+        {"monitoring": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}},
+        "monitoring.podMonitor and monitoring.serviceMonitor would both scrape every pod",
+    ),
+    "keys-twice": (
+        {"frontend": {"apiKeysFile": {"existingSecret": "keys", "path": "/keys/keys.jsonl"}}},
+        "frontend.apiKeysFile has two sources: leave existingSecret or path empty",
+    ),
+    "metrics-for-no-scraper": (
+        {"monitoring": {"scrapeAnnotations": True}},
+        "name Prometheus' namespace in networkPolicy.metricsFrom",
+    ),
+    "unused-certificate": (
+        {"tls": {"enabled": False, "existingSecret": "a"}},
+        "tls has a certificate that nothing uses: set tls.enabled=true",
+    ),
+    "no-host": (
+        {"frontend": {"ingress": {"enabled": True}}},
+        "frontend.ingress needs a host: set frontend.ingress.hosts",
+    ),
+    "no-gateway": (
+        {"frontend": {"httpRoute": {"enabled": True}}},
+        "frontend.httpRoute needs a Gateway: set frontend.httpRoute.parentRefs",
+    ),
+    "router-without-account": (
+        {"router": {"serviceAccount": {"create": False}}},
+        "set router.serviceAccount.name, or router.discovery=dns",
+    ),
+    "shares-without-ready-routers": (
+        {"router": {"decodeRouters": 2, "discovery": "dns"}},
+        "router.decodeRouters asks which routers are ready: set router.discovery=kubernetes",
+    ),
+    "bounds-crossed": (
+        {"frontend": {"autoscaling": {"type": "hpa", "minReplicas": 9, "maxReplicas": 2}}},
+        "frontend.autoscaling.minReplicas is above maxReplicas: lower it",
+    ),
+    "nothing-to-scale-by": (
+        {"frontend": {"autoscaling": {"type": "hpa", "targetCPUUtilization": 0}}},
+        "frontend.autoscaling has nothing to go by: set one of its targets above 0",
+    ),
+    "nothing-seen": (
+        {"prefill": {"autoscaling": {"type": "hpa", "minReplicas": 0}}},
+        "prefill.autoscaling.minReplicas=0 needs somebody who sees that requests wait",
+    ),
+    "one-phase-of-nothing": (
+        {"decode": {"autoscaling": {"type": "keda", "minReplicas": 0}}},
+        "set prefill.autoscaling.minReplicas=0 too",
+    ),
+    "aggregated-nothing-seen": (
+        {"worker": {"enabled": True, "autoscaling": {"type": "hpa", "minReplicas": 0}}},
+        "worker.autoscaling.minReplicas=0 needs somebody who sees that requests wait",
+    ),
+    "aggregated-nothing-in-no-time": (
+        {"worker": {"enabled": True, "autoscaling": {"type": "keda", "minReplicas": 0}}},
+        "set router.config.pair_wait_seconds to longer than a start takes",
+    ),
+    "nothing-in-no-time": (
+        {phase: {"autoscaling": {"type": "keda", "minReplicas": 0}} for phase in PHASES},
+        "set router.config.pair_wait_seconds to longer than a start takes",
+    ),
+    "share-of-nothing": (
+        {"router": {"autoscaling": {"type": "hpa"}, "resources": {"requests": {"cpu": None}}}},
+        "router.autoscaling.targetCPUUtilization is a share of the request: set router.resources",
+    ),
+    "keda-without-prometheus": (
+        {"decode": {"autoscaling": {"type": "keda"}}},
+        "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
+    ),
+}
+UNKNOWN: dict[str, dict[str, Any]] = {
+    # Case -> what the schema refuses.
+    "top": {"replicas": 1},
+    "section": {"frontend": {"replica": 1}},
+    "deeper": {"frontend": {"service": {"ports": 1}}},
+    "type": {"frontend": {"replicas": "two"}},
+    "negative": {"decode": {"replicas": -1}},
+    "enum": {"engine": {"type": "vllm"}},
+    "digest": {"image": {"digest": "sha256:short"}},
+    "uri": {"model": {"uri": "Qwen/Qwen3-8B"}},
+    "hub": {"model": {"uri": "hf://Qwen"}},
+    "bucket": {"model": {"uri": "s3://models"}},
+    "collector": {"tracing": {"otlpEndpoint": "collector:4318"}},
+    "setting": {"frontend": {"config": {"max_open_request": 1}}},
+    "setting-of-another": {"router": {"config": {"max_body_bytes": 1}}},
+    "setting-type": {"router": {"config": {"max_queue": "many"}}},
+    "setting-of-the-chart": {"prefill": {"config": {"listen": "0.0.0.0:1"}}},
+    "shares-as-a-setting": {"router": {"config": {"decode_routers": 2}}},
+    "nodes-as-a-setting": {"prefill": {"config": {"nodes": 2}}},
+    "option": {"engine": {"options": {"pagesize": 1}}},
+    "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
+    "port": {"frontend": {"service": {"port": 99999}}},
+    "node-port": {"frontend": {"service": {"nodePort": -1}}},
+    "port-of-a-list": {"networkPolicy": {"egress": {"dnsPorts": ["53"]}}},
+    "address": {"global": {"listen": "::"}},
+    "name-in-labels": {"nameOverride": "My Name"},
+    "label": {"commonLabels": {"team": 7}},
+    "pod-label": {"decode": {"podLabels": {"team": 7}}},
+    "annotation": {"frontend": {"service": {"annotations": {"a": True}}}},
+    "file": {"code": {"files": {"a.py": 1}}},
+    "variable": {"frontend": {"extraEnv": ["A=1"]}},
+    "variable-value": {"frontend": {"extraEnv": [{"name": "A", "value": 1}]}},
+    "volume": {"prefill": {"extraVolumes": [{"emptyDir": {}}]}},
+    "pull-secret": {"global": {"imagePullSecrets": ["pull"]}},
+    "toleration": {"tests": {"tolerations": ["gpu"]}},
+    "host": {"frontend": {"ingress": {"hosts": [{"host": "a"}]}}},
+    "resource": {"prefill": {"resources": {"limit": {"cpu": 1}}}},
+    "frontend-of-nothing": {"frontend": {"autoscaling": {"type": "keda", "minReplicas": 0}}},
+    "family": {"frontend": {"service": {"ipFamilies": ["IPv5"]}}},
+    "traffic-policy": {"frontend": {"service": {"externalTrafficPolicy": "local"}}},
+    "dns-policy": {"router": {"dnsPolicy": "cluster"}},
+    "host-alias": {"router": {"hostAliases": ["10.0.0.1 hub"]}},
+    "quantity": {"decode": {"shm": {"sizeLimit": "8 GiB"}}},
+    "objective": {"monitoring": {"prometheusRule": {"objectives": {"itl": 99}}}},
+}
