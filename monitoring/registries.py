@@ -26,7 +26,7 @@ from router.workers import Workers
 from tandem import metrics
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
-from tandem.engine.base import EngineFigures
+from tandem.engine.base import EngineFigures, RankLoad
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
@@ -108,6 +108,19 @@ def _worker() -> Iterator[Metric]:
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(step_age_ms=0),
         ready=lambda: False,
-        figures=lambda: EngineFigures(open_handovers=0),
+        figures=lambda: EngineFigures(open_handovers=0, retractions=0, ranks=(_rank(),)),
     ).collect()
     yield from classifier_metrics("decode", {"any": ClassifierCounters()})
+
+
+def _rank() -> RankLoad:
+    return RankLoad(
+        running=0,
+        queued=0,
+        preallocating=0,
+        transferring=0,
+        retracted=0,
+        kv_tokens_used=0,
+        kv_tokens_total=1,
+        accept_length=1,
+    )

@@ -1067,6 +1067,19 @@ PROMISES: tuple[Promise, ...] = (
         "on it fails.",
         ours=True,
     ),
+    Promise(
+        "S5-298",
+        "Given KV that is handed over, then its metrics say what it was written over, shared "
+        "memory, RDMA, TCP or CUDA IPC, as UCX itself says; where it does not, they say unknown.",
+        ours=True,
+    ),
+    Promise(
+        "S5-299",
+        "Given an engine, then its load is what its schedulers say: who runs, is queued, waits for "
+        "pages, is transferred or retracted, and the KV cache that requests use, by phase and "
+        "rank; nothing is sent for it, and where they say nothing, nothing is shown of ranks.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

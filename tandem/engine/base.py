@@ -26,7 +26,7 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -136,7 +136,7 @@ class KvTransfer(Struct, frozen=True):
     bytes: int
     seconds: float
     transport: str
-    """E.g. "nixl/ucx"."""
+    """The library, its backend and what the bytes went over, e.g. "nixl/ucx/rdma"."""
 
 
 class Delta(Struct):
@@ -176,6 +176,42 @@ class EngineDescription:
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class RankLoad:
+    """What one scheduler of an engine holds, as it last said. Each request is in one of the first
+    five, or on its way between them.
+    """
+
+    rank: int = 0
+    """Under data parallelism each rank has a scheduler; else it is 0."""
+    running: int
+    """In the batch that is computed."""
+    queued: int
+    """Could be computed, and wait for a place in the batch."""
+    preallocating: int
+    """Wait for pages of decode's KV cache: in PREFILL until decode offers them, in DECODE until
+    some are free."""
+    transferring: int
+    """Their KV moves, or in DECODE waits for prefill to write it."""
+    retracted: int
+    """Were taken out of the batch because the KV cache was full, and wait to come back."""
+    kv_tokens_used: int
+    """Taken by requests. What the prefix cache alone keeps may be had, and is free."""
+    kv_tokens_total: int
+    accept_length: float | None = None
+    """Tokens that a step made for one sequence, on average since the start; None: no speculative
+    decoding, or nothing was drafted yet."""
+
+
+def waiting(role: Role, ranks: Iterable[RankLoad]) -> int:
+    """Requests that more room in this engine would help: `Load.waiting_legs`. Those that wait in
+    PREFILL for decode's pages are not among them.
+    """
+    if role is Role.PREFILL:
+        return sum(rank.queued for rank in ranks)
+    return sum(rank.queued + rank.preallocating + rank.retracted for rank in ranks)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class EngineFigures:
     """What metrics tell of an engine beside its load."""
 
@@ -189,6 +225,11 @@ class EngineFigures:
     """Prompts whose KV is parked."""
     parked_bytes: int = 0
     """What that KV takes."""
+    retractions: int | None = None
+    """How often requests were taken out of the batch because the KV cache was full; None: the
+    engine cannot say."""
+    ranks: Sequence[RankLoad] = ()
+    """Empty: the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

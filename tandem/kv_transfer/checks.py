@@ -4,6 +4,7 @@ peer's stream where it is of no room.
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 
 from tandem.errors import KvTransferError
@@ -18,6 +19,8 @@ MOST_ROOMS = 65_536
 MOST_LEASE_MS = 24 * 3600 * 1000
 """Decode may wait for longer: prefill writes no later than this."""
 _MOST_ADDRESS = 2**64 - 1
+_TRANSPORT = re.compile("[a-z0-9_+]{0,64}")
+"""One or several of UCX's, joined. Empty: prefill does not say."""
 
 
 def check_memory(memory: kv_pb2.KvMemory) -> None:
@@ -52,3 +55,5 @@ def check_landed(landed: kv_pb2.KvLanded) -> None:
         raise KvTransferError("log-probabilities came that cannot be")
     if not (isfinite(landed.seconds) and landed.seconds >= 0):
         raise KvTransferError("a hand-over took a time that cannot be")
+    if not _TRANSPORT.fullmatch(landed.transport):
+        raise KvTransferError("a hand-over went over what is no transport")

@@ -18,6 +18,7 @@ import numpy as np
 
 from tandem import config
 from tandem.errors import KvTransferError, StartError
+from tandem.kv_transfer.ucx_log import ucx_log
 from tandem.v1 import kv_pb2
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Memory:
     def __init__(self, *, name: str, page_count: int, page_bytes: int) -> None:
         """`name` must differ from every other agent's. Raises StartError where NIXL cannot run."""
         self.name = name
+        self._ucx_log = ucx_log()
         self.pages: Any = np.zeros((page_count, page_bytes), dtype=np.uint8)
         api, self._errors = _load()
         try:
@@ -47,6 +49,7 @@ class Memory:
             self._local = self._agent.prep_xfer_dlist("", self._strides(self._address), _SEGMENT)
             self._metadata: bytes = self._agent.get_agent_metadata()
         except self._errors as error:
+            self._ucx_log.read()
             raise StartError(
                 f"NIXL cannot start ({error}): check UCX_TLS and UCX_NET_DEVICES, or unset them"
             ) from error
@@ -76,6 +79,10 @@ class Memory:
             raise KvTransferError(f"NIXL cannot reach {remote.instance}: {error}") from error
         return Peer(self._agent, self._local, target, name, self._errors)
 
+    def transport(self) -> str:
+        """What pages of it were written over so far: see UcxLog."""
+        return self._ucx_log.transport()
+
     def progress(self) -> None:
         """Let writes by peers come in. A few microseconds."""
         self._agent.get_new_notifs()
@@ -84,6 +91,7 @@ class Memory:
         """Unregister. Peers must be closed before."""
         self._local.release()
         self._agent.deregister_memory(self._registration)
+        self._ucx_log.read()
 
     @property
     def _address(self) -> int:

@@ -105,6 +105,10 @@ class Sender:
         self._exports[room] = export
         self._waits.grant(room, export.wait_seconds, lambda: self._unoffered(room))
 
+    def awaits_offer(self, room: int) -> bool:
+        """Whether the room could be handed over, and decode has offered no pages."""
+        return room in self._exports
+
     def withdraw(self, room: int, reason: TandemError) -> None:
         """Take a room back: its export settles with `reason`, once nothing is written any more.
 
@@ -244,6 +248,7 @@ class Sender:
         self._forget(moving)
         if error is None:
             moving.export.landed.seconds = time.perf_counter() - moving.started
+            moving.export.landed.transport = self.memory.transport()
             moving.link.land(moving.export.landed)
         else:
             moving.link.fail(room, error)

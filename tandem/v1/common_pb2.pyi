@@ -829,7 +829,7 @@ class PhaseReport(_message.Message):
     """moved between the two workers; 0 where this phase does not measure it"""
     kv_seconds: _builtins.float
     kv_transport: _builtins.str
-    """e.g. "nixl/ucx" """
+    """e.g. "nixl/ucx/rdma" """
     def __init__(
         self,
         *,

@@ -190,6 +190,7 @@ class KvLanded(_message.Message):
     TOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     TOP_LOGPROB_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    TRANSPORT_FIELD_NUMBER: _builtins.int
     room: _builtins.int
     prompt_tokens: _builtins.int
     first_token: _builtins.int
@@ -204,6 +205,8 @@ class KvLanded(_message.Message):
     """of first_token, where the request wants logprobs"""
     cached_tokens: _builtins.int
     """of the prompt, found in prefill's prefix cache"""
+    transport: _builtins.str
+    """what it was written over, such as "shm", "tcp" or "rdma"; "unknown" """
     @_builtins.property
     def top_token_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -221,10 +224,11 @@ class KvLanded(_message.Message):
         top_token_id: _abc.Iterable[_builtins.int] | None = ...,
         top_logprob: _abc.Iterable[_builtins.float] | None = ...,
         cached_tokens: _builtins.int = ...,
+        transport: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "first_logprob", b"first_logprob", "first_token", b"first_token", "prompt_tokens", b"prompt_tokens", "room", b"room", "seconds", b"seconds", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "first_logprob", b"first_logprob", "first_token", b"first_token", "prompt_tokens", b"prompt_tokens", "room", b"room", "seconds", b"seconds", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

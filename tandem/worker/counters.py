@@ -39,7 +39,7 @@ class WorkerCounters:
         """Prompt tokens whose KV the engine had already."""
         self.tokens = 0
         self.steps = Histogram(STEP_SECONDS)
-        self.transfers = defaultdict(TransferCounters, {"nixl/ucx": TransferCounters()})
+        self.transfers = defaultdict(TransferCounters, {"nixl/ucx/unknown": TransferCounters()})
 
     def step(self, tokens: int, seconds: float) -> None:
         """One engine step, and the time the worker took for it."""

@@ -16,6 +16,7 @@ from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import Workshop
 from tandem.v1 import worker_pb2
 from tandem.worker.counters import WorkerCounters
+from tandem.worker.engine_metrics import engine_metrics
 from tandem.worker.form_metrics import form_metrics
 from tandem.worker.hook_metrics import (
     audit_metrics,
@@ -58,6 +59,7 @@ class WorkerCollector(Collector):
         yield from self._gauges(figures)
         yield from self._counters(figures)
         yield from self._transfers(figures)
+        yield from engine_metrics(self._phase, figures)
         yield from self._judges()
         yield from form_metrics(self._phase, self._forms)
 

@@ -28,7 +28,7 @@ FLAGS = (
 )
 
 
-@pytest.mark.promise("S3-097", "S1-052")
+@pytest.mark.promise("S3-097", "S1-052", "S5-299")
 async def test_a_retracted_sequence_is_neither_repeated_nor_cut(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,5 +51,7 @@ async def test_a_retracted_sequence_is_neither_repeated_nor_cut(
                     assert tokens_of(sequence) == expected, case.name
                 assert tokens_of(beside) == tokens_of(free)
             await pair.idle()
+            retractions = workers[1].metric("tandem_engine_retractions_total")
+            assert retractions
         assert re.search("#retracted_reqs: [1-9]", (tmp_path / "decode.log").read_text())
         assert [worker.end() for worker in workers] == [0, 0]

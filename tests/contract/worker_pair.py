@@ -8,9 +8,11 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from typing import Any
 
 import contract_hook
 import grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import parse
@@ -38,7 +41,19 @@ class WorkerProcess:
 
     process: subprocess.Popen[bytes]
     log: Path
+    metrics_port: int
     port: int = 0
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """A sample of it as it is now; None: there is none."""
+        address = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return float(sample.value)
+        return None
 
     def wait_serving(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -56,10 +71,17 @@ class WorkerProcess:
         return self.process.wait(END_SECONDS)
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def launched(
     phase: str, engine: str, model_path: Path, log: Path, *flags: str
 ) -> Iterator[WorkerProcess]:
+    metrics_port = _free_port()
     command = [
         sys.executable,
         "-m",
@@ -67,7 +89,7 @@ def launched(
         f"--engine={engine}",
         f"--model-path={model_path}",
         "--listen=127.0.0.1:0",
-        "--metrics-listen=127.0.0.1:0",
+        f"--metrics-listen=127.0.0.1:{metrics_port}",
         f"--name={phase}-{engine}",
         "--log-format=json",
         "--max-sequences=16",
@@ -82,7 +104,7 @@ def launched(
             start_new_session=True,
         )
     try:
-        yield WorkerProcess(process, log)
+        yield WorkerProcess(process, log, metrics_port)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -23,7 +23,8 @@ ONLY_WITH_KEYS = {
     "tandem_frontend_key_tokens": {"key", "kind"},
     "tandem_frontend_key_open_requests": {"key"},
 }
-NOT_SHOWN = ONLY_WITH_TLS | ONLY_WITH_KEYS
+ONLY_WITH_DRAFTS = {"tandem_engine_accept_length": {"phase", "rank"}}
+NOT_SHOWN = ONLY_WITH_TLS | ONLY_WITH_KEYS | ONLY_WITH_DRAFTS
 
 
 def _dashboard_queries() -> Iterator[str]:

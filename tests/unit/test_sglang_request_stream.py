@@ -222,7 +222,7 @@ async def test_a_prompt_that_was_not_scored_ends_its_request() -> None:
 async def test_the_measured_hand_over_rides_on_the_first_delta() -> None:
     run = start(Manager())
     first = chunk([4])
-    first["meta_info"][HAND_OVER_KEY] = [(2048, 0.25)]
+    first["meta_info"][HAND_OVER_KEY] = [(2048, 0.25, "nixl/ucx/shm")]
     run.manager.chunks.put_nowait(first)
     run.manager.chunks.put_nowait(chunk([5], type="length", length=2))
     await run.end()
@@ -230,6 +230,18 @@ async def test_the_measured_hand_over_rides_on_the_first_delta() -> None:
     assert measured is not None
     assert (measured.bytes, measured.seconds) == (2048, 0.25)
     assert run.deltas[1].kv is None
+
+
+@pytest.mark.promise("S5-299")
+async def test_its_retractions_are_what_its_last_output_told() -> None:
+    """An abort says nothing of them."""
+    run = start(Manager())
+    first, second = chunk([4]), chunk([5])
+    first["meta_info"]["num_retractions"], second["meta_info"]["num_retractions"] = 1, 3
+    for each in (first, second, chunk([], type="abort", message="Aborted")):
+        run.manager.chunks.put_nowait(each)
+    await run.end()
+    assert run.stream.retractions == 3
 
 
 async def test_cancel_ends_a_running_request_once_sglang_has_let_go() -> None:

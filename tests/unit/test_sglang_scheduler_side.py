@@ -42,7 +42,7 @@ def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> No
     assert first == 300
     assert nobody == [300, []]
     assert failed == [300, []]
-    assert moved == [60, [[20, 0.5]]]
+    assert moved == [60, [[20, 0.5, "nixl/ucx/unknown"]]]
 
 
 def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:

@@ -506,7 +506,7 @@ MEMORY = kv_pb2.KvMemory(
 OFFERS = kv_pb2.KvOffers(
     hello=MEMORY, offers=[kv_pb2.KvOffer(room=1, pages=[1], lease_ms=1)], abort=[1]
 )
-LANDED = kv_pb2.KvLanded(room=1, top_token_id=[1], top_logprob=[1.0])
+LANDED = kv_pb2.KvLanded(room=1, top_token_id=[1], top_logprob=[1.0], transport="rdma+tcp")
 ANSWERS = kv_pb2.KvAnswers(
     hello=MEMORY, landed=[LANDED], failed=[kv_pb2.KvFailed(room=1, error=ERROR)], aborted=[1]
 )
@@ -573,6 +573,8 @@ def test_no_engine_names_so_many_rooms_at_once(field: str) -> None:
         {"top_logprob": [float("-inf")]},
         {"top_logprob": []},
         {"top_token_id": [1, 2]},
+        {"transport": "t" * 65},
+        {"transport": "over\nthe wire"},
     ],
     ids=str,
 )

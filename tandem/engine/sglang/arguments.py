@@ -19,7 +19,6 @@ from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError, StartError
 
 CPU_PLUGIN = "tandem_sglang_cpu"
-TRANSPORT = "nixl/ucx"
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
 TAGGED_FIELDS = {"llguidance": "ebnf", "xgrammar": "structural_tag", "none": ""}
 """The sampling parameter of SGLang that says where calls are, by grammar backend."""

@@ -24,7 +24,7 @@ from tandem.errors import (
 from tandem.v1 import common_pb2
 
 HAND_OVER_KEY = "tandem_hand_over"
-"""Key in meta_info under which the scheduler sends [bytes, seconds], once a request."""
+"""Key in meta_info under which the scheduler sends [bytes, seconds, transport], once a request."""
 PROCESSOR_ERROR_TYPE = "TandemProcessorError"
 """`err_type` of an abort that a logits processor caused."""
 
@@ -116,7 +116,7 @@ def prompt_logprobs_of(
     return PromptLogprobs(token_ids, Logprobs(chosen, top))
 
 
-def hand_over_of(meta_info: Mapping[str, Any], transport: str) -> KvTransfer | None:
+def hand_over_of(meta_info: Mapping[str, Any]) -> KvTransfer | None:
     """What the scheduler measured of the hand-over, in the one chunk that carries it.
 
     PREFILL: bytes and seconds of SGLang's NIXL sender, from the first page written to the last one
@@ -124,12 +124,13 @@ def hand_over_of(meta_info: Mapping[str, Any], transport: str) -> KvTransfer | N
     DECODE: bytes of the pages that were written here, and the seconds from the moment their
     addresses were sent to prefill until everything had landed. Decode cannot see when prefill
     begins to write: where it was ready first, its seconds hold prefill's queue and forward pass.
+    Nor can it see over what that writes.
     """
     measured = meta_info.get(HAND_OVER_KEY)
     if not measured:
         return None
-    size, seconds = measured[0]
-    return KvTransfer(bytes=int(size), seconds=float(seconds), transport=transport)
+    size, seconds, transport = measured[0]
+    return KvTransfer(bytes=int(size), seconds=float(seconds), transport=str(transport))
 
 
 def deadline(role: Role, *, started: bool, seconds: float) -> TandemError:

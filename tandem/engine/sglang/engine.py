@@ -8,6 +8,7 @@ back is one step, so a slow consumer gets fewer and larger ones.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -19,16 +20,21 @@ from tandem.engine.base import (
     EngineFigures,
     EngineRequest,
     EngineSettings,
+    RankLoad,
     Role,
     Step,
+    waiting,
 )
 from tandem.engine.sglang import describe, requests, validation
 from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.load import read as read_load
 from tandem.engine.sglang.request_stream import RequestStream
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError, StartError
 from tandem.v1 import worker_pb2
+
+log = logging.getLogger(__name__)
 
 
 class SglangEngine:
@@ -61,6 +67,8 @@ class SglangEngine:
         self._states: Any = None
         self._stepped = 0.0
         """When the last deltas came."""
+        self._retractions = 0
+        """Those of requests that have ended."""
 
     async def start(self) -> EngineDescription:
         """Takes tens of seconds, while the loop runs on. Raises StartError, saying what to do."""
@@ -91,6 +99,8 @@ class SglangEngine:
             await self.close()
             raise
         self._launched.freeze_schedulers()
+        if not self._ranks():
+            log.warning("SGLang's schedulers do not say their load: it is estimated")
         return description
 
     async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
@@ -147,27 +157,36 @@ class SglangEngine:
                 return
 
     def load(self) -> worker_pb2.Load:
-        """Computed from what was submitted and what came back: a request waits until its first
-        token. A step of decode shows by its tokens; prefill's do not show before a prompt is done,
+        """What its schedulers said, or without that what follows from what was submitted and came
+        back. A step of decode shows by its tokens; prefill's do not show before a prompt is done,
         so it does not tell their age.
         """
         streams = self._streams.values()
-        waiting = sum(stream.generated == 0 for stream in streams)
-        load = worker_pb2.Load(
-            open_legs=len(streams),
-            waiting_legs=waiting,
-            kv_tokens_used=sum(stream.prompt_length + stream.generated for stream in streams),
-            kv_tokens_total=self._launched.capacity if self._launched else 0,
-        )
+        tokenless = sum(stream.generated == 0 for stream in streams)
+        load = worker_pb2.Load(open_legs=len(streams))
+        if ranks := self._ranks():
+            load.waiting_legs = min(waiting(self._role, ranks), len(streams))
+            load.kv_tokens_used = sum(rank.kv_tokens_used for rank in ranks)
+            load.kv_tokens_total = sum(rank.kv_tokens_total for rank in ranks)
+        else:
+            load.waiting_legs = tokenless
+            load.kv_tokens_used = sum(each.prompt_length + each.generated for each in streams)
+            load.kv_tokens_total = self._launched.capacity if self._launched else 0
         if self._role is not Role.PREFILL:
-            runs = waiting < len(streams)
+            runs = tokenless < len(streams)
             load.step_age_ms = round((time.monotonic() - self._stepped) * 1000) if runs else 0
         return load
 
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""
-        states = 0 if self._states is None else int(self._states.value)
-        return EngineFigures(logits_states=states)
+        return EngineFigures(
+            logits_states=0 if self._states is None else int(self._states.value),
+            retractions=self._retractions + sum(e.retractions for e in self._streams.values()),
+            ranks=self._ranks(),
+        )
+
+    def _ranks(self) -> tuple[RankLoad, ...]:
+        return () if self._launched is None else read_load(self._launched.manager)
 
     async def close(self) -> None:
         if self._closed:
@@ -205,7 +224,7 @@ class SglangEngine:
 
     def _emit(self, delta: Delta) -> None:
         if delta.end is not None:
-            del self._streams[delta.request_id]
+            self._retractions += self._streams.pop(delta.request_id).retractions
         self._pending.append(delta)
         self._arrived.set()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tandem.engine.base import Delta, Ending, EngineRequest, PromptLogprobs, Role
 from tandem.engine.sglang import chunks, requests
-from tandem.engine.sglang.arguments import TRANSPORT
 from tandem.engine.sglang.chunks import Ended
 from tandem.errors import EngineError
 
@@ -43,6 +42,8 @@ class RequestStream:
         self._scores_prompt = requests.scores_prompt(request, role)
         self.prompt_length = len(request.token_ids) + len(request.made)
         self.generated = 0
+        self.retractions = 0
+        """How often it was taken out of the batch, as far as its output has told."""
 
     async def run(self) -> None:
         """Emits the request's deltas, the last one with its end, unless the task is cancelled from
@@ -86,6 +87,7 @@ class RequestStream:
 
     async def _take(self, token_ids: list[int], meta_info: Mapping[str, Any]) -> bool:
         end = chunks.end_of(meta_info)
+        self.retractions = meta_info.get("num_retractions", self.retractions)
         prompt = None
         if self._scores_prompt and token_ids and (end is None or end.error is None):
             self._scores_prompt = False
@@ -104,7 +106,7 @@ class RequestStream:
                 token_ids,
                 end=None if end is None else end.ending,
                 logprobs=chunks.logprobs_of(meta_info, len(token_ids), self._request.sampling),
-                kv=chunks.hand_over_of(meta_info, TRANSPORT),
+                kv=chunks.hand_over_of(meta_info),
                 cached_tokens=meta_info.get("cached_tokens", 0),
                 prompt_logprobs=prompt,
             )

@@ -16,10 +16,11 @@ import functools
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
+from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
@@ -40,6 +41,7 @@ from tandem.engine.sglang import (
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
 from tandem.engine.sglang.rows import RowEditor
+from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
 from tandem.logits import state
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
@@ -55,6 +57,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     """SGLang's scheduler process, with Tandem's additions."""
     _leave_interrupts_to_parent()
     threads.report_deaths()
+    log = ucx_log()
     load_plugins()
     if additions.on_cpu:
         cpu.verify()
@@ -68,7 +71,10 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     grammars.watch()
     grammars.catch_up()
     _apply_processors(additions)
-    run_scheduler_process(*args, **kwargs)
+    try:
+        run_scheduler_process(*args, **kwargs)
+    finally:
+        log.read()
     # It was dismissed, or has reported its failure. Threads of SGLang and NIXL would keep it here.
     os._exit(0)
 
@@ -99,8 +105,8 @@ def _leave_interrupts_to_parent() -> None:
 
 @dataclass(kw_only=True)
 class MeasuringStreamer(SchedulerOutputStreamer):
-    """Adds a request's hand-over, [bytes, seconds], to its first output, and lets the processors of
-    a request go with its last.
+    """Adds a request's hand-over, [bytes, seconds, transport], to its first output, and lets the
+    processors of a request go with its last.
     """
 
     has_additional_customized_info: ClassVar[bool] = True
@@ -128,7 +134,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             ]
         }
 
-    def _measure(self, req: Any) -> list[tuple[int, float]]:
+    def _measure(self, req: Any) -> list[tuple[int, float, str]]:
         setattr(req, _MEASURED, True)
         if isinstance(req.finished_reason, FINISH_ABORT) or req.bootstrap_host == _NOBODY:
             return []
@@ -151,13 +157,16 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             manager = self.scheduler.disagg_decode_prealloc_queue.kv_manager
             manager.waiting_timeout = seconds
 
-    def _sent(self, req: Any) -> list[tuple[int, float]]:
+    def _sent(self, req: Any) -> list[tuple[int, float, str]]:
         metric = req.disagg_kv_sender.get_transfer_metric()
         if metric.transfer_latency_s is None:
             return []
-        return [(metric.transfer_total_bytes * self._ranks(), metric.transfer_latency_s)]
+        size = metric.transfer_total_bytes * self._ranks()
+        wire = ucx_log().transport() if self._backend == "UCX" else UNKNOWN
+        return [(size, metric.transfer_latency_s, self._transport(wire))]
 
-    def _received(self, req: Any) -> list[tuple[int, float]]:
+    def _received(self, req: Any) -> list[tuple[int, float, str]]:
+        """Only who writes knows over what."""
         pool = self.scheduler.token_to_kv_pool_allocator
         pages = -(-len(req.origin_input_ids) // pool.page_size)
         page_bytes = self.scheduler.disagg_decode_prealloc_queue.kv_manager.kv_item_lens_sum
@@ -166,8 +175,16 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             (
                 pages * page_bytes * self._ranks(),
                 times.wait_queue_entry_time - times.decode_transfer_queue_entry_time,
+                self._transport(UNKNOWN),
             )
         ]
+
+    @property
+    def _backend(self) -> str:
+        return str(envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get())
+
+    def _transport(self, wire: str) -> str:
+        return f"nixl/{self._backend.lower()}/{wire}"
 
     def _ranks(self) -> int:
         """Each tensor-parallel rank moves a share of its own, all of one size."""
@@ -184,6 +201,8 @@ def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
     """A method of Scheduler, which makes its streamer."""
 
     def streamer_class(scheduler: Any) -> Any:
+        if scheduler.disaggregation_mode is DisaggregationMode.PREFILL:
+            _count_prefilling(scheduler)
         return functools.partial(
             MeasuringStreamer,
             scheduler=scheduler,
@@ -191,3 +210,14 @@ def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
         )
 
     return streamer_class
+
+
+def _count_prefilling(scheduler: Any) -> None:
+    """Have load snapshots count the batch that is computed. They count the one that decodes, and
+    prefill has none.
+    """
+
+    def batch() -> Any:
+        return scheduler.cur_batch_for_debug or scheduler.running_batch
+
+    scheduler.load_inquirer = replace(scheduler.load_inquirer, get_running_batch=batch)

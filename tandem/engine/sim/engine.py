@@ -13,8 +13,10 @@ from tandem.engine.base import (
     EngineFigures,
     EngineRequest,
     EngineSettings,
+    RankLoad,
     Role,
     Step,
+    waiting,
 )
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim import validation
@@ -22,6 +24,7 @@ from tandem.engine.sim.faults import Fault, Faults
 from tandem.engine.sim.handover import Handover
 from tandem.engine.sim.kv_pool import KvPool
 from tandem.engine.sim.language import Language
+from tandem.engine.sim.load import rank_load
 from tandem.engine.sim.model import SimModel
 from tandem.engine.sim.options import SimOptions, parse
 from tandem.engine.sim.parking import Parking
@@ -108,11 +111,12 @@ class SimEngine:
         started = self._started
         if started is None:
             return worker_pb2.Load()
+        rank = self._rank(started)
         return worker_pb2.Load(
             open_legs=len(started.scheduler),
-            waiting_legs=started.scheduler.waiting,
-            kv_tokens_used=started.pool.used_tokens,
-            kv_tokens_total=started.pool.total_tokens,
+            waiting_legs=waiting(self._role, [rank]),
+            kv_tokens_used=rank.kv_tokens_used,
+            kv_tokens_total=rank.kv_tokens_total,
             step_age_ms=round(started.scheduler.step_age * 1000),
         )
 
@@ -124,6 +128,8 @@ class SimEngine:
             open_handovers=self.open_rooms,
             parked=0 if started is None else len(started.parking),
             parked_bytes=0 if started is None else started.parking.bytes,
+            retractions=0,
+            ranks=() if started is None else (self._rank(started),),
         )
 
     async def close(self) -> None:
@@ -147,6 +153,9 @@ class SimEngine:
         They hold for requests submitted from now on; a stall for ever ends. Raises ConfigError.
         """
         self._troubles.set(parse(Faults, faults))
+
+    def _rank(self, started: _Started) -> RankLoad:
+        return rank_load(self._role, started.scheduler, started.handover, started.pool)
 
     @property
     def _running(self) -> _Started:

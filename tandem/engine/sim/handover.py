@@ -14,7 +14,7 @@ from tandem.engine.sim.model import landed_of
 from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.sequence import Sequence as SimSequence
 from tandem.errors import StartError, TandemError
-from tandem.kv_transfer.nixl import TRANSPORT, Memory
+from tandem.kv_transfer.nixl import Memory
 from tandem.kv_transfer.receiver import Receiver
 from tandem.kv_transfer.receiver_link import Expected
 from tandem.kv_transfer.sender import Export, Sender
@@ -43,7 +43,6 @@ class Handover:
         Raises StartError where NIXL cannot run.
         """
         self._options = options
-        self.transport = TRANSPORT
         self._memory: Memory | None = None
         self._sender: Sender | None = None
         self._receiver: Receiver | None = None

@@ -121,6 +121,11 @@ class PrefillRunner:
         self._queue.append(sequence)
         self._ready.set()
 
+    @property
+    def waiting(self) -> int:
+        """Prompts that are not begun."""
+        return sum(each.stage is SequenceStage.PREFILL for each in self._queue)
+
     async def run(self) -> None:
         while True:
             await self._ready.wait()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Role
@@ -20,7 +21,9 @@ from tandem.engine.sim.parking import Parking
 from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles
 from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
+from tandem.kv_transfer.nixl import TRANSPORT
 from tandem.kv_transfer.tasks import Tasks
+from tandem.kv_transfer.ucx_log import UNKNOWN
 from tandem.v1 import common_pb2, kv_pb2
 
 PHASES = {
@@ -196,7 +199,9 @@ class Scheduler:
         self._begin_decode(sequence, self._measured(result))
 
     def _measured(self, landed: kv_pb2.KvLanded) -> KvTransfer:
-        return KvTransfer(landed.bytes, landed.seconds, self._handover.transport)
+        return KvTransfer(
+            landed.bytes, landed.seconds, f"{TRANSPORT}/{landed.transport or UNKNOWN}"
+        )
 
     def _begin_decode(self, sequence: Sequence, kv: KvTransfer | None) -> None:
         """The first token goes out at once, whatever the step's time."""
@@ -297,9 +302,14 @@ class Scheduler:
         """Seconds since whatever has work made a step; 0 where nothing has."""
         return max(self._prefilling.pace.age, self._decoding.pace.age)
 
+    def sequences(self) -> Collection[Sequence]:
+        """All that have not ended."""
+        return self._sequences.values()
+
     @property
-    def waiting(self) -> int:
-        return len(self._queue)
+    def uncomputed(self) -> int:
+        """Prompts that have their pages, and are not begun."""
+        return self._prefilling.waiting
 
     def __len__(self) -> int:
         return len(self._sequences)

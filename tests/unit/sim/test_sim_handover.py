@@ -30,7 +30,7 @@ async def test_the_first_delta_measures_the_transfer(pair: Any) -> None:
     kv = (await pair.decode.end_of(number))[0].kv
     assert kv.bytes == 3 * 64 * 64  # three pages of 64 tokens of 64 bytes
     assert kv.seconds > 0
-    assert kv.transport == "nixl/ucx"
+    assert kv.transport == "nixl/ucx/shm"
     assert all(delta.kv is None for delta in pair.decode.said[number][1:])
 
 

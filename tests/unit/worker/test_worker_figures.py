@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from prometheus_client import Metric
 from worker_harness import Bench, delta
 
 from tandem.endings import Outcome
-from tandem.engine.base import Ending, EngineFigures
+from tandem.engine.base import Ending, EngineFigures, RankLoad
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import KvTransferError
 from tandem.hooks.contract import Phase
@@ -20,6 +21,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
 from tandem.worker.core.leg import Closing
 from tandem.worker.counters import WorkerCounters
+from tandem.worker.engine_metrics import engine_metrics
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.link import RouterLink
 from tandem.worker.metrics import WorkerCollector
@@ -166,3 +168,40 @@ def _cache(link: RouterLink) -> tuple[bool, list[int], list[int]]:
     assert frame is not None
     told = frame.load.cache
     return told.anew, list(unpacked(told.entered)), list(unpacked(told.left))
+
+
+def _engine_values(figures: EngineFigures) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in engine_metrics("decode", figures)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.promise("S5-299")
+def test_each_rank_of_an_engine_has_its_series() -> None:
+    one = RankLoad(
+        running=1,
+        queued=2,
+        preallocating=3,
+        transferring=4,
+        retracted=5,
+        kv_tokens_used=25,
+        kv_tokens_total=100,
+    )
+    other = replace(one, rank=1, running=6, kv_tokens_total=0, accept_length=1.5)
+    found = _engine_values(EngineFigures(ranks=(one, other), retractions=7))
+    states = ("running", "queued", "preallocating", "transferring", "retracted")
+    counts = {
+        rank: [found["tandem_engine_requests", "decode", rank, e] for e in states] for rank in "01"
+    }
+    assert counts == {"0": [1, 2, 3, 4, 5], "1": [6, 2, 3, 4, 5]}
+    assert found["tandem_engine_kv_used_ratio", "decode", "0"] == 0.25
+    assert found["tandem_engine_kv_used_ratio", "decode", "1"] == 0
+    assert found["tandem_engine_retractions_total", "decode"] == 7
+    accepted = [key for key in found if key[0] == "tandem_engine_accept_length"]
+    assert accepted == [("tandem_engine_accept_length", "decode", "1")]
+
+
+def test_an_engine_that_says_nothing_of_ranks_has_no_samples_of_them() -> None:
+    assert not _engine_values(EngineFigures())

@@ -406,8 +406,8 @@ async def test_every_series_is_there_before_the_first_request(
             'tandem_worker_kv_tokens_total{phase="decode"} 1000.0',
             'tandem_worker_engine_cpu_seconds_total{phase="decode"} 0.0',
             'tandem_worker_step_seconds_count{phase="decode"} 0.0',
-            'tandem_kv_transfer_seconds_count{phase="decode",transport="nixl/ucx"} 0.0',
-            'tandem_kv_transfer_bytes_total{phase="decode",transport="nixl/ucx"} 0.0',
+            'tandem_kv_transfer_seconds_count{phase="decode",transport="nixl/ucx/unknown"} 0.0',
+            'tandem_kv_transfer_bytes_total{phase="decode",transport="nixl/ucx/unknown"} 0.0',
             'tandem_hook_seconds_count{hook="examples.hooks.UpperCase",phase="decode"} 0.0',
             'tandem_hook_verdicts_total{hook="examples.hooks.UpperCase",phase="decode",'
             'verdict="error"} 0.0',
