@@ -1,5 +1,5 @@
-"""What real SGLang costs behind Tandem: the first requests after readiness beside the tenth, and
-tokens of a frame and CPU of a token in decode.
+"""What real SGLang costs behind Tandem: the first requests after readiness beside the tenth, tokens
+of a frame and CPU of a token in decode, and full collections of garbage while it serves.
 
     python benchmarks/sglang_steps.py                      # on the CPU, about three minutes
     python benchmarks/sglang_steps.py --streams 8 --tokens 64
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import time
 import urllib.request
@@ -23,6 +24,8 @@ from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 
 FIRST_REQUESTS = 10
+MOST_RATIO = 1.5
+MOST_COLLECTION_MS = 50.0
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1, "seed": 7}
 
 
@@ -65,10 +68,43 @@ def main() -> None:
             ("prefill_worker", "decode_worker"), (f"--max-sequences={options.streams}",)
         ),
     )
-    with TemporaryDirectory() as run_dir, Stack(stack_options, run_dir=Path(run_dir)) as stack:
-        stack.wait_ready(timeout_seconds=600)
-        _first_requests(stack)
-        _steps(stack, streams=options.streams, tokens=options.tokens)
+    with TemporaryDirectory() as folder:
+        notes = _watch_collections(Path(folder))
+        with Stack(stack_options, run_dir=Path(folder)) as stack:
+            stack.wait_ready(timeout_seconds=600)
+            began = time.monotonic()
+            _first_requests(stack)
+            _steps(stack, streams=options.streams, tokens=options.tokens)
+            ended = time.monotonic()
+        _collections(notes, began, ended)
+
+
+def _watch_collections(folder: Path) -> Path:
+    """Have every process of a stack to come note its full collections, in the file returned."""
+    notes = folder / "collections"
+    notes.touch()
+    paths = [str(Path(__file__).resolve().parent / "gc_watch"), os.getenv("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["GC_WATCH"] = str(notes)
+    return notes
+
+
+def _collections(notes: Path, began: float, ended: float) -> None:
+    """Those between two moments, in milliseconds of their thread's CPU time."""
+    found = []
+    for line in notes.read_text().splitlines():
+        moment, ms, process = line.split(" ", 2)
+        if began <= float(moment) <= ended:
+            found.append((float(ms), process))
+    if not found:
+        print("full collections while serving: none")
+        return
+    longest, process = max(found)
+    print(
+        f"full collections while serving: {len(found)}, the longest {longest:.1f} ms of CPU time"
+        f" ({'within' if longest <= MOST_COLLECTION_MS else 'ABOVE'} {MOST_COLLECTION_MS:.0f} ms),"
+        f" in {process[:100]}"
+    )
 
 
 def _first_requests(stack: Stack) -> None:
@@ -76,7 +112,7 @@ def _first_requests(stack: Stack) -> None:
         seconds = [ask(stack, **fields) for _ in range(FIRST_REQUESTS)]
         print(
             f"{name}: first request {seconds[0] * 1e3:.0f} ms, tenth {seconds[-1] * 1e3:.0f} ms,"
-            f" ratio {seconds[0] / seconds[-1]:.2f}"
+            f" ratio {seconds[0] / seconds[-1]:.2f} (at most {MOST_RATIO} is wanted)"
         )
 
 
