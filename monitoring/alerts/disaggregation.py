@@ -67,20 +67,37 @@ _KV = (
         " room.",
         expression="tandem_worker_kv_used_ratio > 0.9",
     ),
+    Alert(
+        name="TandemRetractions",
+        severity="warning",
+        after="10m",
+        summary=f"Decode worker {{{{ $labels.pod }}}} of {_PLACE} takes sequences out of its batch"
+        " for want of KV cache.",
+        description="{{ $value | humanize }} times a second. Their users see a pause, and part of"
+        " the work is done twice.",
+        expression="""
+            sum by (namespace, job, pod)
+              (rate(tandem_engine_retractions_total[10m])) > 0.05""",
+    ),
 )
 _RDMA = (
     Alert(
         name="TandemKvOverTcp",
         severity="warning",
         after="10m",
-        summary=f"KV cache reaches {{{{ $labels.pod }}}} of {_PLACE} over TCP.",
-        description="RDMA is expected, and the kernel's network interfaces received at least half"
-        " of the KV bytes: {{ $value | humanize1024 }}B each second.",
+        summary=f"KV cache leaves {{{{ $labels.pod }}}} of {_PLACE} over TCP.",
+        description="RDMA is expected, and {{ $value | humanize1024 }}B each second go over TCP, as"
+        " UCX says, or, where it does not, as the pod's network interfaces carry as much.",
         expression=f"""
-            sum by (namespace, job, pod)
-              (rate(tandem_worker_network_bytes_total{{phase="decode",direction="receive"}}[5m]))
-            > 0.5 * (sum by (namespace, job, pod)
-              (rate(tandem_kv_transfer_bytes_total{{phase="decode"}}[5m])) > {MIN_KV_BYTES})""",
+            sum by (namespace, job, pod) (rate(
+              tandem_kv_transfer_bytes_total{{phase="prefill",transport=~".*tcp.*"}}[5m]))
+            > {MIN_KV_BYTES}
+            or
+            sum by (namespace, job, pod) (rate(
+              tandem_worker_network_bytes_total{{phase="prefill",direction="transmit"}}[5m]))
+            > 0.5 * (sum by (namespace, job, pod) (rate(
+              tandem_kv_transfer_bytes_total{{phase="prefill",transport=~".*unknown"}}[5m]))
+            > {MIN_KV_BYTES})""",
     ),
 )
 GROUPS = (Group("tandem.kv.alerts", _KV), Group("tandem.rdma", _RDMA))

@@ -7,8 +7,8 @@ from monitoring.dashboards.common import KV_BYTES, heatmap, lines, percentiles, 
 from monitoring.queries import quantile, rate, ratio, total
 
 _KV = 'tandem_kv_transfer_seconds{phase="decode"}'
-_KV_SUM = rate('tandem_kv_transfer_seconds_sum{phase="decode"}', by="transport")
-_KV_BYTES = rate('tandem_kv_transfer_bytes_total{phase="decode"}', by="transport")
+_KV_SUM = rate('tandem_kv_transfer_seconds_sum{phase="prefill"}', by="transport")
+_KV_BYTES = rate('tandem_kv_transfer_bytes_total{phase="prefill"}', by="transport")
 _READY = "sum(tandem_worker_ready{{phase={phase}}})"
 
 _TRANSFER = Row(
@@ -34,7 +34,12 @@ _TRANSFER = Row(
         unit="short",
         note="Ready prefill workers for each ready decode worker.",
     ),
-    lines("Bytes by transport", _KV_BYTES, unit="Bps"),
+    lines(
+        "Bytes by transport",
+        _KV_BYTES,
+        unit="Bps",
+        note="As prefill says, which writes them.",
+    ),
     percentiles("Transfer time", _KV, by="transport"),
     heatmap("Transfer time, distribution", _KV),
     lines("Speed of a transfer", ratio(_KV_BYTES, _KV_SUM), unit="Bps"),
@@ -70,6 +75,8 @@ _PHASES = Row(
         "Queue in each phase",
         total("tandem_worker_waiting_legs", by="phase"),
         (total("tandem_router_queue_length"), "router"),
+        note="As engines say: in prefill those that are queued, in decode also those that wait for"
+        " pages or were retracted. Forms that are compiled for count too.",
     ),
     lines(
         "Slots in use",
@@ -88,6 +95,33 @@ _PHASES = Row(
         unit="cps",
     ),
 )
+_STATES = Row(
+    "Requests in engines",
+    lines(
+        "Prefill",
+        total('tandem_engine_requests{phase="prefill"}', by="state"),
+        width=6,
+        note="Preallocating is high while decode has no pages to offer: decode is short.",
+    ),
+    lines(
+        "Decode",
+        total('tandem_engine_requests{phase="decode"}', by="state"),
+        width=6,
+        note="Preallocating is high while the KV cache is full; transferring, while prefill is slow"
+        " or the network is.",
+    ),
+    lines(
+        "Retractions",
+        rate("tandem_engine_retractions_total", by="phase, pod"),
+        unit="cps",
+        width=6,
+    ),
+    lines(
+        "Tokens a step by speculative decoding",
+        "avg by (phase, rank) (tandem_engine_accept_length)",
+        width=6,
+    ),
+)
 _ENGINE = Row(
     "Engine",
     lines(
@@ -99,7 +133,7 @@ _ENGINE = Row(
     ),
     lines(
         "KV cache in use",
-        total("tandem_worker_kv_used_ratio", by="phase, pod"),
+        "max by (phase, pod, rank) (tandem_engine_kv_used_ratio)",
         unit="percentunit",
         maximum=1,
         width=6,
@@ -126,5 +160,5 @@ DASHBOARD = Dashboard(
     name="disaggregation",
     title="Disaggregation",
     description="KV transfer, the two phases side by side, and their engines.",
-    rows=[_TRANSFER, _PHASES, _ENGINE],
+    rows=[_TRANSFER, _PHASES, _STATES, _ENGINE],
 )
