@@ -21,7 +21,6 @@ import json
 import sys
 import time
 import warnings
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +30,11 @@ from typing import Any
 
 import machine
 import torch
+from processor_kinds import KINDS, TOKENIZER, Request, request
 from sglang.srt.layers.sampler import apply_custom_logit_processor
 from sglang.srt.managers.tp_worker import TpModelWorker
 
 from tandem.engine.sglang import delayed_sampling
-from tandem.engine.sglang.processors import Steering
-from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
 from tandem.engine.sglang.rows import RowEditor
 from tandem.logits import Model, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -47,29 +45,6 @@ ACTIVE = (1, 8, 64)
 VOCABULARIES = (32_768, 131_072)
 STEPS, WARM_UP = 100, 5
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-TOKENIZER = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny" / "tokenizer.json"
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "forced_sequence": {"token_ids": list(range(5, 1000))},
-    "allowed_tokens": {"token_ids": list(range(1000, 2000))},
-    "banned_tokens": {"token_ids": list(range(1000, 1100))},
-    "banned_sequences": {"sequences": [[5 + n, 6 + n, 7 + n] for n in range(50)]},
-    "bias": {"bias": {str(n): 1.0 for n in range(1000, 1100)}},
-    "min_new_tokens": {"count": 1000},
-    "repetition_penalty": {"penalty": 1.2},
-    "no_repeat_ngram": {"size": 3},
-    "temperature_schedule": {"points": [[0, 1.0], [500, 0.5]]},
-    "thinking_budget": {"budget": 10, "end_token_ids": [9, 10]},
-    "stop_at_sentence": {"after": 10},
-    "watermark": {"key": "benchmark"},
-    "choice": {"token_ids": [[5, 6, 7], [8, 9]]},
-}
-
-
-class Request(SimpleNamespace):
-    """The part of SGLang's request that processors read."""
-
-    def finished(self) -> bool:
-        return False
 
 
 class Bare:
@@ -116,22 +91,6 @@ class Batch:
         return len(self.custom_params)
 
 
-def requests_for(name: str, args: Mapping[str, Any]) -> list[Request]:
-    entry = LogitsProcessorEntry(name, args)
-    made = []
-    for _ in range(BATCH):
-        request = Request(
-            kv=SimpleNamespace(kv_committed_len=512),
-            origin_input_ids=array("q", [(7 * n) % 900 + 100 for n in range(512)]),
-            output_ids=array("q"),
-            to_finish=None,
-        )
-        params = {SPEC_KEY: encode_spec(Steering((entry,)).spec), HISTORY_KEY: True}
-        request.params = params | {"__req__": request}
-        made.append(request)
-    return made
-
-
 @dataclass(frozen=True)
 class Side:
     """Tandem's processor, or the bare one, with requests of its own."""
@@ -143,7 +102,7 @@ class Side:
     def of(name: str, args: Mapping[str, Any], active: int, logits: Any, bare: bool) -> Side:
         model = Model(vocabulary=logits.shape[1], eos_token_ids=[1], tokenizer_path=TOKENIZER)
         registry = Registry.builtin()
-        requests = requests_for(name, args)
+        requests = [request(name, args) for _ in range(BATCH)]
         entry = LogitsProcessorEntry(name, args)
         processor: Any = (
             Bare([registry.create(entry, model) for _ in range(active)])
@@ -165,9 +124,8 @@ class Side:
         if logits.is_cuda:
             torch.cuda.synchronize()
         took = clock() - began
-        for request in self.requests:
-            request.output_ids.append(200 + number % 50)
-            request.kv.kv_committed_len += 1
+        for each in self.requests:
+            each.grow(200 + number % 50)
         return took
 
     def waits(self, logits: Any) -> int:

@@ -1,0 +1,56 @@
+"""The benchmarks of a GPU session run without a GPU too, in short: so they are ready for one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+
+
+def figures(folder: Path, name: str, *flags: str) -> tuple[str, dict[str, Any]]:
+    """What one of them prints, and the figures that it writes."""
+    file = folder / "figures.json"
+    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / "gpu" / f"{name}.py")]
+    ended = subprocess.run(
+        [*command, "--json", str(file), *flags], capture_output=True, text=True, timeout=280
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout, json.loads(file.read_text())
+
+
+def test_processors_without_a_gpu_say_the_hosts_time_and_no_verdict(tmp_path: Path) -> None:
+    said, found = figures(tmp_path, "processors", "--device=cpu", "--vocabulary=2100", "--rows=1,3")
+    assert len({row["kind"] for row in found["rows"]}) == 17
+    assert all(row["us"] > 0 and "waits" not in row for row in found["rows"])
+    assert "no verdict" in said
+
+
+def test_every_page_size_moves_the_same_kv_and_large_pages_in_fewer_pieces(tmp_path: Path) -> None:
+    said, found = figures(
+        tmp_path, "handover", "--device=cpu", "--layers=2", "--tokens=256", "--prompts=1,64"
+    )
+    pieces = {(row["tokens"], row["page"]): row["pieces"] for row in found["rows"]}
+    assert pieces == {(1, 1): 4, (1, 0): 4, (64, 1): 256, (64, 16): 16, (64, 64): 4, (64, 0): 4}
+    assert "Verdict: 64 scattered tokens" in said
+
+
+def test_every_way_to_sample_is_timed_and_compared_alone(tmp_path: Path) -> None:
+    said, found = figures(tmp_path, "sampler", "--device=cpu", "--vocabulary=256", "--rows=2")
+    ways = {name for name, *_figures in found["costs"]}
+    assert {"SGLang's PyTorch, unseeded", "SGLang's PyTorch, seeded"} < ways
+    assert all(us > 0 for *_way, us, _mib, _waits in found["costs"])
+    assert "Verdict, a step of 2 rows" in said
+
+
+def test_first_requests_of_a_pair_are_timed_and_answers_hold_among_others(tmp_path: Path) -> None:
+    said, found = figures(tmp_path, "serving", "--engine=sim", "--requests=8")
+    assert len(found["first"]) == 10
+    assert [same for _kind, _count, same, _text in found["together"]] == [5] * 7
+    assert "Verdict: the first request took" in said
