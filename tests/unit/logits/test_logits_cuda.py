@@ -96,6 +96,17 @@ def test_an_array_goes_to_a_busy_gpu_without_waiting_and_may_change_at_once(size
     assert torch.equal(moved[1].cpu(), torch.arange(size))
 
 
+@pytest.mark.parametrize("size", [1 << 10, 1 << 13, 25_600, 1 << 15])
+def test_the_arrays_of_a_step_go_to_a_busy_gpu_without_waiting(size: int) -> None:
+    """Eight, as the places and values of 256 rows: CUDA's own staging has not room for all."""
+    there = torch.zeros(1, device="cuda")
+    array = numpy.arange(size, dtype=numpy.int64)
+    warm = [arrays.like(there, array) for _ in range(8)]
+    torch.cuda.synchronize()
+    del warm
+    busy(lambda: [arrays.like(there, array) for _ in range(8)])
+
+
 def busy(function: Callable[[], object]) -> None:
     """Call it while the GPU is busy, and assert that it did not wait for that."""
     torch.cuda.synchronize()
