@@ -24,13 +24,14 @@ class Manager:
 
     def __init__(self, *reasons: dict[str, Any] | None) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.most_at_once = self._open = 0
+        self.open_at_start: list[int] = []
+        self._open = 0
         self._reasons = list(reasons)
 
     async def generate_request(self, fields: dict[str, Any], _: None) -> AsyncIterator[Any]:
         self.asked.append(fields)
         self._open += 1
-        self.most_at_once = max(self.most_at_once, self._open)
+        self.open_at_start.append(self._open)
         await asyncio.sleep(0)
         reason = self._reasons.pop(0) if self._reasons else DONE
         if reason is None:
@@ -55,21 +56,37 @@ async def run(
 
 
 async def test_each_kind_of_request_runs_once_by_itself_and_in_one_batch() -> None:
+    """What is compiled for one row is compiled again for several."""
     manager = Manager()
     await run(manager)
-    first, *together = [fields["sampling_params"] for fields in manager.asked]
-    assert first["temperature"] == 0
-    assert [params["temperature"] > 0 for params in together] == [False, True, False]
-    assert [("regex" in params) for params in together] == [False, False, True]
-    assert manager.most_at_once == 3
-    assert len({fields["rid"] for fields in manager.asked}) == 4
+    assert manager.open_at_start == [1, 1, 1, 1, 2, 3]
+    asked = [fields["sampling_params"] for fields in manager.asked]
+    for kinds in (asked[:3], asked[3:]):
+        assert [params["temperature"] > 0 for params in kinds] == [False, True, False]
+        assert [("regex" in params) for params in kinds] == [False, False, True]
+    assert len({fields["rid"] for fields in manager.asked}) == 6
     assert len({len(fields["rid"]) for fields in manager.asked}) == 1
+
+
+async def test_all_that_sampling_can_do_is_done_once() -> None:
+    """Filters, penalties, biases, seeds and log-probabilities: whatever has a kernel of its own."""
+    manager = Manager()
+    await run(manager)
+    drawn = manager.asked[1]
+    neutral = {"top_p": 1, "min_p": 0, "logit_bias": None, "repetition_penalty": 1}
+    neutral |= {"frequency_penalty": 0, "presence_penalty": 0, "temperature": 0}
+    params = drawn["sampling_params"]
+    assert [name for name, value in neutral.items() if params[name] == value] == []
+    assert params["top_k"] > 1
+    assert params["sampling_seed"] is not None
+    assert drawn["return_logprob"]
+    assert drawn["top_logprobs_num"] > 0
 
 
 async def test_without_grammars_none_is_asked_for() -> None:
     manager = Manager()
     await run(manager, grammars=False)
-    assert len(manager.asked) == 3
+    assert len(manager.asked) == 4
     assert not any("regex" in fields["sampling_params"] for fields in manager.asked)
 
 
@@ -87,13 +104,13 @@ async def test_a_phase_hands_over_to_nobody(role: Role) -> None:
         assert all(rooms)
 
 
-@pytest.mark.parametrize("reasons", [(ABORTED,), (DONE, DONE, ABORTED)])
+@pytest.mark.parametrize("reasons", [(ABORTED,), (DONE, DONE, DONE, DONE, ABORTED)])
 async def test_a_request_that_fails_fails_the_start(reasons: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(StartError, match="no kernel"):
         await run(Manager(*reasons))
 
 
-@pytest.mark.parametrize("reasons", [(None,), (DONE, None)])
+@pytest.mark.parametrize("reasons", [(None,), (DONE, DONE, DONE, None)])
 async def test_a_request_that_hangs_fails_the_start_in_time(
     reasons: tuple[dict[str, Any] | None, ...],
 ) -> None:

@@ -24,8 +24,9 @@ class EngineBounds:
 
     role: Role
     context_length: int
-    """Tokens of prompt and completion together. SGLang may end up to two tokens before it."""
+    """Tokens of prompt and completion together, all of which SGLang gives."""
     prompt_length: int
+    """Tokens of the longest prompt."""
     vocabulary: int
     seeded: bool
     scores_prompts: bool

@@ -27,7 +27,8 @@ _GRAMMAR = {"regex": r"[\s\S]*"}
 
 
 async def run(launched: Launched, bounds: EngineBounds, *, grammars: bool, seconds: float) -> None:
-    """One request by itself, then one of each kind that kernels differ by, in one batch.
+    """One request of each kind that kernels differ by, first by itself, because what is compiled
+    for one row is compiled again for several, then all in one batch.
 
     `grammars`: SGLang applies some. Raises StartError where they take more than `seconds`, or one
     fails.
@@ -36,9 +37,10 @@ async def run(launched: Launched, bounds: EngineBounds, *, grammars: bool, secon
     kinds = [_plain(), _drawn(bounds), *([_plain() | _GRAMMAR] if grammars else ())]
     try:
         async with asyncio.timeout(seconds):
-            await _generate(launched, bounds, _plain(), room=1)
+            for room, sampling in enumerate(kinds, start=1):
+                await _generate(launched, bounds, sampling, room=room)
             async with asyncio.TaskGroup() as together:
-                for room, sampling in enumerate(kinds, start=2):
+                for room, sampling in enumerate(kinds, start=1 + len(kinds)):
                     together.create_task(_generate(launched, bounds, sampling, room=room))
     except TimeoutError:
         raise StartError(
