@@ -846,6 +846,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-381",
+        "Given a prompt and max_tokens that together fit the context that is said, then all of "
+        "max_tokens is given, or the request is refused with context_length_exceeded.",
+        ours=True,
+    ),
+    Promise(
         "S5-218",
         "Given a request that is to be resumed and cannot be, then its error says why, and where a "
         "replay is judged otherwise than what was shown, nothing more of it is shown.",

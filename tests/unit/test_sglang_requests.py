@@ -124,17 +124,55 @@ def test_a_request_that_just_fits_is_admitted() -> None:
 @pytest.mark.parametrize("skips", ["encoder", "decoder"])
 def test_prompts_are_scored_unless_the_model_skips_layers_of_them(skips: str) -> None:
     """SGLang's scheduler would end with all that it runs."""
-    replays = {f"enable_{side}_swa_bounded_replay": False for side in ("encoder", "decoder")}
     asked = request(sampling=sampling(prompt_logprobs=0))
-    validation.check(asked, _bounds(replays))
+    validation.check(asked, _bounds({}))
     with pytest.raises(UnsupportedError, match="bounded replay"):
-        validation.check(asked, _bounds(replays | {f"enable_{skips}_swa_bounded_replay": True}))
+        validation.check(asked, _bounds({f"enable_{skips}_swa_bounded_replay": True}))
 
 
-def _bounds(arguments: dict[str, Any]) -> EngineBounds:
-    model = SimpleNamespace(vocab_size=50)
-    manager = SimpleNamespace(context_len=100, model_config=model)
-    launched: Any = SimpleNamespace(manager=manager, arguments=arguments, capacity=1000)
+@pytest.mark.promise("S5-381")
+@pytest.mark.parametrize(
+    ("context", "capacity", "page_size", "drafts", "whole"),
+    [
+        (100, 1000, 1, 0, 98),
+        (100, 1000, 64, 0, 98),
+        (100, 1000, 1, 3, 95),
+        (2000, 1000, 1, 0, 998),
+        (2000, 1024, 64, 0, 896),
+    ],
+)
+def test_the_context_is_what_sglangs_scheduler_gives_whole(
+    context: int, capacity: int, page_size: int, drafts: int, whole: int
+) -> None:
+    """By its own arithmetic: the memory of a prompt's pages, and one page more, count as taken."""
+    found = _bounds(
+        {"page_size": page_size}, context=context, capacity=capacity, num_reserved_tokens=drafts
+    )
+    assert found.context_length == whole
+    for prompt in range(1, found.prompt_length + 1):
+        pages = -(-prompt // page_size) * page_size
+        given = min(min(context, capacity) - 2 - prompt, capacity - pages - page_size - 1)
+        assert given >= whole - prompt
+        assert prompt < min(context, capacity) - 6
+        assert prompt + drafts + (whole - prompt) <= context
+
+
+def _bounds(
+    arguments: dict[str, Any],
+    *,
+    context: int = 100,
+    capacity: int = 1000,
+    num_reserved_tokens: int = 0,
+) -> EngineBounds:
+    manager = SimpleNamespace(
+        context_len=context,
+        model_config=SimpleNamespace(vocab_size=50),
+        num_reserved_tokens=num_reserved_tokens,
+    )
+    resolved = {f"enable_{side}_swa_bounded_replay": False for side in ("encoder", "decoder")}
+    launched: Any = SimpleNamespace(
+        manager=manager, arguments={"page_size": 1} | resolved | arguments, capacity=capacity
+    )
     return describe.bounds(launched, role=Role.PREFILL, seeded=False)
 
 

@@ -20,16 +20,25 @@ _KV_LAYOUT = "layer-token-head"
 _SKIPPING = ("enable_encoder_swa_bounded_replay", "enable_decoder_swa_bounded_replay")
 """ServerArgs (DeepSeek-V4.1) with which a model's last layers see the end of a prompt alone: asked
 for more, the scheduler would raise, and end with all that it runs."""
-_SCHEDULER_MARGIN = 6
-"""Tokens of its context that SGLang's scheduler keeps for itself: it refuses longer prompts."""
+_KEPT_TOKENS = 2
+"""Tokens of a context that SGLang's scheduler gives to no request (`init_req_max_new_tokens`)."""
+_PROMPT_MARGIN = 5
+"""Tokens that it leaves behind the longest prompt: it refuses longer ones (`get_worker_info`)."""
 
 
 def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
-    """The limits of a request. Raises StartError if the KV cache is too small for any request."""
+    """The limits of a request: what SGLang gives whole, and so somewhat less than the model's.
+    Raises StartError if the KV cache is too small for any request.
+    """
     manager = launched.manager
     reserved = launched.arguments["num_reserved_decode_tokens"] if role is Role.DECODE else 0
-    context = min(int(manager.context_len), launched.capacity)
-    prompt = min(context - _SCHEDULER_MARGIN, launched.capacity - reserved)
+    # The page that a prompt ends in, and another, count as taken where memory is what bounds.
+    pages = 2 * (launched.arguments["page_size"] - 1)
+    context = min(
+        int(manager.context_len) - int(manager.num_reserved_tokens), launched.capacity - pages
+    )
+    context -= _KEPT_TOKENS
+    prompt = min(context - _PROMPT_MARGIN, launched.capacity - reserved)
     if prompt < 1:
         raise StartError(
             f"a KV cache of {launched.capacity} tokens holds no request (decode keeps {reserved} "

@@ -22,7 +22,8 @@ class Options:
     dtype: str = "auto"
     """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
     context_length: int = 0
-    """Tokens that prompt and completion may have together; 0: the model's."""
+    """Tokens that prompt and completion may have together, and two that SGLang keeps; 0: the
+    model's."""
     max_total_tokens: int = 0
     """Tokens the KV cache holds; 0: what memory allows, on CPU 65536."""
     mem_fraction_static: float = 0.0
