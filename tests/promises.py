@@ -846,6 +846,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-380",
+        "Given a greedy or seeded request in whatever mixture of filters, penalties and kinds, then"
+        " its tokens are those that it gets alone, in both phases, where the engine computes in "
+        "float32, and else until two tokens tie.",
+        ours=True,
+    ),
+    Promise(
         "S5-381",
         "Given a prompt and max_tokens that together fit the context that is said, then all of "
         "max_tokens is given, or the request is refused with context_length_exceeded.",

@@ -99,10 +99,10 @@ async def answer(
     return got
 
 
-async def begun(served: Stack, sampling: dict[str, Any]) -> asyncio.Task[Answer]:
+async def begun(served: Stack) -> asyncio.Task[Answer]:
     """A long request that runs, so that no other is alone with a worker."""
     runs = asyncio.Event()
-    fields = {"max_tokens": 2000, "resume": False} | sampling
+    fields = {"max_tokens": 2000, "resume": False}
     task = asyncio.create_task(answer(served, fields, lambda _: runs.set()))
     await runs.wait()
     return task

@@ -21,7 +21,7 @@ from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgr
 from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
-from sglang.srt.layers import logprob_processor, sampler
+from sglang.srt.layers import logprob_processor
 from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 
@@ -317,23 +317,6 @@ def shares() -> Any:
     return (torch.bincount(drawn.view(-1), minlength=3) / draws).tolist()
 
 
-def seeded_min_p() -> Any:
-    """Tokens drawn where min_p forbids all but the two likeliest."""
-    seeds.seed_every_row(on_cpu=True)
-    rows = 500
-    probs = torch.tensor([[0.1, 0.5, 0.3, 0.1]]).repeat(rows, 1)
-    drawn = sampler.top_k_top_p_min_p_sampling_from_probs_torch(
-        probs,
-        torch.full((rows,), 4),
-        torch.ones(rows),
-        torch.full((rows,), 0.5),
-        True,
-        torch.arange(rows),
-        torch.zeros(rows, dtype=torch.int64),
-    )
-    return sorted(set(drawn.tolist()))
-
-
 class Compiled(SimpleNamespace):
     """As an xgrammar grammar of SGLang, as far as its size is asked."""
 
@@ -481,7 +464,6 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     late_sampling,
     hashes,
     shares,
-    seeded_min_p,
     grammar_caches,
     watched_grammars,
     bounded_guidance,

@@ -1,40 +1,20 @@
-"""What Tandem does inside SGLang's scheduler: logits processors, seeds, and the check for CPU.
-
-On SGLang's own classes and torch, in one process beside this one, because importing them takes
-long and changes the process.
-"""
+"""What Tandem does inside SGLang's scheduler: logits processors, seeds, and the check for CPU."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_sides
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     """The answers of sglang_scheduler_side.py."""
-    root = str(HERE.parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "sglang_scheduler_side.py")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return answers
+    return sglang_sides.answers("sglang_scheduler_side.py")
 
 
 def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> None:
@@ -133,10 +113,6 @@ def test_seeds_are_hashed_as_sglangs_gpu_kernel_does(seen: dict[str, Any]) -> No
 
 def test_seeded_draws_follow_the_probabilities(seen: dict[str, Any]) -> None:
     assert seen["shares"] == pytest.approx([0.2, 0.3, 0.5], abs=0.02)
-
-
-def test_min_p_works_with_a_seed(seen: dict[str, Any]) -> None:
-    assert seen["seeded_min_p"] == [1, 2]
 
 
 def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:

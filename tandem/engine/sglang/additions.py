@@ -17,6 +17,7 @@ class Additions:
     """Made by the worker's process, read by the scheduler's."""
 
     seeded: bool
+    speculative: bool
     on_cpu: bool
     registry: Mapping[str, Any]
     """`Registry.portable`."""

@@ -24,6 +24,7 @@ _KEPT_TOKENS = 2
 """Tokens of a context that SGLang's scheduler gives to no request (`init_req_max_new_tokens`)."""
 _PROMPT_MARGIN = 5
 """Tokens that it leaves behind the longest prompt: it refuses longer ones (`get_worker_info`)."""
+_PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
 
 
 def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
@@ -74,8 +75,8 @@ def description(
         kv_endpoint=kv_endpoint,
         prefixes=prefixes,
         eos_token_ids=_eos_token_ids(launched, model_path),
-        # Its penalties count what one scheduler has sampled, some of it twice.
-        cannot_resume=frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"}),
+        # Under speculative decoding they are SGLang's own, which count what one scheduler sampled.
+        cannot_resume=_PENALTIES if launched.arguments["speculative_algorithm"] else frozenset(),
     )
 
 

@@ -52,8 +52,8 @@ class Options:
     warm_up_seconds: int = 1800
     """Requests of its own, which have kernels compiled before any client's, take no longer."""
     seeded_sampling: bool = True
-    """Make a request's seed decide its tokens, with PyTorch's sampler; false: with SGLang's choice,
-    on cuda FlashInfer's, and a request with a seed is refused."""
+    """Make a request's seed decide its tokens, whatever shares its batches; false: SGLang's choice
+    samples, on cuda FlashInfer's, and a request with a seed is refused."""
     server_args: str = ""
     """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}. One that has no
     effect in a worker, or that Tandem sets, is refused by name."""

@@ -5,7 +5,8 @@
 - A prefill engine that does not answer keeps no sequence waiting but its own.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
-- A request's seed decides its tokens, where the engine is started so.
+- A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
+- Penalties count what was put out, also by another engine.
 - torch's store listens on loopback alone, where nobody else needs it.
 - The logits processors of the worker's registry, and how many sequences have some.
 """
@@ -32,6 +33,7 @@ from tandem.engine.sglang import (
     delayed_sampling,
     grammars,
     layouts,
+    penalties,
     processor,
     rows,
     seeds,
@@ -66,6 +68,8 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     Scheduler.get_output_streamer_class = _streamer_class(additions)
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
+    if not additions.speculative:
+        penalties.count_outputs()
     layouts.ask_beside()
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()

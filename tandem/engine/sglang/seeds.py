@@ -1,68 +1,83 @@
 """Runs in SGLang's scheduler process: lets a request's seed decide its tokens.
 
 SGLang heeds seeds only in its deterministic mode, which brings batch-invariant GPU kernels along.
-Its sampler needs nothing but the seeds, one for each row of a batch, and draws from a hash of the
-seed, the position and the token: so the two phases draw as one engine would.
+Drawing needs nothing but the seeds, one for each row of a batch, and hashes seed, position and
+token: so the two phases draw as one engine would.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.layers import sampler
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.sampling.sampling_params import TOP_K_ALL
+
+from tandem.engine.sglang import drawing
+from tandem.engine.sglang.tensors import on_device
 
 _WORD = 0xFFFFFFFF
 
 
 def seed_every_row(*, on_cpu: bool) -> None:
-    """Seed the batches of this process."""
-    original = SamplingBatchInfo.from_schedule_batch
+    """Seed the batches of this process, and draw their rows each by itself."""
+    made = SamplingBatchInfo.from_schedule_batch
+    multinomial = multinomial_with_seed if on_cpu else sampler.multinomial_with_seed
 
     def from_schedule_batch(batch: Any, vocab_size: int) -> Any:
-        info = original(batch, vocab_size)
+        info = made(batch, vocab_size)
         if info.sampling_seed is None:
             seeds = [request.sampling_params.sampling_seed or 0 for request in batch.reqs]
-            info.sampling_seed = torch.tensor(seeds, dtype=torch.int64).to(
-                batch.device, non_blocking=True
-            )
+            info.sampling_seed = on_device(seeds, torch.int64, batch.device)
+        if batch.spec_algorithm.is_none():
+            _filter_for_drawn_rows(info, [request.sampling_params for request in batch.reqs])
         return info
 
     SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)
-    sampler.top_k_top_p_min_p_sampling_from_probs_torch = functools.partial(
-        _sample_filtered, sampler.top_k_top_p_min_p_sampling_from_probs_torch
-    )
-    if on_cpu:
-        sampler.multinomial_with_seed = multinomial_with_seed
+    sampler.Sampler.forward = _forward(sampler.Sampler.forward, multinomial)
 
 
-def _sample_filtered(
-    original: Callable[..., Any],
-    probs: Any,
-    top_ks: Any,
-    top_ps: Any,
-    min_ps: Any,
-    need_min_p: bool,
-    seeds: Any,
-    positions: Any,
-    **kwargs: Any,
-) -> Any:
-    """SGLang asserts that seeded rows have no min_p, which would kill the scheduler.
+def _filter_for_drawn_rows(info: Any, params: list[Any]) -> None:
+    """Greedy rows are not filtered, so they need no row of their batch sorted."""
+    drawn = [each for each in params if each.top_k > 1]
+    info.need_top_k_sampling = any(each.top_k != TOP_K_ALL for each in drawn)
+    info.need_top_p_sampling = any(each.top_p != 1.0 for each in drawn)
+    info.need_min_p_sampling = any(each.min_p > 0 for each in drawn)
 
-    What min_p forbids is the tail of the sorted probabilities, so forbidding it first leaves top_k
-    and top_p as they were.
+
+def _forward(original: Any, multinomial: drawing.Multinomial) -> Any:
+    """SGLang's Sampler.forward, which draws otherwise. Log-probabilities are what it says under
+    SGLANG_RETURN_ORIGINAL_LOGPROB: the logits' own, before the temperature.
     """
-    if need_min_p and seeds is not None:
-        least = probs.max(dim=-1, keepdim=True).values * min_ps.view(-1, 1)
-        probs, need_min_p = probs.masked_fill(probs < least, 0.0), False
-    return original(probs, top_ks, top_ps, min_ps, need_min_p, seeds, positions, **kwargs)
+
+    def forward(
+        self: Any,
+        logits_output: Any,
+        sampling_info: Any,
+        return_logprob: bool,
+        top_logprobs_nums: Any,
+        token_ids_logprobs: Any,
+        positions: Any,
+    ) -> Any:
+        asked = (return_logprob, top_logprobs_nums, token_ids_logprobs)
+        if sampling_info.sampling_seed is None:  # of no request: SGLang warms itself up
+            return original(self, logits_output, sampling_info, *asked, positions)
+        logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
+        token_ids = drawing.draw(logits, sampling_info, positions, multinomial)
+        if return_logprob:
+            self.output_logprob_processor.compute_logprobs(
+                torch.log_softmax(logits, dim=-1), top_logprobs_nums, token_ids_logprobs, token_ids
+            ).write_output_to(logits_output)
+        self._sync_token_ids_across_tp(token_ids, sampling_info)
+        return token_ids
+
+    return forward
 
 
 def multinomial_with_seed(logprobs: Any, seeds: Any, positions: Any) -> Any:
     """A column, (rows, 1), for each row of `logprobs`, (rows, columns), drawn with Gumbel noise.
+    They need not be normalised.
 
     SGLang's own is compiled at its first use and hashes with a kernel that only the GPU
     distribution has.

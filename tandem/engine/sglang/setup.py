@@ -73,6 +73,7 @@ class Setup:
         config.export(arguments.environment(self._options, host=host, device=self._device))
         additions = Additions(
             seeded=self.seeded,
+            speculative=arguments.speculative(self._options),
             on_cpu=self._device == "cpu",
             registry=self.processors.portable,
             model=self._facts,
