@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import NoReturn, overload
 
 from tandem.errors import TandemError
-from tandem.executor.calls import Calls, seconds_of
-from tandem.executor.config import ExecutorConfig
+from tandem.executor.calls import Calls, awaited
+from tandem.executor.config import ExecutorConfig, checked_copy
 from tandem.executor.core import ExecutorCore
 from tandem.executor.left_out import METHODS, refuse
 from tandem.executor.live import Live
@@ -38,7 +38,7 @@ class AsyncExecutor:
         """Raises ConfigError where `where` is neither a router nor a model's folder, or the
         configuration cannot be used.
         """
-        config = executor_config or ExecutorConfig()
+        config = checked_copy(executor_config)
         core = ExecutorCore(
             max_queue_size=config.max_queue_size,
             max_open_sequences=config.max_open_sequences,
@@ -70,37 +70,41 @@ class AsyncExecutor:
 
     @overload
     async def await_responses(
-        self, request_ids: Sequence[int], timeout: timedelta | float | None = None
+        self, id: Sequence[int], timeout: timedelta | float | None = None
     ) -> list[list[Response]]: ...
 
     @overload
     async def await_responses(
-        self,
-        request_ids: int | timedelta | None = None,
-        timeout: timedelta | float | None = None,
+        self, *, ids: Sequence[int], timeout: timedelta | float | None = None
+    ) -> list[list[Response]]: ...
+
+    @overload
+    async def await_responses(
+        self, id: int | timedelta | None = None, timeout: timedelta | float | None = None
     ) -> list[Response]: ...
 
     async def await_responses(
         self,
-        request_ids: int | Sequence[int] | timedelta | None = None,
+        id: int | Sequence[int] | timedelta | None = None,
         timeout: timedelta | float | None = None,
+        *,
+        ids: Sequence[int] | None = None,
     ) -> list[Response] | list[list[Response]]:
         """As Executor.await_responses. Tasks that wait may be cancelled: nothing is lost."""
-        if isinstance(request_ids, timedelta):
-            request_ids, timeout = None, request_ids
+        asked, seconds = awaited(id, timeout, ids)
         self._calls.check_open()
-        until = asyncio.get_running_loop().time() + seconds_of(timeout)
-        if request_ids is None or isinstance(request_ids, int):
-            return await self._await(request_ids, until)
-        return [await self._await(request_id, until) for request_id in request_ids]
+        until = asyncio.get_running_loop().time() + seconds
+        if asked is None or isinstance(asked, int):
+            return await self._await(asked, until)
+        return [await self._await(each, until) for each in asked]
 
-    def get_num_responses_ready(self, request_id: int | None = None) -> int:
+    def get_num_responses_ready(self, id: int | None = None) -> int:
         """The same as Executor.get_num_responses_ready does."""
-        return self._calls.ready(request_id)
+        return self._calls.ready(id)
 
-    def cancel_request(self, request_id: int) -> None:
+    def cancel_request(self, id: int) -> None:
         """The same as Executor.cancel_request does."""
-        self._calls.cancel(request_id)
+        self._calls.cancel(id)
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
         """The same as Executor.get_latest_iteration_stats does."""

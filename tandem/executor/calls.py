@@ -26,6 +26,23 @@ def seconds_of(timeout: timedelta | float | None) -> float:
     return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
 
+def awaited(
+    id: int | Sequence[int] | timedelta | None,
+    timeout: timedelta | float | None,
+    ids: Sequence[int] | None,
+) -> tuple[int | Sequence[int] | None, float]:
+    """Whose responses a program asks for, None: anybody's; and for how many seconds it waits. A
+    timedelta may stand in the first place, and ids may be given by either name.
+    """
+    if isinstance(id, timedelta):
+        id, timeout = None, id
+    if ids is not None:
+        if id is not None:
+            raise TypeError("give id or ids, not both")
+        id = ids
+    return id, seconds_of(timeout)
+
+
 class Calls:
     """The core under its lock, as a program's calls use it. After a fork the child has no thread
     that serves them, so there they raise as after a shutdown.

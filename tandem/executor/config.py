@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from tandem.errors import ConfigError
@@ -26,7 +26,7 @@ class BatchingType(enum.Enum):
     INFLIGHT = 1
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class LogitsPostProcessorConfig:
     """Functions that edit logits, for engines in the program's own process. Their form is that of
     tandem.logits.callbacks.
@@ -41,13 +41,15 @@ class LogitsPostProcessorConfig:
 
 
 @refuses_left_out
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ExecutorConfig:
     """The first five are TensorRT-LLM's, and `logits_post_processor_config`; the rest are Tandem's
-    own. Those from `disaggregated` on are for the engines of a model's folder.
+    own. Those from `disaggregated` on are for the engines of a model's folder. It may be changed
+    until an executor is made of it, which checks it once more.
     """
 
     max_beam_width: int = 1
+    _: KW_ONLY
     batching_type: BatchingType = BatchingType.INFLIGHT
     max_queue_size: int = 65_536
     """Requests that may wait here or at the router; one more is refused with FullError."""
@@ -81,17 +83,15 @@ class ExecutorConfig:
     logs name them."""
     weight: int = 1
     """How much the tenant gets beside others."""
-    disaggregated: bool = field(default=False, kw_only=True)
+    disaggregated: bool = False
     """An engine for each phase, and a hand-over between them; False: one for both."""
-    engine: Literal["sim", "sglang"] = field(default="sglang", kw_only=True)
-    engine_options: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    engine: Literal["sim", "sglang"] = "sglang"
+    engine_options: Mapping[str, Any] | None = None
     """Options of the engine itself, as workers have them."""
-    worker_settings: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    worker_settings: Mapping[str, Any] | None = None
     """What else the workers of both phases are set to, as their settings file writes it: hooks,
     classifiers, logits_processors and more."""
-    logits_post_processor_config: LogitsPostProcessorConfig | None = field(
-        default=None, kw_only=True
-    )
+    logits_post_processor_config: LogitsPostProcessorConfig | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve, and UnsupportedError for one that is
@@ -115,3 +115,10 @@ class ExecutorConfig:
                 f"tenant has at most {MAX_NAME} characters, and weight is 1 to {MAX_WEIGHT}"
             )
         tls.check(self)
+
+
+def checked_copy(given: ExecutorConfig | None) -> ExecutorConfig:
+    """A copy that no program changes any more; the default for None. Raises as the constructor
+    does, for what was assigned since.
+    """
+    return ExecutorConfig() if given is None else replace(given)

@@ -41,6 +41,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "skip_cross_attn_blocks": _ENCODER,
         "num_return_sequences": "say it in SamplingConfig",
         "language_adapter_uid": _ADAPTERS,
+        "disagg_request_id": "context_phase_params say whose the KV cache is",
     },
     "ContextPhaseParams": {"draft_tokens": _DRAFTS},
     "SamplingConfig": {
@@ -82,15 +83,49 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "gather_generation_logits": "each request asks for its own",
         "fail_fast_on_attention_window_too_large": _WORKERS,
         "prompt_table_offloading": _INPUTS,
+        "mm_embedding_offloading": _INPUTS,
         "enable_trt_overlap": _WORKERS,
     },
 }
 """Arguments, by class. None and False ask for nothing, so they pass."""
 
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "Request": ("input_token_ids", "max_tokens"),
+    "ContextPhaseParams": ("first_gen_tokens", "req_id", "opaque_state", "draft_tokens"),
+    "SamplingConfig": ("beam_width",),
+    "OutputConfig": (
+        "return_log_probs",
+        "return_context_logits",
+        "return_generation_logits",
+        "exclude_input_from_output",
+        "return_encoder_output",
+        "return_perf_metrics",
+        "additional_model_outputs",
+    ),
+    "ExecutorConfig": (
+        "max_beam_width",
+        "scheduler_config",
+        "kv_cache_config",
+        "enable_chunked_context",
+        "normalize_log_probs",
+        "iter_stats_max_iterations",
+        "request_stats_max_iterations",
+        "batching_type",
+    ),
+}
+"""Arguments that may be given by their place, as TensorRT-LLM has them."""
+
 NAMES: Mapping[str, str] = {
+    "AdditionalModelOutput": _RESULTS,
+    "AdditionalOutput": _RESULTS,
+    "CacheTransceiverBackendType": _WORKERS,
+    "CacheTransceiverConfig": _WORKERS,
+    "CapacitySchedulerPolicy": _WORKERS,
     "CommunicationMode": _WORKERS,
     "CommunicationType": _WORKERS,
+    "ContextChunkingPolicy": _WORKERS,
     "DebugConfig": _WORKERS,
+    "DebugTensorsPerIteration": _RESULTS,
     "DecodingConfig": _DRAFTS,
     "DecodingMode": _DRAFTS,
     "DynamicBatchConfig": _WORKERS,
@@ -100,6 +135,7 @@ NAMES: Mapping[str, str] = {
     "GuidedDecodingConfig": "every worker compiles forms of answers",
     "KvCacheConfig": _WORKERS,
     "KvCacheRetentionConfig": "workers evict what was used least recently",
+    "KvCacheTransferMode": "workers evict what was used least recently",
     "LookaheadDecodingConfig": _DRAFTS,
     "LoraConfig": _ADAPTERS,
     "ModelType": "models are decoders alone, and the workers' folder says which",
@@ -109,9 +145,15 @@ NAMES: Mapping[str, str] = {
     "ParallelConfig": _WORKERS,
     "PeftCacheConfig": _ADAPTERS,
     "PromptTuningConfig": _INPUTS,
+    "RuntimeDefaults": _WORKERS,
     "SchedulerConfig": _WORKERS,
+    "SpecDecodingStats": _DRAFTS,
     "SpeculativeDecodingConfig": _DRAFTS,
+    "SpeculativeDecodingFastLogitsInfo": _DRAFTS,
+    "SpeculativeDecodingMetrics": _DRAFTS,
     "StaticBatchingStats": "nothing runs in static batches",
+    "deserialize_result": "results are pickled",
+    "kv_cache": _KV_EVENTS,
 }
 """Names of the module."""
 
@@ -122,19 +164,42 @@ METHODS: Mapping[str, str] = {
 """Methods of an executor."""
 
 
+class _LeftOut:
+    """An attribute that is left out: it reads as None, and refuses whatever asks for something."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self._name, self._reason = name, reason
+
+    def __get__(self, instance: object, owner: type) -> None:
+        return None
+
+    def __set__(self, instance: object, value: object) -> None:
+        if value is not None and value is not False:
+            refuse(self._name, self._reason)
+
+
 def refuses_left_out(made: _Class) -> _Class:
-    """A class whose constructor refuses what `FIELDS` has of it, with UnsupportedError."""
-    reasons = FIELDS[made.__name__]
+    """A class whose constructor and attributes refuse what `FIELDS` has of it, with
+    UnsupportedError. Its constructor takes the arguments of `ORDER` by their place, too.
+    """
+    reasons, order = FIELDS[made.__name__], ORDER[made.__name__]
     init: Callable[..., None] = made.__init__  # type: ignore[misc]  # it is this class's own
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **given: Any) -> None:
+        if len(args) > len(order):
+            raise TypeError(f"{made.__name__} takes {len(order)} arguments by place, not more")
+        for name, value in zip(order, args, strict=False):
+            if name in given:
+                raise TypeError(f"{made.__name__} got {name} by place and by name")
+            given[name] = value
         for name in given.keys() & reasons.keys():
-            if given.pop(name) not in (None, False):
-                refuse(f"{made.__name__}.{name}", reasons[name])
-        init(self, *args, **given)
+            setattr(self, name, given.pop(name))
+        init(self, **given)
 
     made.__init__ = checked  # type: ignore[misc]
+    for name, reason in reasons.items():
+        setattr(made, name, _LeftOut(f"{made.__name__}.{name}", reason))
     return made
 
 

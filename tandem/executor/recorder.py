@@ -212,5 +212,4 @@ def _add(stats: RequestStats, metrics: RequestPerfMetrics) -> None:
         stats.dis_serving_stats = DisServingRequestStats(
             kv_cache_transfer_ms=milliseconds, kv_cache_size=size
         )
-    if kv_cache is not None:
-        stats.kv_cache_hit_rate_per_request = kv_cache.kv_cache_hit_rate
+    stats.kv_cache_hit_rate_per_request = kv_cache.kv_cache_hit_rate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ class SamplingConfig:
 
     beam_width: int = 1
     """1: beams are not searched."""
+    _: KW_ONLY
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
@@ -75,27 +76,30 @@ class OutputConfig:
     """The row of each token that was generated, likewise."""
     exclude_input_from_output: bool = False
     """False: a result that is not streamed begins with the prompt."""
+    _: KW_ONLY
     return_perf_metrics: bool = False
     """Times, and what the hand-over took; a router passes it on only with `allow_reports`."""
-
-
-class GuideType(enum.Enum):
-    """What a guide is written in."""
-
-    JSON = 0
-    JSON_SCHEMA = 1
-    REGEX = 2
-    EBNF_GRAMMAR = 3
-    STRUCTURAL_TAG = 4
 
 
 @dataclass(slots=True)
 class GuidedDecodingParams:
     """The form that an answer is to have."""
 
+    class GuideType(enum.Enum):
+        """What a guide is written in."""
+
+        JSON = 0
+        JSON_SCHEMA = 1
+        REGEX = 2
+        EBNF_GRAMMAR = 3
+        STRUCTURAL_TAG = 4
+
     guide_type: GuideType
     guide: str | None = None
     """A JSON Schema, a regular expression or a grammar, as text; None for JSON."""
+
+
+GuideType = GuidedDecodingParams.GuideType
 
 
 @refuses_left_out
@@ -106,38 +110,60 @@ class Request:
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
 
     input_token_ids: Sequence[int]
-    max_tokens: int = field(kw_only=True)
+    max_tokens: int
     """The most of each sequence; at least 1."""
-    streaming: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    streaming: bool = False
     """True: a response for each token. False: one for each sequence, once it is whole."""
-    sampling_config: SamplingConfig = field(default_factory=SamplingConfig, kw_only=True)
-    output_config: OutputConfig = field(default_factory=OutputConfig, kw_only=True)
-    end_id: int | None = field(default=None, kw_only=True)
-    """The token that ends a sequence, as the model's own does then. None: nothing does but
-    `stop_words` and `max_tokens`."""
-    pad_id: int | None = field(default=None, kw_only=True)
+    sampling_config: SamplingConfig = field(default_factory=SamplingConfig)
+    output_config: OutputConfig = field(default_factory=OutputConfig)
+    end_id: int | None = None
+    """The token that ends a sequence, as the model's own does then. None, or a negative number:
+    nothing does but `stop_words` and `max_tokens`."""
+    pad_id: int | None = None
     """Taken and never needed: what one response holds is of one sequence, so nothing is padded."""
-    bad_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
+    bad_words: Sequence[Sequence[int]] | None = None
     """Runs of tokens that must not come: the logits processor `banned_sequences`."""
-    stop_words: Sequence[Sequence[int]] | None = field(default=None, kw_only=True)
+    stop_words: Sequence[Sequence[int]] | None = None
     """Runs of tokens that end a sequence; they are its last ones."""
-    embedding_bias: Sequence[float] | None = field(default=None, kw_only=True)
+    embedding_bias: Sequence[float] | None = None
     """Added to the logits, one number for each token of the vocabulary; an array serves too."""
-    logits_post_processor_name: str | None = field(default=None, kw_only=True)
+    logits_post_processor_name: str | None = None
     """A callback that the workers know by this name."""
-    logits_post_processor: Callable[..., Any] | None = field(default=None, kw_only=True)
+    logits_post_processor: Callable[..., Any] | None = None
     """A callback of this request alone, for an engine in the program's own process."""
-    client_id: int | None = field(default=None, kw_only=True)
+    client_id: int | None = None
     """The program's own: responses and callbacks are given it."""
-    return_all_generated_tokens: bool = field(default=False, kw_only=True)
+    return_all_generated_tokens: bool = False
     """With `streaming`: each response holds all tokens that its sequence has so far."""
-    priority: float = field(default=0.5, kw_only=True)
+    priority: float = 0.5
     """0 to 1; of requests that wait, the one with the highest starts first."""
-    type: RequestType = field(default=RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION, kw_only=True)
-    context_phase_params: ContextPhaseParams | None = field(default=None, kw_only=True)
+    type: RequestType = RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION
+    context_phase_params: ContextPhaseParams | None = None
     """Only a generation-only request has it, and needs it."""
-    guided_decoding_params: GuidedDecodingParams | None = field(default=None, kw_only=True)
-    allotted_time_ms: timedelta | int | None = field(default=None, kw_only=True)
+    guided_decoding_params: GuidedDecodingParams | None = None
+    allotted_time_ms: timedelta | int | None = None
     """From `enqueue_request` on; an int is of milliseconds. Then the request ends as TIMED_OUT."""
-    cache_salt_id: int | None = field(default=None, kw_only=True)
+    cache_salt_id: int | None = None
     """Cached prefixes are those of requests with the same one."""
+
+    @property
+    def request_type(self) -> RequestType:
+        """The constructor's `type`, as TensorRT-LLM calls the attribute."""
+        return self.type
+
+    @request_type.setter
+    def request_type(self, value: RequestType) -> None:
+        self.type = value
+
+    def __eq__(self, other: object) -> bool:
+        """Arrays are compared by their numbers, like lists."""
+        if not isinstance(other, Request):
+            return NotImplemented
+        names = (each.name for each in fields(self))
+        return all(_plain(getattr(self, name)) == _plain(getattr(other, name)) for name in names)
+
+
+def _plain(value: Any) -> Any:
+    """The numbers of an array; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -28,9 +28,9 @@ class FinishReason(enum.Enum):
 class Result(Struct, kw_only=True):
     """What came of one sequence of a request."""
 
-    is_final: bool
+    is_final: bool = False
     """It is the request's last response."""
-    output_token_ids: list[list[int]]
+    output_token_ids: list[list[int]] = field(default_factory=list)
     """In a list of one beam. With `streaming` the token that came, or all so far; else prompt and
     answer."""
     finish_reasons: list[FinishReason] = field(default_factory=lambda: [FinishReason.NOT_FINISHED])
@@ -55,6 +55,12 @@ class Result(Struct, kw_only=True):
     """With a sequence's last response, where `return_perf_metrics` asked for it."""
     context_phase_params: ContextPhaseParams | None = None
     """What a context-only request leaves."""
+    decoding_iter: int | None = None
+    avg_decoded_tokens_per_iter: float | None = None
+    encoder_output: Any = None
+    additional_outputs: Any = None
+    spec_dec_fast_logits_info: Any = None
+    """These five are always None: no router passes them on."""
 
     def __eq__(self, other: object) -> bool:
         """All but the logits: arrays are compared number by number."""
@@ -92,3 +98,13 @@ class Response(Struct, frozen=True):
         if isinstance(self.content, str):
             raise NoResultError(f"request {self.request_id} has no result: {self.content}")
         return self.content
+
+    def clear_context_logits(self) -> None:
+        """Let their memory go, where there are any."""
+        if not isinstance(self.content, str):
+            self.content.context_logits = None
+
+    def clear_generation_logits(self) -> None:
+        """Let the memory of `generation_logits` go, likewise."""
+        if not isinstance(self.content, str):
+            self.content.generation_logits = None

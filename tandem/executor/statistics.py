@@ -2,6 +2,8 @@
 docs/executor/statistics.md says what each holds here.
 
 A field that nobody can measure is None, and is left out of JSON: nothing is 0 for want of a figure.
+A part that TensorRT-LLM may lack too is null there, as it writes it. What is always measured is 0
+in a value that a program makes itself.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -36,11 +38,11 @@ class KvCacheStats:
 class InflightBatchingStats:
     """How far the requests are that have left the executor's queue."""
 
-    num_scheduled_requests: int
+    num_scheduled_requests: int = 0
     """All of them."""
-    num_context_requests: int
+    num_context_requests: int = 0
     """Those of which nothing has come."""
-    num_gen_requests: int
+    num_gen_requests: int = 0
     """Those of which something has."""
     num_paused_requests: int | None = None
     num_ctx_tokens: int | None = None
@@ -52,30 +54,34 @@ class InflightBatchingStats:
 class IterationStats:
     """What the executor was at at one moment."""
 
-    timestamp: str
+    timestamp: str = ""
     """Local time, as "11-22-2026 23:59:07.123456"."""
-    iter: int
+    iter: int = 0
     """Counts from 1, without a gap, also past what the ring has dropped."""
     iter_latency_ms: float | None = None
-    new_active_requests_queue_latency_ms: float
+    new_active_requests_queue_latency_ms: float = 0.0
     """What the requests that left the queue since the record before had waited in it, together."""
-    num_new_active_requests: int
+    num_new_active_requests: int = 0
     """How many they are."""
-    num_active_requests: int
+    num_active_requests: int = 0
     """Requests that have left the queue and have not ended."""
-    num_queued_requests: int
+    num_queued_requests: int = 0
     """Requests that wait in the executor."""
-    num_completed_requests: int
+    num_completed_requests: int = 0
     """Requests that have ended since the record before, by whatever ended them."""
-    max_num_active_requests: int
+    max_num_active_requests: int = 0
     """`max_open_sequences`: a request is at least one sequence."""
     gpu_mem_usage: int | None = None
     cpu_mem_usage: int | None = None
     pinned_mem_usage: int | None = None
     kv_cache_stats: KvCacheStats | None = None
+    cross_kv_cache_stats: None = None
+    """Models are decoders alone."""
     static_batching_stats: None = None
     """Nothing runs in static batches."""
-    inflight_batching_stats: InflightBatchingStats
+    inflight_batching_stats: InflightBatchingStats | None = None
+    specdec_stats: None = None
+    """Workers do not tell it."""
 
     def to_json_str(self) -> str:
         """In one line, with TensorRT-LLM's keys."""
@@ -102,8 +108,8 @@ class DisServingRequestStats:
     worker.
     """
 
-    kv_cache_transfer_ms: float
-    kv_cache_size: int
+    kv_cache_transfer_ms: float = 0.0
+    kv_cache_size: int = 0
     """Bytes."""
 
 
@@ -111,14 +117,14 @@ class DisServingRequestStats:
 class RequestStats:
     """One request in one iteration."""
 
-    id: int
-    stage: RequestStage
+    id: int = 0
+    stage: RequestStage = RequestStage.QUEUED
     context_prefill_position: int | None = None
     """How much of the prompt is read: 0 while it is queued, and all of it once a token came."""
-    num_generated_tokens: int
+    num_generated_tokens: int = 0
     """Those of all its sequences together."""
     avg_num_decoded_tokens_per_iter: float | None = None
-    scheduled: bool
+    scheduled: bool = False
     """It has left the queue and has not ended."""
     paused: bool | None = None
     dis_serving_stats: DisServingRequestStats | None = None
@@ -141,9 +147,9 @@ class RequestStatsPerIteration:
     since the record before.
     """
 
-    iter: int
+    iter: int = 0
     """The `iter` of the IterationStats of the same moment."""
-    request_stats: list[RequestStats]
+    request_stats: list[RequestStats] = field(default_factory=list)
 
     def to_json_str(self) -> str:
         """In one line, with TensorRT-LLM's keys."""
@@ -154,7 +160,7 @@ class RequestStatsPerIteration:
 class TimingMetrics:
     """Moments of a request, by the clock of `time.monotonic`."""
 
-    arrival_time: timedelta
+    arrival_time: timedelta = timedelta()
     """It was enqueued."""
     first_scheduled_time: timedelta | None = None
     """Its workers began with it; before that it waited here, or for a pair at the router."""
@@ -186,8 +192,8 @@ class KvCacheMetrics:
 class RequestPerfMetrics:
     """Where the time of one sequence of a request went."""
 
-    timing_metrics: TimingMetrics
-    kv_cache_metrics: KvCacheMetrics | None = None
+    timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
+    kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)
     speculative_decoding: None = None
     """Workers do not tell it."""
     first_iter: int | None = None
@@ -195,15 +201,20 @@ class RequestPerfMetrics:
     iter: int | None = None
 
 
+_NULL = ("kv_cache_stats", "static_batching_stats", "inflight_batching_stats", "dis_serving_stats")
+"""Parts whose keys TensorRT-LLM writes also where it has none."""
+
+
 def _to_json(stats: Any) -> str:
     return json.dumps(_plain(stats), separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
-    """What JSON takes of a value; fields that are None are left out."""
+    """What JSON takes of a value; fields that are None are left out, but for `_NULL`."""
     if dataclasses.is_dataclass(value):
-        given = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
-        return {_key(name): _plain(each) for name, each in given if each is not None}
+        given = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+        shown = ((name, each) for name, each in given if each is not None or name in _NULL)
+        return {_key(name): _plain(each) for name, each in shown}
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return value.name if isinstance(value, enum.Enum) else value

@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from math import isnan
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
@@ -29,6 +30,7 @@ from tandem.v1 import common_pb2, router_pb2
 _ANY_JSON = {"type": ["object", "array"]}
 _PRIORITIES = 2000
 """Steps between the priorities 0 and 1 on the wire, on which 0 is what nobody asked for."""
+_WHOLE = ("max_tokens", "end_id", "client_id", "cache_salt_id")
 WITHHELD: WithheldReason = "content_filter"
 """What a Submission calls the end of a withheld output, and nothing else."""
 
@@ -76,15 +78,23 @@ def submission(
 
 
 def _snapshot(request: Request) -> Request:
-    """The request as it is now: the program may change its own for the next one."""
+    """The request as it is now: the program may change its own for the next one. Numbers are
+    plain ones: those of an array have a kind of their own.
+    """
     try:
         prompt = array("I", _values(request.input_token_ids))
     except (TypeError, OverflowError) as error:
         raise InvalidRequestError(
             "input_token_ids must be token ids", param="input_token_ids"
         ) from error
+    given = {name: getattr(request, name) for name in _WHOLE}
+    whole = {name: each for name, each in given.items() if isinstance(each, SupportsIndex)}
+    plain: dict[str, Any] = {name: index(each) for name, each in whole.items()}
+    if plain.get("end_id", 0) < 0:
+        plain["end_id"] = None  # no token has it, so nothing ends
     return replace(
         request,
+        **plain,
         input_token_ids=prompt,
         sampling_config=copy(request.sampling_config),
         output_config=copy(request.output_config),
@@ -176,9 +186,9 @@ def _logits_rows(request: Request, most_tokens: int) -> int:
 
 
 def _count(name: str, value: object) -> int:
-    if not isinstance(value, int) or not 1 <= value <= sampling.MAX_INT32:
+    if not isinstance(value, SupportsIndex) or not 1 <= index(value) <= sampling.MAX_INT32:
         raise InvalidRequestError(f"{name} must be a whole number of at least 1", param=name)
-    return value
+    return index(value)
 
 
 def _seconds(allotted: timedelta | int | None, default: float) -> float:

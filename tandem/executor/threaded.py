@@ -16,8 +16,8 @@ from typing import NoReturn, overload
 import uvloop
 
 from tandem.errors import TandemError
-from tandem.executor.calls import Calls, seconds_of
-from tandem.executor.config import ExecutorConfig
+from tandem.executor.calls import Calls, awaited
+from tandem.executor.config import ExecutorConfig, checked_copy
 from tandem.executor.core import ExecutorCore
 from tandem.executor.left_out import METHODS, refuse
 from tandem.executor.live import Live
@@ -47,7 +47,7 @@ class Executor:
         Raises ConfigError where `where` is neither, or the configuration cannot be used, and
         StartError where the engines do not start.
         """
-        config = executor_config or ExecutorConfig()
+        config = checked_copy(executor_config)
         lock = threading.Lock()
         core = ExecutorCore(
             max_queue_size=config.max_queue_size,
@@ -92,20 +92,25 @@ class Executor:
 
     @overload
     def await_responses(
-        self, request_ids: Sequence[int], timeout: timedelta | float | None = None
+        self, id: Sequence[int], timeout: timedelta | float | None = None
     ) -> list[list[Response]]: ...
 
     @overload
     def await_responses(
-        self,
-        request_ids: int | timedelta | None = None,
-        timeout: timedelta | float | None = None,
+        self, *, ids: Sequence[int], timeout: timedelta | float | None = None
+    ) -> list[list[Response]]: ...
+
+    @overload
+    def await_responses(
+        self, id: int | timedelta | None = None, timeout: timedelta | float | None = None
     ) -> list[Response]: ...
 
     def await_responses(
         self,
-        request_ids: int | Sequence[int] | timedelta | None = None,
+        id: int | Sequence[int] | timedelta | None = None,
         timeout: timedelta | float | None = None,
+        *,
+        ids: Sequence[int] | None = None,
     ) -> list[Response] | list[list[Response]]:
         """Responses that are ready, once there is one: of any request, of the one with this id, or
         a list for each of these ids, in their order. A timeout (of seconds, or a timedelta, which
@@ -114,23 +119,22 @@ class Executor:
         The id of a request whose final response was read, or of none, gives an error response.
         Raises ShutDownError; a call that waits at shutdown returns without it.
         """
-        if isinstance(request_ids, timedelta):
-            request_ids, timeout = None, request_ids
+        asked, seconds = awaited(id, timeout, ids)
         self._calls.check_open()
-        until = time.monotonic() + seconds_of(timeout)
-        if request_ids is None or isinstance(request_ids, int):
-            return self._await(request_ids, until)
-        return [self._await(request_id, until) for request_id in request_ids]
+        until = time.monotonic() + seconds
+        if asked is None or isinstance(asked, int):
+            return self._await(asked, until)
+        return [self._await(each, until) for each in asked]
 
-    def get_num_responses_ready(self, request_id: int | None = None) -> int:
+    def get_num_responses_ready(self, id: int | None = None) -> int:
         """How many responses `await_responses` would return now, without an id of all requests."""
-        return self._calls.ready(request_id)
+        return self._calls.ready(id)
 
-    def cancel_request(self, request_id: int) -> None:
+    def cancel_request(self, id: int) -> None:
         """End a request: it gets a final response with CANCELLED. One that has ended is not
         touched.
         """
-        self._calls.cancel(request_id)
+        self._calls.cancel(id)
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
         """What the executor was at in each iteration since the last call, the oldest first, as far
