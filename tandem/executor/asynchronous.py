@@ -166,20 +166,18 @@ class AsyncExecutor:
                 woken.set_result(in_time)
 
         waiter = Waiter(request_id, wake)
-        responses: list[Response] = []
+        responses: list[Response] | None = None
         timer: asyncio.TimerHandle | None = None
         in_time = True
         try:
-            while (
-                in_time
-                and not (responses := self._calls.read(request_id, waiter))
-                and not self._calls.closed
-            ):
+            while in_time and (responses := self._calls.read(request_id, waiter)) is not None:
+                if responses:
+                    return responses
                 woken = self._loop.create_future()
                 if timer is None and until != inf:
                     timer = self._loop.call_at(until, partial(wake, in_time=False))
                 in_time = await woken
-            return responses
+            return []
         finally:
             if timer is not None:
                 timer.cancel()

@@ -40,7 +40,7 @@ def awaited(
         if id is not None:
             raise TypeError("give id or ids, not both")
         id = ids
-    return id, seconds_of(timeout)
+    return id, timeout if isinstance(timeout, float) else seconds_of(timeout)
 
 
 class Calls:
@@ -65,15 +65,12 @@ class Calls:
         self._lock = lock
         self._nudge = nudge
         self._refused = refused
+        self.check_open = core.check_open
         _all.add(self)
 
     @property
     def closed(self) -> bool:
         return self._core.closed
-
-    def check_open(self) -> None:
-        """Raises ShutDownError after shutdown."""
-        self._core.check_open()
 
     def enqueue(self, requests: Sequence[Request]) -> list[int]:
         """Returns ids, in order. Raises ShutDownError and FullError."""
@@ -85,17 +82,19 @@ class Calls:
         self._nudge()
         return request_ids
 
-    def read(self, request_id: int | None, waiter: Waiter) -> list[Response]:
-        """What is ready. Where nothing is, the waiter is woken once there may be. Nothing is after
-        shutdown.
+    def read(self, request_id: int | None, waiter: Waiter) -> list[Response] | None:
+        """What is ready. Where nothing is, the waiter is woken once there may be. None: there is
+        nothing to wait for, after shutdown.
         """
+        core = self._core
         with self._lock:
-            if self._core.closed:
-                return []
-            responses = self._core.read(request_id)
+            if core.closed:
+                return None
+            responses = core.read(request_id)
             if not responses:
-                self._core.wait(waiter)
-            may_start = bool(responses) and self._core.queued > 0
+                core.wait(waiter)
+                return responses
+            may_start = core.queued > 0
         if may_start:
             self._nudge()  # what they held may let others start
         return responses

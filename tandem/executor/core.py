@@ -84,11 +84,19 @@ class ExecutorCore:
         """Responses that are ready, of one request or, for None, of all; they are not given again.
         An id without a request, or whose final response was read, gives an error response.
         """
-        if request_id is None:
-            return [each for ready in list(self._ready) for each in self._read(ready)]
-        if request_id not in self._entries:
+        if request_id is not None and request_id not in self._entries:
             return [self._unknown(request_id)]
-        return self._read(request_id)
+        responses: list[Response] = []
+        for each in [*self._ready] if request_id is None else (request_id,):
+            entry = self._entries[each]
+            tokens = entry.unread.read(responses)
+            entry.credit -= tokens
+            self._credit += tokens
+            self._ready.pop(each, None)
+            if entry.unread.ended:
+                self._rows += entry.logits_rows
+                del self._entries[each]
+        return responses
 
     def ready(self, request_id: int | None) -> int:
         """How many responses there are to read, of one request or, for None, of all."""
@@ -105,7 +113,8 @@ class ExecutorCore:
         """Wake it once there may be something for it to read, or at shutdown. Raises ShutDownError
         where nothing can come any more.
         """
-        self._check_running()
+        if self._stopped:
+            self._check_running()
         self._waiters.add(waiter)
 
     def forget(self, waiter: Waiter) -> None:
@@ -136,13 +145,15 @@ class ExecutorCore:
     @property
     def queued(self) -> int:
         """Requests that wait to be started."""
-        return len(self._queue)
+        return len(self._queue.ranks)
 
     def starts(self) -> list[Start]:
         """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
         for each sequence or `fail`.
         """
-        found = []
+        found: list[Start] = []
+        if not self._queue.ranks:
+            return found
         while (first := self._queue.first()) is not None:
             entry = self._entries[first[0]]
             asked = entry.asked
@@ -184,7 +195,11 @@ class ExecutorCore:
             self.fail(request_id, WorkerError("More tokens came than were asked for"))
             return
         unread.tokens(sequence, token_ids, log_probs)
-        self._came_of(request_id, entry)
+        if entry.waits or not unread.ready:
+            self._came_of(request_id, entry)
+        elif request_id not in self._ready:  # the same, without a call for each token
+            self._ready[request_id] = None
+            self._came.append(request_id)
 
     def finish(self, request_id: int, sequence: int, completion: Completion) -> None:
         """A sequence of a request has ended."""
@@ -223,8 +238,8 @@ class ExecutorCore:
         """An iteration is over: something `came` since the last one, or started, or ended. With
         none of that there was none.
         """
-        silent = self._waiting - self.queued
-        self.recorder.record(now, came=came, queued=self.queued, silent=silent)
+        queued = self.queued
+        self.recorder.record(now, came=came, queued=queued, silent=self._waiting - queued)
 
     def stop(self, error: TandemError) -> None:
         """The backend is gone: fail what has not ended, and take nothing new."""
@@ -286,27 +301,19 @@ class ExecutorCore:
             if entry.started:
                 self._places += entry.asked.sequences
             self.recorder.ended(request_id, entry.unread)
-            self._credit += entry.spare()
+            spare = entry.spare()
+            entry.credit -= spare
+            self._credit += spare
         self._came_of(request_id, entry)
 
     def _came_of(self, request_id: int, entry: Entry) -> None:
-        """Something came of a request; it runs once a token."""
+        """Something came of a request."""
         if entry.waits:
             entry.waits = False
             self._waiting -= 1
         if entry.unread.ready and request_id not in self._ready:
             self._ready[request_id] = None
             self._came.append(request_id)
-
-    def _read(self, request_id: int) -> list[Response]:
-        entry = self._entries[request_id]
-        responses = entry.unread.read()
-        self._ready.pop(request_id, None)
-        self._credit += entry.spare()
-        if entry.unread.ended:
-            self._rows += entry.logits_rows
-            del self._entries[request_id]
-        return responses
 
     def _unknown(self, request_id: int) -> Response:
         if FIRST_ID <= request_id < self._next_id:

@@ -50,9 +50,7 @@ class Entry:
     """What it holds of `max_logits_rows`, until all of it was read."""
 
     def spare(self) -> int:
-        """How many tokens it no longer needs to hold; from now on it does not."""
-        unread = self.unread
-        needed = unread.unread_tokens + (0 if unread.ended else self.asked.tokens - unread.arrived)
-        spare = self.credit - needed if self.started else 0
-        self.credit -= spare
-        return spare
+        """How many tokens it need not hold any longer, as it has ended: they never came, or are
+        shown to nobody.
+        """
+        return self.credit - self.unread.unread_tokens

@@ -12,27 +12,25 @@ class Ranking:
     """The id with the lowest rank is first; of equal ranks, the lowest id."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, float] = {}
+        self.ranks: dict[int, float] = {}
+        """The ids that are there, and their ranks."""
         self._heap: list[tuple[float, int]] = []
-
-    def __len__(self) -> int:
-        return len(self._ranks)
 
     def add(self, id: int, rank: float) -> None:
         """An id that is not there."""
-        self._ranks[id] = rank
+        self.ranks[id] = rank
         heapq.heappush(self._heap, (rank, id))
 
     def discard(self, id: int) -> None:
         """Take an id out; one that is not there is no error."""
-        self._ranks.pop(id, None)
-        if len(self._heap) > 2 * len(self._ranks) + _SPARE:
-            self._heap = [(rank, id) for id, rank in self._ranks.items()]
+        self.ranks.pop(id, None)
+        if len(self._heap) > 2 * len(self.ranks) + _SPARE:
+            self._heap = [(rank, id) for id, rank in self.ranks.items()]
             heapq.heapify(self._heap)
 
     def first(self) -> tuple[int, float] | None:
         """The first id and its rank."""
-        while self._heap and self._heap[0][1] not in self._ranks:
+        while self._heap and self._heap[0][1] not in self.ranks:
             heapq.heappop(self._heap)
         if not self._heap:
             return None
@@ -41,5 +39,5 @@ class Ranking:
 
     def clear(self) -> None:
         """Take out all of them."""
-        self._ranks.clear()
+        self.ranks.clear()
         self._heap.clear()

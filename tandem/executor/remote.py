@@ -64,8 +64,8 @@ class RemoteBackend:
         self._turn_due = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        self._kv_cache: router_pb2.KvCache | None = None
-        """What the core was told of it last."""
+        self._model: router_pb2.ServedModel | None = None
+        """As the core was told of it last."""
 
     async def run(self, address: str, on_started: Callable[[], object]) -> None:
         """Hold the streams to routers, whose addresses have commas between them, and send and
@@ -128,11 +128,14 @@ class RemoteBackend:
             for state in touched:
                 if served := self._served.get(state):
                     served.tell(core)
-            self._note_kv_cache()
-            core.expire(now)
+            if self._route.served is not self._model:
+                self._note_kv_cache()
+            deadline = core.next_deadline()
+            if deadline is not None and deadline <= now:
+                core.expire(now)
+                deadline = core.next_deadline()
             starts, cancels = core.starts(), core.cancels()
             core.record(now, came=bool(touched))
-            deadline = core.next_deadline()
             wakes = core.wakes()
         for waiter in wakes:
             waiter.wake()
@@ -146,11 +149,10 @@ class RemoteBackend:
 
     def _note_kv_cache(self) -> None:
         """Routers say it anew once a second. The lock is held."""
+        self._model = self._route.served
         said = self._route.kv_cache
-        if said is not self._kv_cache:
-            self._kv_cache = said
-            cache = said and KvCache(said.pages, min(said.used_pages, said.pages), said.page_size)
-            self._core.recorder.kv_cache = cache
+        cache = said and KvCache(said.pages, min(said.used_pages, said.pages), said.page_size)
+        self._core.recorder.kv_cache = cache
 
     def _arm(self, deadline: float, now: float) -> None:
         """Have a turn at a deadline, which is the next one."""
@@ -234,6 +236,8 @@ class _Served:
                 core.tokens(self._id, choice, list(token_ids), values)
                 if self._tapped is not None:
                     self._counts[choice] += len(token_ids)
+        if ended:
+            self.state.settle()
         for finish in ended:
             if finish.voucher:
                 self._leave(core, finish)

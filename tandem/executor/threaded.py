@@ -186,14 +186,16 @@ class Executor:
     def _await(self, request_id: int | None, until: float) -> list[Response]:
         woken = threading.Lock()  # held until then: half the calls of an Event
         waiter = Waiter(request_id, woken.release)
-        responses: list[Response] = []
+        responses: list[Response] | None = None
         try:
             woken.acquire()
-            while not (responses := self._calls.read(request_id, waiter)):
+            while (responses := self._calls.read(request_id, waiter)) is not None:
+                if responses:
+                    return responses
                 left = min(until - time.monotonic(), threading.TIMEOUT_MAX)
-                if self._calls.closed or not woken.acquire(timeout=max(0.0, left)):
+                if not woken.acquire(timeout=max(0.0, left)):
                     break
-            return responses
+            return []
         finally:
             if not responses:
                 self._calls.forget(waiter)

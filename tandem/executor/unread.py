@@ -49,6 +49,7 @@ class Unread:
     """
 
     __slots__ = (
+        "_bare",
         "_client_id",
         "_cumulative",
         "_error",
@@ -80,6 +81,8 @@ class Unread:
         self._streaming = request.streaming
         self._shows_all = request.streaming and request.return_all_generated_tokens
         self._wants_log_probs = request.output_config.return_log_probs
+        self._bare = self._streaming and not (self._shows_all or self._wants_log_probs)
+        """A token's response holds the token and nothing else."""
         self._pieces: deque[_Piece] = deque()
         self._held = {number: _Piece(number, [], []) for number in range(sequences)}
         """What sequences that have not ended have beside `_pieces`."""
@@ -152,22 +155,33 @@ class Unread:
         self._error = error
         self.ready += 1
 
-    def read(self) -> list[Response]:
-        """All responses that are ready; they are not given again."""
-        responses: list[Response] = []
+    def read(self, into: list[Response]) -> int:
+        """Put all responses that are ready `into` a list, and return of how many tokens they are;
+        they are not given again.
+        """
+        tokens = 0
         for piece in self._pieces:
-            self.unread_tokens -= len(piece.token_ids)
-            if self._streaming and len(piece.token_ids) > 1:
-                responses += self._each(piece)
+            token_ids = piece.token_ids
+            tokens += len(token_ids)
+            if self._streaming and len(token_ids) > 1:
+                into += self._each(piece)
+            elif self._bare and piece.completion is None:
+                result = Result(
+                    output_token_ids=[token_ids],
+                    finish_reasons=[FinishReason.NOT_FINISHED],
+                    sequence_index=piece.sequence,
+                )
+                into.append(Response(self._id, result, self._client_id))
             else:
-                responses.append(self._response(piece, piece.token_ids, piece.log_probs))
+                into.append(self._response(piece, token_ids, piece.log_probs))
         self._pieces.clear()
+        self.unread_tokens -= tokens
         if self._error is not None:
             error = self._error
             message = error.message or error.code
-            responses.append(Response(self._id, message, self._client_id, error.code))
+            into.append(Response(self._id, message, self._client_id, error.code))
         self.ready = 0
-        return responses
+        return tokens
 
     def _measured(self, sequence: int) -> RequestPerfMetrics:
         arrived = timedelta(seconds=self.enqueued_at)

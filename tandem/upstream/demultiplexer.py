@@ -50,7 +50,8 @@ class Demultiplexer:
         draw: Draw = random.randrange,
     ) -> None:
         """Must be made on the event loop. `budget`: output that is kept takes of it. `settled` is
-        told after each message of which requests it brought something. `clock` is the one that its
+        told after each message of which requests it brought something: it takes that of each, and
+        settles those that are over. None: each settles by itself. `clock` is the one that its
         timers go by, in seconds. `draw` chooses between routers.
         """
         self._metrics = metrics
@@ -193,10 +194,11 @@ class Demultiplexer:
             if state := self._output.of(end.sequence):
                 state.guarded(self._sequence_end, stream, state, end)
         if self._touched:
-            for state in self._touched:
-                state.settle()
             if self._settled is not None:
                 self._settled(self._touched)
+            else:
+                for state in self._touched:
+                    state.settle()
             self._touched.clear()
         if message.HasField("fleet"):
             stream.fleet = message.fleet

@@ -28,7 +28,7 @@ class ModelRoute:
         self.dispatcher = dispatcher
         self.open_requests = 0
         self._tokenizer_sha256 = tokenizer_sha256
-        self._served: router_pb2.ServedModel | None = None
+        self.served: router_pb2.ServedModel | None = None
         """The model as the routers that are used, or were last, see it together; None: unknown to
         them, or with another tokenizer.
         """
@@ -37,7 +37,7 @@ class ModelRoute:
     def ready(self) -> bool:
         """Whether a request would find a pair for the model now, or wait for one."""
         used = bool(self.dispatcher.in_use)
-        served = used and self._served is not None and takes(self._served)
+        served = used and self.served is not None and takes(self.served)
         return served or self.dispatcher.expects_pair
 
     @property
@@ -48,7 +48,7 @@ class ModelRoute:
     @property
     def kv_cache(self) -> router_pb2.KvCache | None:
         """What routers last said of the KV caches of the model's decode workers."""
-        served = self._served
+        served = self.served
         return served.kv_cache if served is not None and served.HasField("kv_cache") else None
 
     async def served_model(
@@ -61,9 +61,9 @@ class ModelRoute:
         the client has gone.
         """
         await self.dispatcher.first_pair(client, timeout_seconds or inf)
-        if self._served is None:
+        if self.served is None:
             raise errors.NoPairError("No workers serve the model now; try again later")
-        return self._served
+        return self.served
 
     def saw(self, stream: RouterStream, fleet: router_pb2.Fleet) -> None:
         """A router that has only just started knows no workers: it is used once it has a pair, or
@@ -87,7 +87,7 @@ class ModelRoute:
         """As long as no router is used it stays as it was."""
         if streams := self.dispatcher.in_use:
             views = [stream.view_of(self.model) for stream in streams]
-            self._served = union([model for view in views for model in view.models])
+            self.served = union([model for view in views for model in view.models])
 
     def _view(self, fleet: router_pb2.Fleet) -> RouterView:
         """What requests are for, of all that a router serves or is to serve."""

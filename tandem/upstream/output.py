@@ -7,7 +7,8 @@ nobody knows; it is counted, named, and told to the router, which knows whose fa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 from google.protobuf.message import DecodeError
 
@@ -159,15 +160,17 @@ class Output:
         )
 
 
-def _parts(message: router_pb2.RouterMessage) -> Iterator[tuple[int, bytes]]:
+def _parts(message: router_pb2.RouterMessage) -> Sequence[tuple[int, bytes]]:
     """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
     payload, workers, sizes = message.payload, message.part_worker[:], message.part_bytes[:]
     if not workers:
-        yield 0, payload
-        return
+        return ((0, payload),)
     if sum(sizes) != len(payload) or 0 in workers:
         raise ValueError("parts of a payload are not those of all of it")
-    begin = 0
-    for worker, size in zip(workers, sizes, strict=True):
-        yield worker, payload[begin : begin + size]
-        begin += size
+    if len(workers) == 1:
+        return ((workers[0], payload),)
+    ends = accumulate(sizes)
+    return [
+        (worker, payload[end - size : end])
+        for worker, size, end in zip(workers, sizes, ends, strict=True)
+    ]

@@ -462,6 +462,7 @@ class RequestState:
 
     def take(self) -> tuple[list[Row], list[Finish]]:
         """All that came since the last call. A choice's rows come before its end."""
+        self._touched = False
         rows, self._rows = self._rows, []
         ended = self._ended
         if ended:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct, field
+
 from tandem.errors import WorkerError
 from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
@@ -23,17 +25,14 @@ _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
 
 
-class HandedOut:
+class HandedOut(Struct):
     """What came of one frame."""
 
-    __slots__ = ("faults", "strays", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.faults: dict[int, str] = {}
-        """What was wrong, by sequence; their requests have failed."""
-        self.strays: set[int] = set()
-        """Sequences that `routes` does not have."""
+    tokens: int = 0
+    faults: dict[int, str] = field(default_factory=dict)
+    """What was wrong, by sequence; their requests have failed."""
+    strays: set[int] = field(default_factory=set)
+    """Sequences that `routes` does not have."""
 
 
 def unreadable() -> WorkerError:

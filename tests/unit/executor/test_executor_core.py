@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_parts import LENGTH, MOST_SEQUENCES, asked, core, wake
+from core_parts import LENGTH, MOST_SEQUENCES, MOST_UNREAD, asked, core, wake
 
 from tandem.errors import WorkerError
 from tandem.executor.core import ExecutorCore
@@ -264,6 +264,17 @@ def test_what_a_failed_request_drops_lets_another_start_before_anybody_reads() -
     assert executor.starts() == []
     executor.fail(request_id, WorkerError("it broke"))
     assert len(executor.starts()) == 1
+
+
+def test_what_was_read_before_the_end_comes_back_no_second_time() -> None:
+    executor = core()
+    first = started(executor, max_tokens=12, streaming=True)
+    executor.tokens(first, 0, [1] * 12, [])
+    assert len(executor.read(first)) == 12
+    executor.finish(first, 0, LENGTH)
+    executor.read(first)
+    executor.enqueue([asked(max_tokens=MOST_UNREAD // 2) for _ in range(3)], 0.0)
+    assert len(executor.starts()) == 2
 
 
 def test_a_request_that_ended_holds_what_is_unread_of_it_and_gives_each_token_back_once() -> None:

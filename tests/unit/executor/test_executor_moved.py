@@ -20,6 +20,8 @@ from tandem.executor import submissions
 from tandem.executor.calls import awaited
 
 ARRAY = numpy.array([1, 2, 3], dtype=numpy.int32)
+PLACES: dict[type, tuple[Any, ...]] = {trtllm.Response: (3, "it broke")}
+"""What a class has to be given; the others may be made empty."""
 
 
 def asked(**fields: Any) -> trtllm.Request:
@@ -102,6 +104,25 @@ def test_the_kinds_of_guides_are_where_upstream_has_them() -> None:
     assert kind is trtllm.GuideType.REGEX
     params = trtllm.GuidedDecodingParams(kind, guide="a*")
     assert pickle.loads(pickle.dumps(params)) == params
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        trtllm.KvCacheStats(max_num_blocks=4),
+        trtllm.InflightBatchingStats(num_gen_requests=2),
+        trtllm.IterationStats(iter=3, kv_cache_stats=trtllm.KvCacheStats(used_num_blocks=1)),
+        trtllm.DisServingRequestStats(kv_cache_size=7),
+        trtllm.RequestStatsPerIteration(request_stats=[trtllm.RequestStats(id=5)]),
+        trtllm.TimingMetrics(kv_cache_size=7),
+        trtllm.KvCacheMetrics(num_missed_blocks=1),
+        trtllm.LogitsPostProcessorConfig({"mine": json.dumps}, None, False),
+        trtllm.Response(3, trtllm.Result(request_perf_metrics=trtllm.RequestPerfMetrics()), 4),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_copy_that_was_pickled_compares(value: Any) -> None:
+    assert pickle.loads(pickle.dumps(value)) == value != type(value)(*PLACES.get(type(value), ()))
 
 
 # --- changing, copying and comparing them --------------------------------------------------------
