@@ -184,6 +184,8 @@ class Lifecycle:
         code = closed.outcome if closed.error is None else closed.error.code
         sequence.note(self.now, "closed", leg.phase, code)
         self._forget(leg, closed.outcome)
+        if leg.phase is Phase.PREFILL:
+            sequence.prefill_unsent = not closed.begun
         if closed.outcome is Outcome.TERMINATED:
             self.judge(leg, terminate=True, reason=closed.reason)
         if sequence.stage is Stage.RETRYING:
@@ -493,6 +495,7 @@ class Lifecycle:
         sequence.stage = Stage.PREFILLING
         sequence.room = room
         sequence.judged = False
+        sequence.prefill_unsent = False
         sequence.left = None
         self._state.rooms.add(room)
 

@@ -110,6 +110,8 @@ class Sequence:
     """0: none. Where it has a voucher, that of the parked KV."""
     judged: bool = False
     """Prefill's verdict of this attempt is known."""
+    prefill_unsent: bool = False
+    """Its prefill leg of this attempt never left for its worker, which has been lost."""
     retries: int = 0
     pair: Pair | None = None
     """The pair of this or the last attempt."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from router.core.actions import WorkerDied
-from router.core.sequences import Request
+from router.core.sequences import Leg, Request
 from router.core.state import State
 from router.core.values import Phase
 from router.core.worker import Worker
@@ -34,7 +34,8 @@ def suspect(
     worker.died = True
     if worker.aggregated and worker.phase is Phase.PREFILL:
         return [], None  # one process has died, and decode has all that it ran
-    begun = {state.legs[number].sequence.request for number in worker.legs if number not in unsent}
+    legs = [state.legs[number] for number in worker.legs]
+    begun = {leg.sequence.request for leg in legs if leg.number not in unsent or _half_sent(leg)}
     clients = [each for each in begun if not each.canary]
     if not clients:
         return [], None
@@ -46,6 +47,11 @@ def suspect(
     condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
     condemned.sort(key=lambda each: (each.submit.frontend, each.submit.first_sequence))
     return condemned, WorkerDied(worker.key, reason, tuple(told))
+
+
+def _half_sent(leg: Leg) -> bool:
+    """Whether the process of an aggregated worker may have had the other leg of a sequence."""
+    return leg.worker.aggregated and not leg.sequence.prefill_unsent
 
 
 def _whose(request: Request) -> tuple[int, str | int]:

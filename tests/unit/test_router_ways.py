@@ -195,6 +195,31 @@ def test_the_death_of_one_process_counts_once() -> None:
     assert {deaths[each] for each in on_first} == {1}, "each phase's stream told of it"
 
 
+@pytest.mark.parametrize("first", list(Phase))
+def test_what_one_phase_had_begun_may_have_ended_both(first: Phase) -> None:
+    """Prefill had its leg, and decode's was still on its way when the process died."""
+    fleet = Fleet(whole=2)
+    fleet.submit(1)
+    _, decode = fleet.legs()
+    whole, ends = int(faces.address(decode.worker)[-1]), []
+    unsent = {Phase.PREFILL: frozenset[int](), Phase.DECODE: frozenset([decode.leg])}
+    for phase in (first, *(each for each in Phase if each is not first)):
+        fleet.down(whole, phase, unsent=unsent[phase])
+        ends += fleet.ends()
+    assert ends == [(1, "worker_lost")], "it was alone there"
+
+
+def test_what_neither_phase_had_begun_is_no_suspect() -> None:
+    fleet = Fleet(whole=2)
+    fleet.submit(1)
+    prefill, decode = fleet.legs()
+    whole = int(faces.address(decode.worker)[-1])
+    unsent = {Phase.PREFILL: frozenset([prefill.leg]), Phase.DECODE: frozenset([decode.leg])}
+    for phase in (Phase.PREFILL, Phase.DECODE):
+        fleet.down(whole, phase, unsent=unsent[phase])
+    assert {faces.address(leg.worker) for leg in fleet.legs()} == {f"whole-{1 - whole}"}
+
+
 def test_a_phase_that_gave_up_its_leg_brings_no_canary() -> None:
     fleet = Fleet(whole=2)
     fleet.submit(1)

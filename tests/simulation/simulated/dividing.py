@@ -62,7 +62,7 @@ def draw(source: random.Random, plan: Plan) -> None:
         return
     plan.division = Division(source.choice((1, 1, 2, 3)), source.choice((0, 0, 5)))
     plan.routers, plan.most_routers = source.randint(2, 4), 8
-    alone = [each for each in plan.workers if each.phase is Phase.DECODE and not each.instance]
+    alone = [each for each in plan.workers if each.phase is Phase.DECODE and not each.whole]
     for model, first in {each.model: each for each in reversed(alone)}.items():
         plan.workers += [
             replace(first, address=f"decode-{model}-more-{number}:1", quirk="")

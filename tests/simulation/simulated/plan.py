@@ -223,10 +223,14 @@ def _aggregate(source: random.Random, plan: Plan) -> bool:
                     phase=phase,
                     slots=slots,
                     quirk="",
-                    instance=address,
+                    whole=address,
                 )
                 for phase in Phase
             ]
+    if how and plan.faulty:
+        for request in plan.requests:
+            if source.random() < 0.1:
+                request.poison = source.choice(("worker", "engine"))
     return bool(how)
 
 

@@ -231,6 +231,8 @@ class SequenceBook:
     judged: bool = False
     shown: bool = False
     """Decode has said that it started."""
+    unsent: bool = False
+    """Its prefill leg was never sent, and its worker is gone."""
     begun: bool = False
     begun_at: float = 0.0
 

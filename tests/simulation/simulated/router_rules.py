@@ -388,7 +388,11 @@ class RouterRules:
         worker.died = True
         if worker.aggregated and worker.profile.phase is Phase.PREFILL:
             return []  # its process is counted once
-        begun = {leg.sequence.request for leg in worker.legs.values() if leg.number not in unsent}
+        begun = {
+            leg.sequence.request
+            for leg in worker.legs.values()
+            if leg.number not in unsent or (worker.aggregated and not leg.sequence.unsent)
+        }
         blamed = [each for each in begun if not each.canary]
         if not blamed:
             return []
@@ -556,6 +560,7 @@ class RouterRules:
         leg.worker.cache.closed(leg.number)
         if leg is sequence.prefill:
             sequence.prefill = None
+            sequence.unsent = not closed.begun
         else:
             sequence.decode = None
         if not sequence.legs and not sequence.request.canary:
@@ -947,7 +952,7 @@ class RouterRules:
         self.shares.begins(sequence)
         submit = sequence.request.submit
         self._begun.add((submit.trace_id, submit.first_sequence))
-        sequence.judged = sequence.shown = False
+        sequence.judged = sequence.shown = sequence.unsent = False
 
     def _pair_rules(
         self, action: actions.StartLeg, sequence: SequenceBook, decode: LegBook

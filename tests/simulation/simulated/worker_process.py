@@ -67,10 +67,8 @@ class WorkerSpec:
     context: int = 4096
     lease_seconds: float = 0.0
     """For so long prefill parks KV; 0: it parks none."""
-    instance: str = ""
-    """Of an aggregated worker, whose phases have the same; each may die alone here. Empty: it is of
-    one phase.
-    """
+    whole: str = ""
+    """The address of an aggregated worker, of which this is one phase. Empty: it has no other."""
 
 
 def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
@@ -83,7 +81,7 @@ def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
         tokenizer_sha256=tokenizer_hash(spec.model, spec.tokenizer),
         protocol_version=1,
         deployment_revision=spec.revision,
-        aggregated=bool(spec.instance),
+        aggregated=bool(spec.whole),
     )
     if spec.quirk == "newer":
         fingerprint.MergeFromString(b"\xc2\x3e\x03new")  # a text in field 1000
@@ -113,7 +111,7 @@ class ForgetfulRules(PrefillRules):
 
 
 class WorkerProcess:
-    """One life of one worker."""
+    """One life of one worker, or of one phase of an aggregated one."""
 
     def __init__(
         self,
@@ -126,12 +124,17 @@ class WorkerProcess:
         most_held: int,
         *,
         proves: bool = True,
+        twin: WorkerProcess | None = None,
     ) -> None:
-        """`proves`: routers send canaries."""
+        """`proves`: routers send canaries. `twin`: the phase that is of the same process."""
         self.proves = proves
         self.dice, self.network, self.spec = dice, network, spec
         self.name = f"{spec.address}#{life}"
-        self.process = Process(self.name)
+        self.instance = f"{spec.whole or spec.address}#{life}"
+        self.process = Process(self.instance) if twin is None else twin.process
+        self.faces: list[WorkerProcess] = [] if twin is None else twin.faces
+        """What serves its phases: itself, and its twin."""
+        self.faces.append(self)
         prefill = spec.phase is Phase.PREFILL
         role = Role.PREFILL if prefill else Role.DECODE
         self.endpoint = f"kv of {self.name}" if prefill else ""
@@ -186,7 +189,7 @@ class WorkerProcess:
             prefixes=self.engine.cache.told if prefill else None,
             clock=dice.loop.time,
         )
-        if spec.instance:
+        if spec.whole:
             self.shell.proved()  # no KV moves in a real one
         self.rules = WorkerRules(
             self.core,
@@ -275,11 +278,13 @@ class WorkerProcess:
             self.shell.report_load()
 
     def shut_down(self, seconds: float) -> None:
-        """DrainMetrics as a worker does when it is told to stop; then it is gone."""
-        self.draining = True
-        self.dice.loop.spawn(self.process, self._drain(seconds))
+        """Drain as a worker does when it is told to stop; then it is gone."""
+        drained = asyncio.Barrier(len(self.faces))
+        for face in self.faces:
+            face.draining = True
+            self.dice.loop.spawn(self.process, face._drain(seconds, drained))
 
-    async def _drain(self, seconds: float) -> None:
+    async def _drain(self, seconds: float, drained: asyncio.Barrier) -> None:
         self.shell.tell(events.Drain())
         self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
@@ -293,6 +298,7 @@ class WorkerProcess:
         longest = MOST_PAUSE + self.spec.lease_seconds
         if self._idle_since is not None and self.dice.loop.time() > self._idle_since + longest:
             self.dice.fault(f"{self.name} drains on, and nothing is open")
+        await drained.wait()
         self.shell.flush()
         await asyncio.sleep(2.0)
         self.die()
@@ -320,21 +326,41 @@ class WorkerProcess:
         """As a part of this process."""
         self.dice.loop.call_later(seconds, call, context=self.process.context)
 
+    @property
+    def specs(self) -> list[WorkerSpec]:
+        """Of all that its process serves."""
+        return [face.spec for face in self.faces]
+
+    def get_stuck(self) -> None:
+        """Nothing comes of its engine any more, of either phase."""
+        for face in self.faces:
+            face.engine.get_stuck()
+
+    def go_on(self) -> None:
+        """Its engine does."""
+        for face in self.faces:
+            face.engine.go_on()
+
+    def engine_dies(self) -> None:
+        """Of both phases; the process follows."""
+        for face in self.faces:
+            face.engine.die()
+
     def die(self) -> None:
         """At once; every stream breaks, and what the engine holds is gone."""
         self.process.dead = True
-        self.engine.die()
-        if self.network.listeners.get(self.spec.address, None) is not None:
-            listener = self.network.listeners[self.spec.address]
-            if listener.process is self.process:
-                del self.network.listeners[self.spec.address]
+        self.engine_dies()
+        listeners = self.network.listeners
+        for address in [face.spec.address for face in self.faces]:
+            if address in listeners and listeners[address].process is self.process:
+                del listeners[address]
         for call in self.network.of(self.process):
             call.break_off()
 
     def _describe(self) -> worker_pb2.WorkerDescription:
         description = worker_pb2.WorkerDescription(
             name=self.name,
-            instance=self.spec.instance or self.name,
+            instance=self.instance,
             phase=PHASES[self.spec.phase],
             fingerprint=self.described.fingerprint,
             kv_endpoint=self.endpoint,
@@ -352,6 +378,6 @@ class WorkerProcess:
 
     async def _paired(self) -> None:
         self.paired = True
-        proved = self.engine.moved_kv or self.spec.instance
+        proved = self.engine.moved_kv or self.spec.whole
         if self.spec.quirk != "newer" and self.proves and not proved:
             self.dice.fault(f"{self.name} is ready and has moved no KV")

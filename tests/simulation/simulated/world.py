@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from unittest.mock import patch
 
 import router.conduct
@@ -94,15 +95,14 @@ class World:
             open_calls=lambda: self.network.calls,
         )
         self.workers: dict[str, WorkerProcess] = {}
-        self._workers_of: dict[Process | None, WorkerProcess] = {}
+        self._faces: dict[tuple[Process | None, str], WorkerProcess] = {}
+        """By what is dialled."""
         self.routers: list[RouterProcess] = []
         self.frontends: list[FrontendProcess] = []
         self._lives = 0
         self._halves_due = 0
         """Generation-only requests that are yet to be made."""
         self._listing: dict[str, WorkerSpec] = {}
-        self._renamed: dict[str, str] = {}
-        """Aggregated workers that were replaced, and by which."""
         self.dice.garbled, self.dice.garbles = plan.garbled, plan.garbles
         self.dice.late_failures, self.dice.slow_cancels = plan.late_failures, plan.slow_cancels
         self.dice.breaks_off, self.dice.failed_starts = plan.breaks_off, plan.failed_starts
@@ -127,10 +127,10 @@ class World:
 
     async def _live(self) -> None:
         plan, dice = self.plan, self.dice
-        for spec in plan.workers:
-            worker = self._start_worker(spec)
-            if not plan.faulty:  # clients come where nobody has to wait for canaries
-                worker.shell.proved()
+        for _, specs in groupby(plan.workers, key=lambda each: each.whole or each.address):
+            started = self._start_worker(*specs)
+            for worker in () if plan.faulty else started.faces:
+                worker.shell.proved()  # clients come where nobody has to wait for canaries
                 worker.engine.moved_kv = True
         if plan.fickle_router:
             self._start_fickle_router()
@@ -165,25 +165,30 @@ class World:
 
     # --- what is there ---
 
-    def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
+    def _start_worker(self, *specs: WorkerSpec) -> WorkerProcess:
+        """One process, of one phase or both."""
         self._lives += 1
-        spec = replace(spec, lease_seconds=self.plan.lease_seconds)
-        worker = WorkerProcess(
-            self.dice,
-            self.network,
-            spec,
-            self._lives,
-            self.fabric,
-            self.requests,
-            self.plan.most_held,
-            proves=bool(self.plan.bounds.canary_seconds),
-        )
-        worker.engine.on_poison = partial(self._poisoned, worker)
-        self.workers[worker.name] = self._workers_of[worker.process] = worker
-        worker.start()
-        self._listing[spec.address] = spec
+        started: WorkerProcess | None = None
+        for spec in specs:
+            worker = WorkerProcess(
+                self.dice,
+                self.network,
+                replace(spec, lease_seconds=self.plan.lease_seconds),
+                self._lives,
+                self.fabric,
+                self.requests,
+                self.plan.most_held,
+                proves=bool(self.plan.bounds.canary_seconds),
+                twin=started,
+            )
+            worker.engine.on_poison = partial(self._poisoned, worker)
+            self.workers[worker.name] = self._faces[worker.process, spec.address] = worker
+            worker.start()
+            self._listing[spec.address] = worker.spec
+            started = started or worker
         self._tell()
-        return worker
+        assert started is not None, "a process has a phase"
+        return started
 
     def _start_router(self) -> None:
         self.routers_made += 1
@@ -285,20 +290,19 @@ class World:
             each for each in self.workers.values() if not each.process.dead and not each.draining
         ]
 
+    def _living_processes(self) -> list[WorkerProcess]:
+        return [each for each in self._living() if each is each.faces[0]]
+
     def _roll_worker(self) -> None:
         """Replace one worker by another of its kind, at another address."""
-        if living := self._living():
-            chosen = self.dice.random.choice(living)
-            for each in living:
-                whole = chosen.spec.instance and each.spec.instance == chosen.spec.instance
-                if each is chosen or whole:
-                    self._replace(each, None)
+        if living := self._living_processes():
+            self._replace(self.dice.random.choice(living), None)
 
     def _roll_model(self) -> None:
         """Replace all workers of a model by a new revision of it."""
         model = self.dice.random.choice(self.plan.models)
         revision = f"r{self._lives}"
-        for worker in self._living():
+        for worker in self._living_processes():
             if worker.spec.model == model:
                 self._replace(worker, revision)
 
@@ -311,47 +315,45 @@ class World:
         for number in range(self.plan.frontends):
             self._start_frontend(f"frontend-{model}-{number}-{tokenizer}", model, tokenizer)
         revision = f"r{self._lives}"
-        for worker in self._living():
+        for worker in self._living_processes():
             if worker.spec.model == model:
                 self._replace(worker, revision, tokenizer)
 
     def _replace(
         self, worker: WorkerProcess, revision: str | None, tokenizer: int | None = None
     ) -> None:
-        spec = worker.spec
-        address = f"{spec.phase.value}-{spec.model}-n{self._lives}:1"
-        if spec.instance:
-            # Both phases: the second one finds the new name of the first.
-            new = f"whole-{spec.model}-n{self._lives}:1"
-            new = self._renamed.setdefault(spec.instance, new)
-            address = faces.key(new, spec.phase.value)
-            if address in self._listing:
-                return
-            spec = replace(spec, instance=new)
-        another = replace(
-            spec,
-            address=address,
-            revision=revision or spec.revision,
-            tokenizer=tokenizer or spec.tokenizer,
-        )
-        ready = self._start_worker(another)
+        another = []
+        for spec in worker.specs:
+            kind = "whole" if spec.whole else spec.phase.value
+            new = f"{kind}-{spec.model}-n{self._lives}:1"
+            another.append(
+                replace(
+                    spec,
+                    address=faces.key(new, spec.phase.value) if spec.whole else new,
+                    whole=new if spec.whole else "",
+                    revision=revision or spec.revision,
+                    tokenizer=tokenizer or spec.tokenizer,
+                )
+            )
+        ready = self._start_worker(*another)
         self.dice.later(RETIRE_SECONDS, self._retire_after, worker, ready)
 
     def _retire_after(self, worker: WorkerProcess, another: WorkerProcess, looks: int = 20) -> None:
         """Once the other is ready, or has not become so in time."""
-        if another.paired or not looks:
+        if all(face.paired for face in another.faces) or not looks:
             self._retire(worker)
         else:
             self.dice.later(0.5, self._retire_after, worker, another, looks - 1)
 
     def _retire(self, worker: WorkerProcess) -> None:
         if not worker.process.dead:
-            self.dice.later(self.dice.random.random(), self._unlist, worker.spec.address)
+            self.dice.later(self.dice.random.random(), self._unlist, worker.specs)
             drain = self.dice.random.choice((0.1, 60.0)) if self.plan.faulty else 60.0
             worker.shut_down(drain)
 
-    def _unlist(self, address: str) -> None:
-        self._listing.pop(address, None)
+    def _unlist(self, specs: list[WorkerSpec]) -> None:
+        for spec in specs:
+            self._listing.pop(spec.address, None)
         self._tell()
 
     def _roll_router(self) -> None:
@@ -377,7 +379,8 @@ class World:
             self.dice.random.choice(calls).break_off()
 
     def _cut_worker(self) -> None:
-        if calls := [call for call in self.network.calls if call.server in self._workers_of]:
+        workers = {each.process for each in self.workers.values()}
+        if calls := [call for call in self.network.calls if call.server in workers]:
             self.dice.random.choice(calls).break_off()
 
     def _crash_frontend(self) -> None:
@@ -394,8 +397,7 @@ class World:
             back = self.dice.random.choice((0.3, 0.3, 0.3, 0.3, 7.0))
             for worker in living:
                 if (worker.spec.model, worker.spec.phase) == (kind.model, kind.phase):
-                    worker.die()
-                    self.dice.later(back, self._start_worker, worker.spec)
+                    self._crash_one(worker, back)
 
     def _crash_longest(self) -> None:
         """All workers of one phase that take the longest requests; they come back late."""
@@ -404,8 +406,7 @@ class World:
             phase = self.dice.random.choice((Phase.PREFILL, Phase.DECODE))
             for worker in living:
                 if (worker.spec.context, worker.spec.phase) == (longest, phase):
-                    worker.die()
-                    self.dice.later(7.0, self._start_worker, worker.spec)
+                    self._crash_one(worker, 7.0)
 
     def _crash_prefill(self, tries: int = 300) -> None:
         """Once one has handed over and is not done with it; decode may have begun by then."""
@@ -425,19 +426,20 @@ class World:
         if living := self._living():
             self._crash_one(self.dice.random.choice(living))
 
-    def _crash_one(self, worker: WorkerProcess) -> None:
-        if worker.process.dead:
-            return
-        worker.die()
-        self.dice.later(self.dice.random.choice((0.1, 1.0)), self._start_worker, worker.spec)
+    def _crash_one(self, worker: WorkerProcess, back: float | None = None) -> None:
+        """It comes back after so many seconds; None: soon."""
+        if not worker.process.dead:
+            worker.die()
+            seconds = back or self.dice.random.choice((0.1, 1.0))
+            self.dice.later(seconds, self._start_worker, *worker.specs)
 
     def _kill_engine(self) -> None:
         if living := self._living():
             worker = self.dice.random.choice(living)
-            worker.engine.get_stuck()
+            worker.get_stuck()
             stuck = self.dice.random.choice((0.3, 3.0))
-            worker.later(stuck, worker.engine.die)
-            self.dice.later(stuck + 1.2, self._start_worker, worker.spec)
+            worker.later(stuck, worker.engine_dies)
+            self.dice.later(stuck + 1.2, self._start_worker, *worker.specs)
 
     def _stall_engine(self) -> None:
         """It stands for a while, and goes on."""
@@ -445,17 +447,16 @@ class World:
         living = [each for each in self._living() if phase in (None, each.spec.phase)]
         if living:
             worker = self.dice.random.choice(living)
-            worker.engine.get_stuck()
-            worker.later(self.plan.stall_seconds, worker.engine.go_on)
+            worker.get_stuck()
+            worker.later(self.plan.stall_seconds, worker.go_on)
 
     def _poisoned(self, worker: WorkerProcess, request: Request) -> None:
         if request.poison == "worker":
             self._crash_one(worker)
         else:
-            worker.engine.die()
-            self.dice.later(1.2, self._start_worker, worker.spec)
-        # The phases of an aggregated worker are processes of their own here, and count as two.
-        alone = request.prompts * request.n == 1 and not worker.spec.instance
+            worker.engine_dies()
+            self.dice.later(1.2, self._start_worker, *worker.specs)
+        alone = request.prompts * request.n == 1
         if alone and request.killed > MOST_KILLED:
             self.dice.fault(f"request {request.number} has ended {request.killed} workers")
 
@@ -531,7 +532,7 @@ class World:
 
     def _sent_by_server(self, call: Call, message: object) -> None:
         if isinstance(message, worker_pb2.WorkerFrame):
-            worker = self._workers_of[call.server]
+            worker = self._faces[call.server, call.address]
             if call.client.name == STRANGE_ROUTER:
                 return  # it uses its numbers twice
             worker.rules.sent(worker.links[call], message)
