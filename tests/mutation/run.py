@@ -29,13 +29,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of the simulation ({SEEDS})")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--table", default="*", help="those of this file alone, as in `ways`")
     parser.add_argument("--only", default="", help="mutants whose file or words hold this text")
     parser.add_argument("--simulation-alone", action="store_true", help="do not run the tests")
     parser.add_argument("--check", action="store_true", help="only whether each can be applied")
     options = parser.parse_args()
     mutants = [
         mutant
-        for mutant in load()
+        for mutant in load(options.table)
         if options.only in str(mutant) and (mutant.simulated or not options.simulation_alone)
     ]
     if wrong := faults(mutants):

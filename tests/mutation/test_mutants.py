@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutants.overlay import Overlay
+from mutants.overlay import COPIED, Overlay
 from mutants.table import ROOT, Mutant, faults, load
 from mutants.trial import run
 
@@ -40,6 +40,11 @@ def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
         "frontend/app.py",
     ):
         assert any(mutant.path.startswith(part) for mutant in MUTANTS), part
+
+
+def test_no_mutant_is_put_into_the_working_tree() -> None:
+    """What an overlay does not copy is a link to it."""
+    assert {Path(mutant.path).parts[0] for mutant in MUTANTS} <= {*COPIED}
 
 
 def test_a_mutant_that_fits_no_longer_is_named() -> None:

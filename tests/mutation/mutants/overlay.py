@@ -16,9 +16,10 @@ from pathlib import Path
 from mutants.table import ROOT, Mutant
 
 COPIED = (
-    "frontend", "router", "prefill_worker", "decode_worker", "local_executor", "trace_replay",
-    "tandem", "tests", "helm", "scripts",
+    "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker", "local_executor",
+    "trace_replay", "tandem", "tests", "helm", "scripts",
 )  # fmt: skip
+"""What is not is a link to the working tree, so no mutant may be there."""
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30
 """Bytes that a mutant may ask for: one that never stops is to end itself, not the machine."""

@@ -35,15 +35,15 @@ class Mutant:
         return source.replace(self.before, self.after)
 
 
-def load() -> list[Mutant]:
-    """All mutants, by part and file."""
+def load(table: str = "*") -> list[Mutant]:
+    """All mutants of a table, or of every one, by part and file."""
     return [
         Mutant(
             path=file["path"],
             tests=tuple(file["tests"]),
             **{"simulated": file.get("simulated", True), **mutant},
         )
-        for part in sorted(TABLES.glob("*.toml"))
+        for part in sorted(TABLES.glob(f"{table}.toml"))
         for file in tomllib.loads(part.read_text())["file"]
         for mutant in file["mutant"]
     ]
