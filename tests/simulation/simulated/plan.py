@@ -196,10 +196,10 @@ def draw(seed: int) -> Plan:
     )
     drawn = list(plan.workers)
     themes.apply(plan)
-    same = plan.workers == drawn
-    whole = same and _aggregate(random.Random(f"aggregated of {seed}"), plan)
+    if plan.workers == drawn:
+        _aggregate(random.Random(f"aggregated of {seed}"), plan)
     apart = random.Random(f"halves of {seed}")
-    if plan.most_failed is None and not whole and apart.random() < 0.3:
+    if plan.most_failed is None and apart.random() < 0.3:
         plan.lease_seconds = apart.choice(halves.LEASES)
         halves.draw(apart, plan.requests, plan.lease_seconds)
     dividing.draw(random.Random(f"shares of {seed}"), plan)
@@ -207,8 +207,8 @@ def draw(seed: int) -> Plan:
     return plan
 
 
-def _aggregate(source: random.Random, plan: Plan) -> bool:
-    """Have models served by aggregated workers, in some worlds. Returns whether this is one."""
+def _aggregate(source: random.Random, plan: Plan) -> None:
+    """Have models served by aggregated workers, in some worlds."""
     how = source.choice(("", "", "", "beside", "alone"))
     kinds = {each.model: each for each in plan.workers} if how else {}
     if how == "alone":
@@ -231,7 +231,6 @@ def _aggregate(source: random.Random, plan: Plan) -> bool:
         for request in plan.requests:
             if source.random() < 0.1:
                 request.poison = source.choice(("worker", "engine"))
-    return bool(how)
 
 
 def _ejections(source: random.Random) -> dict[str, Any]:

@@ -70,6 +70,11 @@ class WorkerSpec:
     whole: str = ""
     """The address of an aggregated worker, of which this is one phase. Empty: it has no other."""
 
+    @property
+    def park_seconds(self) -> float:
+        """For so long it parks KV; 0: it parks none, as both phases of one process."""
+        return self.lease_seconds if self.phase is Phase.PREFILL and not self.whole else 0.0
+
 
 def describe(spec: WorkerSpec, endpoint: str) -> EngineDescription:
     """What a started engine would say of itself."""
@@ -180,7 +185,7 @@ class WorkerProcess:
                 tokenizer=words,
                 reads_text=self.hooks is not None or self.classifying is not None,
                 forced=(),
-                park_seconds=spec.lease_seconds if prefill else 0.0,
+                park_seconds=spec.park_seconds,
             ),
             engine=self.engine,
             hooks=self.hooks,
@@ -369,7 +374,7 @@ class WorkerProcess:
             has_classifiers=self.classifying is not None,
             propagate_terminate=self.spec.judged.propagate,
             keeps_tasks=self.spec.quirk != "newer",
-            parks=self.spec.phase is Phase.PREFILL and self.spec.lease_seconds > 0,
+            parks=self.spec.park_seconds > 0,
         )
         description.load.CopyFrom(self.shell.load())
         if self.spec.quirk == "newer":
