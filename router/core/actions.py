@@ -65,7 +65,7 @@ class EndSequence(msgspec.Struct, frozen=True):
     """None: a hook ended it, with stop_reason."""
     stop_reason: str = ""
     refused: bool = False
-    """It was not admitted, nor any other sequence of its request."""
+    """Nothing of its request has run, nor will: it was not admitted, or no pair has come for it."""
 
 
 class GiveVoucher(msgspec.Struct, frozen=True):

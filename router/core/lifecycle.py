@@ -211,12 +211,20 @@ class Lifecycle:
                 self.end(sequence, error=error, stop_reason=stop_reason)
 
     def end(
-        self, sequence: Sequence, *, error: TandemError | None = None, stop_reason: str = ""
+        self,
+        sequence: Sequence,
+        *,
+        error: TandemError | None = None,
+        stop_reason: str = "",
+        refused: bool = False,
     ) -> None:
-        """End with an error, or by a hook's terminate where there is none."""
+        """End with an error, or by a hook's terminate where there is none. `refused`: see
+        EndSequence.
+        """
         submit = sequence.request.submit
         if submit.frontend in self._state.frontends:
-            self.actions.append(EndSequence(submit.frontend, sequence.number, error, stop_reason))
+            ended = EndSequence(submit.frontend, sequence.number, error, stop_reason, refused)
+            self.actions.append(ended)
         self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
 
     def settle_overdue(self, leg: Leg) -> None:

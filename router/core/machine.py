@@ -409,7 +409,9 @@ class Core:
                 if since is not None and self._lifecycle.now - since >= wait:
                     none = NoPairError(f"no pair of workers has come within {wait:g} seconds")
                     error = sequence.failure if sequence.avoided else none
-                    self._lifecycle.end(sequence, error=error)
+                    # Where nothing has run, another router may have a pair for it.
+                    refused = not sequence.request.started
+                    self._lifecycle.end(sequence, error=error, refused=refused)
 
     def _pairless_since(self, mine: EditionFleet, sequence: Sequence) -> float | None:
         """Since when a sequence waits and no pair for it takes work; None: one does."""

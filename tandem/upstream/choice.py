@@ -45,6 +45,12 @@ class Choice:
         chosen.edition.sent += sequences
         return chosen.stream
 
+    def has_pair(self, streams: Sequence[RouterStream], submission: Submission) -> bool:
+        """Whether some router, of those, says that it has a pair which can run a request."""
+        sha256 = submission.tokenizer_sha256
+        views = [each.view_of(self._model).edition(sha256) for each in streams]
+        return any(each is not None and each.paired and each.can_run(submission) for each in views)
+
     def _better_of_two(self, candidates: Sequence[Candidate]) -> Candidate:
         count = len(candidates)
         if count == 1:

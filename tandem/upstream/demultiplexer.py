@@ -288,10 +288,10 @@ class Demultiplexer:
         if refused and state.silent(first):
             stream.release((first,), cancel=False)
             dispatcher.submit_again(state, (first,))
-        elif end.refused and state.silent(first) and dispatcher.may_wait(state, error):
+        elif end.refused and state.silent(first) and dispatcher.takes_back(state, error, stream):
             if state.refused(first):
                 stream.release((first,), cancel=False)
-                dispatcher.wait_for_room(state, first)
+                dispatcher.take_back(state, first, error, stream)
         else:
             state.fail(error)
 

@@ -131,12 +131,15 @@ class Dispatcher:
         if not self._first_pair.done():
             raise self._unavailable()
 
-    def submit(self, state: RequestState, firsts: Sequence[int]) -> None:
-        """Send prompts of a request with the time that is left of it, or let them wait.
+    def submit(
+        self, state: RequestState, firsts: Sequence[int], *, but: RouterStream | None = None
+    ) -> None:
+        """Send prompts of a request with the time that is left of it, or let them wait. Never by
+        the stream `but`.
 
         Raises QueueFullError while the stream is clogged.
         """
-        streams = self.in_use
+        streams = self._others(but)
         if not streams:
             state.waits_until = self._clock() + self._patience
             self._wait(state, firsts)
@@ -146,19 +149,28 @@ class Dispatcher:
             stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
             state.submitted_at = self._clock()
 
-    def submit_again(self, state: RequestState, firsts: Sequence[int]) -> None:
-        """Prompts that no router has taken."""
+    def submit_again(
+        self, state: RequestState, firsts: Sequence[int], *, but: RouterStream | None = None
+    ) -> None:
+        """Prompts that no router has taken. `but`: as in `submit`."""
         self._metrics.resubmitted.inc(len(firsts))
-        self._submit_or_fail(state, firsts)
+        self._submit_or_fail(state, firsts, but)
 
-    def may_wait(self, state: RequestState, error: TandemError) -> bool:
-        """Whether what a router has refused goes on waiting: it waited for a router, as many others
-        may have, and its time for that is not over.
+    def takes_back(self, state: RequestState, error: TandemError, refusing: RouterStream) -> bool:
+        """Whether what a router has refused may run yet: it has no pair and another has one, or it
+        has no room for what waits on.
         """
-        return isinstance(error, QueueFullError) and self._clock() < state.waits_until
+        if isinstance(error, NoPairError):
+            return self._choice.has_pair(self._others(refusing), state.submission)
+        return self._may_wait(state, error)
 
-    def wait_for_room(self, state: RequestState, first: int) -> None:
-        """A router has no place for a prompt that has waited for it."""
+    def take_back(
+        self, state: RequestState, first: int, error: TandemError, refusing: RouterStream
+    ) -> None:
+        """A router has refused a prompt, which `takes_back` lets go elsewhere, or wait."""
+        if isinstance(error, NoPairError):
+            self.submit_again(state, (first,), but=refusing)
+            return
         self._has_room = False
         self._wait(state, (first,))
         self._send_soon()
@@ -222,11 +234,22 @@ class Dispatcher:
         self._batch, self._has_room = max(LEAST_BATCH, batch), True
         self._send_waiting()
 
-    def _submit_or_fail(self, state: RequestState, firsts: Sequence[int]) -> None:
+    def _may_wait(self, state: RequestState, error: TandemError) -> bool:
+        """Whether what has no room goes on waiting: it waited for a router, as many others may
+        have, and its time for that is not over.
+        """
+        return isinstance(error, QueueFullError) and self._clock() < state.waits_until
+
+    def _others(self, but: RouterStream | None) -> list[RouterStream]:
+        return [each for each in self.in_use if each is not but]
+
+    def _submit_or_fail(
+        self, state: RequestState, firsts: Sequence[int], but: RouterStream | None = None
+    ) -> None:
         try:
-            self.submit(state, firsts)
+            self.submit(state, firsts, but=but)
         except QueueFullError as error:
-            if self.may_wait(state, error):
+            if self._may_wait(state, error):
                 self._has_room = False
                 self._wait(state, firsts)
             else:

@@ -257,7 +257,7 @@ class SequenceEnd(_message.Message):
     voucher: _builtins.bytes
     """a serialised SignedVoucher: the end of a context-only sequence, in good order"""
     refused: _builtins.bool
-    """it was not admitted: nothing of its request has run, nor will"""
+    """nothing of its request has run, nor will: another router may have it"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """absent: ended by a hook's terminate in prefill or in a sibling sequence, or with a voucher"""

@@ -230,6 +230,19 @@ def test_each_request_waits_for_a_pair_as_long_as_any_other() -> None:
     assert bench.ends() == [(2, "no_pair")]
 
 
+def test_what_waits_in_vain_may_go_to_another_router_unless_some_of_it_has_begun() -> None:
+    """Its decode workers may be those of other routers now."""
+    bench = Bench(pair_wait_seconds=5.0, max_queue=10)
+    bench.submit(1, n=3)
+    begun = bench.of(actions.StartLeg)
+    assert len({each.sequence for each in begun}) == 2, "the third waits"
+    bench.submit(4, n=2)
+    bench.feed(events.WorkerDraining("decode-0", True))
+    bench.feed(events.Tick(), after=5.0)
+    told = {each.sequence: each.refused for each in bench.of(actions.EndSequence)}
+    assert told == {3: False, 4: True, 5: True}
+
+
 @pytest.mark.promise("S5-220")
 def test_requests_wait_no_more_for_a_model_that_had_its_last_pair_long_ago() -> None:
     bench = Bench(pair_wait_seconds=5.0, pair_memory_seconds=60.0)

@@ -6,6 +6,6 @@ A test fails as soon as an exception is no longer needed: then it is to be delet
 from __future__ import annotations
 
 EXCEPTIONS: dict[str, str] = {
-    "stranded": "what waits at a router whose decode workers of the model all move to others waits"
-    " on there, and ends with no_pair though they have pairs",
+    "stranded": "of a prompt that has begun, what waits at a router whose decode workers of the"
+    " model all move to others waits on there, and ends with no_pair though they have pairs",
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
-from tandem.errors import DrainingError, QueueFullError
+from tandem.errors import DrainingError, NoPairError, QueueFullError
 from tandem.v1 import router_pb2
 from tandem.wire.columns import parse
 
@@ -35,7 +35,7 @@ class StreamBook:
     refused: set[int] = field(default_factory=set)
     """Sequences that its router, which drains, has not begun."""
     full: set[int] = field(default_factory=set)
-    """Sequences that it has not admitted for want of room."""
+    """Sequences that it has not begun for want of room, or of a pair."""
     drains_since: float | None = None
     has_pair: bool = False
     """Its router has said that it has one, and has not taken that back."""
@@ -160,7 +160,8 @@ class FrontendRules:
             self._book(call).drains_since = self._now()
         drained = (end for end in message.ends if end.error.code == DrainingError.code)
         book.refused.update(end.sequence for end in drained)
-        full = (end for end in message.ends if end.error.code == QueueFullError.code)
+        wants = QueueFullError.code, NoPairError.code
+        full = (end for end in message.ends if end.error.code in wants)
         book.full.update(end.sequence for end in full if end.refused)
         book.unreadable.update(_unreadable(message))
 

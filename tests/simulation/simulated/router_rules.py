@@ -99,6 +99,8 @@ class RouterRules:
         self._due: dict[Key, tuple[str, str]] = {}
         """Sequences that must end now: an error's code or _END, and the stop reason."""
         self._refused: dict[Key, str] = {}
+        self._unbegun: set[Key] = set()
+        """Sequences that must end now and may run elsewhere: nothing of their request has begun."""
         self._refused_frontend: int | None = None
         """The frontend that must be told that it broke the protocol."""
         self._rejected: dict[tuple[str, str], int] = {}
@@ -743,6 +745,8 @@ class RouterRules:
                 since = max(unmet, sequence.waits_since)
                 if self.now - since < self.bounds.pair_wait_seconds:
                     continue
+                if not sequence.request.begun:
+                    self._unbegun.add(sequence.key)
                 if avoided:
                     self._end_failed(sequence)
                 else:
@@ -802,7 +806,7 @@ class RouterRules:
         code = _END if action.error is None else action.error.code
         if action.frontend not in self.books.frontends:
             self.fault(f"frontend {action.frontend} is gone and is told of {key}")
-        if action.refused is not (key in self._refused):
+        if action.refused is not (key in self._refused or key in self._unbegun):
             self.fault(f"whether {key} is refused is not said as it is")
         if key in self._refused:
             if self._refused.pop(key) != code:
@@ -1157,6 +1161,7 @@ class RouterRules:
         for request in self._closed_requests:
             self.fault(f"nobody says that request {request.submit.trace_id} has ended")
         self._due.clear()
+        self._unbegun.clear()
         self._refused = {}
         self._release.clear()
         self._overdue.clear()

@@ -594,6 +594,7 @@ class World:
         if self._watches_garbage and (left := _router_requests() - self._others):
             raise BrokenRule(f"{left} requests that have ended are left to the garbage collector")
         strandings = [each.share_rules.stranded for each in self.routers]
+        begun = {trace_id for trace_id, _ in self.frontend_rules.begun}
         hasty = any(each.spec.quirk == "hasty" for each in self.workers.values())
         for each in self.frontends:
             for answer in each.answers:
@@ -611,7 +612,7 @@ class World:
                 by_itself = answer.half is None
                 if answer.error is not None and by_itself and not self.plan.faulty:
                     stranded = any(answer.trace_id in each for each in strandings)
-                    excuse = "stranded" if stranded else ""
+                    excuse = "stranded" if stranded and answer.trace_id in begun else ""
                     self.dice.fault(f"{answer.error.code} without a fault: {answer.error}", excuse)
         self._judge_halves()
         self._most_must_have_finished()

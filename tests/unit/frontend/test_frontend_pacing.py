@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_frontend_dispatch import Bench, sent
 
-from tandem.errors import EngineError, QueueFullError, RouterLostError, TandemError
+from tandem.errors import EngineError, NoPairError, QueueFullError, RouterLostError, TandemError
 from tandem.upstream import dispatch
 from tandem.upstream.dispatch import FIRST_BATCH, LEAST_BATCH
 from tandem.upstream.request_state import RequestState
@@ -187,6 +187,46 @@ async def test_a_prompt_is_sent_again_once_all_its_outputs_are_refused(bench: Be
         refuse(bench, router, [state.base + 2])
         assert batch(bench, router) == [state.base]
     assert state.error is None
+
+
+NO_PAIR = NoPairError("no pair has come")
+
+
+async def test_what_a_router_has_no_pair_for_goes_to_one_that_has(bench: Bench) -> None:
+    """What the first one says of its fleet is a moment old."""
+    first = bench.router(free=2)
+    state = bench.ask(n=2)
+    assert sent(first) == [state.base]
+    other = bench.router(free=1)
+    refuse(bench, first, [state.base], NO_PAIR)
+    assert sent(other) == [], "the first one still knows the other output"
+    refuse(bench, first, [state.base + 1], NO_PAIR)
+    assert (sent(first), sent(other)) == ([], [state.base])
+    assert state.error is None
+    refuse(bench, other, [state.base, state.base + 1], NO_PAIR)
+    assert sent(first) == [state.base], "by now it says that it has one"
+
+
+@pytest.mark.parametrize(
+    ("others", "refused"),
+    [
+        ([], True),
+        ([{"pairs": 0, "waits": True}], True),
+        ([{"longest_context": 1}], True),
+        ([{"sha256": "another"}], True),
+        ([{}], False),
+    ],
+)
+async def test_what_no_router_has_a_pair_for_or_has_begun_ends(
+    bench: Bench, others: list[dict[str, Any]], refused: bool
+) -> None:
+    router = bench.router()
+    state = bench.ask()
+    sent(router)
+    streams = [bench.router(**said) for said in others]
+    refuse(bench, router, [state.base], NO_PAIR, refused=refused)
+    assert isinstance(state.error, NoPairError)
+    assert [sent(each) for each in streams] == [[]] * len(streams)
 
 
 async def test_what_waits_for_room_goes_to_another_router_that_comes(bench: Bench) -> None:
