@@ -430,7 +430,7 @@ class Fleet:
         elif mine.get(worker.phase) is worker:
             del mine[worker.phase]
         prefill, decode = mine.get(Phase.PREFILL), mine.get(Phase.DECODE)
-        for each, other in ((worker, None), (old, None), (prefill, decode), (decode, prefill)):
+        for each, other in ((worker, None), (prefill, decode), (decode, prefill)):
             if each is not None:
                 each.twin = other
         if not mine:

@@ -143,8 +143,26 @@ def test_what_takes_one_phase_takes_the_other_too(phase: Phase) -> None:
     fleet.feed(events.WorkerLoad(key, fleet.slots))
     assert fleet.ready_pairs() == 1
     assert sum(fleet.core.free_slots().values()) == 0
+    fleet.feed(events.WorkerLoad(key, 0))
     fleet.down(0, phase)
     assert fleet.ready_pairs() == 0
+    fleet.submit(1)
+    assert not fleet.of(actions.StartLeg), "the other phase has a free slot, and is alone"
+
+
+def test_a_retry_waits_for_another_worker_while_the_one_that_failed_is_free() -> None:
+    fleet = Fleet(whole=2, slots=1)
+    fleet.submit(1)
+    failing = fleet.legs()
+    fleet.submit(2)
+    others = fleet.legs()
+    failed = EngineError("it failed")
+    fleet.close(failing[0], Outcome.FAILED, error=failed, retryable=True)
+    fleet.close(failing[1], Outcome.CANCELLED)
+    assert not fleet.of(actions.StartLeg)
+    for leg in others:
+        fleet.close(leg)
+    assert [leg.worker for leg in fleet.legs()] == [leg.worker for leg in others]
 
 
 def test_an_aggregated_fleet_is_scaled_to_nothing_and_back() -> None:
