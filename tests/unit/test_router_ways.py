@@ -309,6 +309,8 @@ def test_a_way_that_nobody_has_measured_lately_is_measured_with_a_common_prompt(
     assert fleet.run(4, prompt=20) == "prefill-0"
     assert fleet.ways()["aggregated", "measure"] == 1
     assert fleet.run(5, prompt=5000) == "prefill-0"
+    fleet.feed(events.Tick(), after=MEASURE_SECONDS)
+    assert [fleet.run(number, prompt=5000) for number in (6, 7)] == ["prefill-0"] * 2
 
 
 def test_an_unmeasured_way_is_tried_once_until_it_is_measured() -> None:
