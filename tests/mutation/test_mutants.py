@@ -81,8 +81,8 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
 
 
 @pytest.mark.timeout(300)
-def test_the_simulation_notices_fifteen_bugs_and_takes_nothing_harmless_for_one() -> None:
-    assert len(SHORT) == 15
+def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one() -> None:
+    assert len(SHORT) == 12
     results = run([*SHORT, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
     survived = {str(result.mutant) for result in results if result.killer == "nothing"}
     assert survived == {str(HARMLESS)}
