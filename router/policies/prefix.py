@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import islice
 
 from router.policies.base import AnyCandidate, Candidate, Candidates, Draw, Prompt
@@ -12,6 +13,8 @@ MOST_HOLDERS = 8
 """Looked at of those that hold a beginning of the prompt; more would cost each request."""
 LEAST_LOADED = 2
 """Looked at of the others."""
+WORTH = 1 / 4
+"""So much of the prompt must be cached for holders to be looked at where routers share workers."""
 HINT_TOKENS = BLOCK_TOKENS
 """So much further behind than others a session's last worker may be: it may hold the rest of a
 block, which nobody tells of, or what it has not told yet.
@@ -24,8 +27,10 @@ class Prefix:
     beginning is taken as long as it is not further behind the others than that beginning is worth.
 
     Looked at are those that hold the longest beginnings, the session's last, the two least loaded
-    (unless other routers use them too: see LeastLoaded) and two at random. Of equals the one that
-    computes the least of it, then the one that holds the least: so caches fill alike.
+    and two at random. Of equals the one that computes the least of it, then the one that holds the
+    least: so caches fill alike. Where other routers use the workers too, the least loaded are left
+    out, and of those with the longest beginning two are drawn, if it is long: see LeastLoaded. All
+    prompts may begin alike, so that every worker holds a little of each.
 
     The sequences of one request go to one worker, unless it is further behind for that than the
     prompt is long: that much it saves to compute it once.
@@ -39,14 +44,27 @@ class Prefix:
         if not candidates.shared:
             offered.update((each, 0) for each in islice(candidates.by_load(), LEAST_LOADED))
         if prompt.blocks:
-            holding = candidates.holding(prompt, MOST_HOLDERS)
-            offered.update((each, 0) for each in holding)
+            holders: Iterable[AnyCandidate] = candidates.holding(prompt, MOST_HOLDERS)
+            if candidates.shared:
+                holders = self._drawn(holders, prompt)
+            offered.update((each, 0) for each in holders)
         if prompt.session and (last := candidates.last_of(prompt.session)) is not None:
             offered[last] = HINT_TOKENS
         sibling = candidates.last_sibling(prompt.request) if prompt.request else None
         if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
             offered[sibling] = prompt.tokens
         return min(offered, key=lambda each: _rank(each, prompt, offered[each]))
+
+    def _drawn(self, holders: Iterable[AnyCandidate], prompt: Prompt) -> list[AnyCandidate]:
+        """Two at random of those that have to compute the least; none where that saves little."""
+        left = {each: each.to_compute(prompt) for each in holders}
+        least = min(left.values(), default=prompt.tokens)
+        if prompt.tokens - least < WORTH * prompt.tokens:
+            return []
+        found = [each for each, tokens in left.items() if tokens == least]
+        while len(found) > 2:
+            del found[self._draw(len(found))]
+        return found
 
 
 def _rank(worker: Candidate, prompt: Prompt, hint: int) -> tuple[float, int, int, str]:

@@ -232,6 +232,40 @@ def test_where_other_routers_use_the_workers_the_least_loaded_is_not_taken_by_al
     assert prefixes.count == 0
 
 
+def shared_holders(count: int, cached: int) -> Counter[str]:
+    """Whom 50 requests take of twenty workers that other routers use, where the `count` with the
+    least to do hold `cached` blocks of the prompt. Nothing is told of it meanwhile.
+    """
+    prefixes = Prefixes()
+    index = Index(PLAIN, prefixes)
+    for number in range(20):
+        one = prefill(f"{number:02}", backlog=20 - number)
+        one.other_legs = 1
+        if number >= 20 - count:
+            prefixes.send(one, prompt(BLOCKS[:cached]))
+        index.put(one)
+    policy = Prefix(random.Random(1).randrange)
+    return Counter(policy.choose(FreeWorkers([index]), PROMPT).key for _ in range(50))
+
+
+@pytest.mark.promise("S5-255")
+@pytest.mark.parametrize("cached", [1, 10], ids=["hardly anything", "all of the prompt"])
+def test_where_routers_share_workers_holders_are_not_all_taken_by_the_same_order(
+    cached: int,
+) -> None:
+    """Each router would take the least loaded holder, and learn of the others a second later."""
+    seen = shared_holders(20, cached)
+    assert len(seen) > 5
+    assert max(seen.values()) < 25
+
+
+@pytest.mark.promise("S5-255")
+def test_where_routers_share_workers_only_what_saves_much_is_looked_for() -> None:
+    assert set(shared_holders(1, 10)) == {"19"}
+    assert shared_holders(1, 3)["19"] == 50
+    assert shared_holders(1, 2)["19"] < 25
+
+
 def test_a_worker_without_a_free_slot_is_not_chosen() -> None:
     prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", capacity=1)
     prefixes.send(holder, prompt(BLOCKS, session=7))
