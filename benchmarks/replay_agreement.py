@@ -5,7 +5,11 @@ the sim engine is sent it over HTTP, each request at its time, and the client ta
 tokens. The replay is given the times of the sim engine's settings, and what one request on the idle
 stack takes beyond them. The medians of both are compared, over several runs.
 
-    python benchmarks/replay_agreement.py                  # about three minutes
+The load is small, with long steps and few sequences: a stack that has to wait for CPUs is late, and
+then nothing is said of the model. Where the machine is busier than that, the exit status is 1, as
+where the two disagree.
+
+    python benchmarks/replay_agreement.py                  # about four minutes
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import json
 import random
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
 from statistics import median
@@ -39,15 +43,15 @@ from trace_replay.router import Policies
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 ENGINE = {
-    "prefill_base_ms": "10",
-    "prefill_ms_per_token": "0.5",
-    "step_ms": "25",
-    "step_ms_per_sequence": "1",
+    "prefill_base_ms": "20",
+    "prefill_ms_per_token": "1",
+    "step_ms": "60",
+    "step_ms_per_sequence": "2",
 }
 PREFILL, DECODE = 2, 2
 PREFILL_SLOTS, DECODE_SLOTS = 16, 32
-RATE = 6.0
-"""Requests a second: prefill is busy for about half of its time."""
+RATE = 2.5
+"""Requests a second: prefill is busy for about a third of its time."""
 MEDIAN_PROMPT, MOST_PROMPT = 200, 1_500
 MEDIAN_OUTPUT, MOST_OUTPUT = 40, 100
 VOCABULARY = range(300, 1_000)
@@ -55,6 +59,8 @@ QUIET_SECONDS = 60.0
 ALONE = 7
 """Requests on the idle stack, one after the other."""
 AGREE = 0.1
+MOST_BUSY = 0.6
+"""Of the machine's CPUs, in the middle of the runs: a busier one makes the live stack late."""
 
 
 class Medians(NamedTuple):
@@ -192,9 +198,21 @@ def cpu() -> dict[str, int]:
     return {"idle": idle, "busy": sum(map(int, first)) - idle}
 
 
-def main() -> None:
+def verdict(live: Sequence[Medians], said: Sequence[Medians], busy: float) -> Iterator[str]:
+    """What speaks against an agreement, for people; nothing: they agree."""
+    if busy >= MOST_BUSY:
+        yield f"the machine was busy for {busy:.0%} of its time: {MOST_BUSY:.0%} is too much"
+    for name in Medians._fields:
+        one, other = (median(getattr(each, name) for each in runs) for runs in (live, said))
+        off = other / one - 1
+        print(f"{name}: replay is {off:+.1%} off, {'agrees' if abs(off) <= AGREE else 'DISAGREES'}")
+        if abs(off) > AGREE:
+            yield f"{name} is off by more than {AGREE:.0%}"
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=240)
+    parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
     options = parser.parse_args()
@@ -221,11 +239,12 @@ def main() -> None:
                 f" {said[-1].itl * 1e3:5.2f}; CPU of the machine {shares[-1]:.0%}",
                 flush=True,
             )
-    for name in Medians._fields:
-        one, other = (median(getattr(each, name) for each in runs) for runs in (live, said))
-        off = other / one - 1
-        print(f"{name}: replay is {off:+.1%} off, {'agrees' if abs(off) <= AGREE else 'DISAGREES'}")
+    busy = median(shares)
+    print(f"CPU of the machine: {busy:.0%}")
+    against = list(verdict(live, said, busy))
+    print("\n".join(against) or "the replay agrees with the live stack")
+    return 1 if against else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
