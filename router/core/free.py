@@ -136,7 +136,11 @@ class FreeWorkers:
         return self._count - len(self._without)
 
     def __contains__(self, found: object) -> bool:
-        if type(found) is not Worker or found in self._without:
+        if type(found) is not Worker:
+            return False
+        if self._only is not None:
+            return found in self._only
+        if found in self._without:
             return False
         if self._again and found.record.doubt > next(self.by_load()).record.doubt:
             return False
@@ -171,8 +175,16 @@ class FreeWorkers:
         the longest ones among them.
         """
         prefixes = self._indexes[0].prefixes
-        found = () if prefixes is None else prefixes.holders(prompt.blocks, most)
-        return islice(filter(self.__contains__, found), most)
+        return iter(()) if prefixes is None else islice(self._holders(prefixes, prompt, most), most)
+
+    def _holders(self, prefixes: Prefixes, prompt: Prompt, most: int) -> Iterator[Worker]:
+        """Each once: a worker with a long beginning has the shorter ones, too."""
+        seen: set[Worker] = set()
+        for each in prefixes.holders(prompt.blocks, most):
+            if each not in seen:
+                seen.add(each)
+                if each in self:
+                    yield each
 
     def last_of(self, session: int) -> Worker | None:
         """The one that the last prompt of a session was sent to, where it is among them."""
