@@ -1,4 +1,4 @@
-"""What replays found, as an SVG: for each figure a panel, with a line for each policy."""
+"""What replays found, as an SVG: for each figure a panel, with a bar for each policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from xml.sax.saxutils import escape
 from tandem.cli.bench.figures import percentiles
 from trace_replay.results import Result
 
-WIDTH, HEIGHT, MARGIN = 420, 280, 56
+WIDTH, HEIGHT, MARGIN = 420, 314, 56
 """Pixels: a panel is so wide and high, and so much is free around what is drawn in it."""
+NAMES = 90
+"""Pixels below the bars: the names of fleets."""
+FLAT = 60
+"""Pixels that a fleet must have for its name to be written flat; else it is slanted."""
 COLOURS = ("steelblue", "firebrick", "seagreen", "darkorange", "purple", "dimgrey")
 _PANELS: tuple[tuple[str, Callable[[Result], float]], ...] = (
     ("TTFT p90, s", lambda each: percentiles(each.figures.ttft).get("p90", 0.0)),
@@ -39,28 +43,34 @@ def _panel(
     fleets = list(dict.fromkeys(each.fleet for each in results))
     policies = list(dict.fromkeys(each.policy for each in results))
     highest = max(map(value, results), default=0.0) or 1.0
-    left, right, top, bottom = MARGIN, WIDTH - 8, MARGIN, HEIGHT - MARGIN
-
-    def x(fleet: str) -> float:
-        return left + (fleets.index(fleet) + 0.5) * (right - left) / len(fleets)
-
-    def y(result: Result) -> float:
-        return bottom - value(result) / highest * (bottom - top)
-
+    left, right, top, bottom = MARGIN, WIDTH - 8, MARGIN, HEIGHT - NAMES
+    each_fleet = (right - left) / len(fleets)
+    bar = 0.8 * each_fleet / len(policies)
     yield _text(WIDTH / 2, 18, title)
-    yield f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="black"/>'
     for share in (0, 0.5, 1):
-        yield _text(left - 6, bottom - share * (bottom - top) + 4, f"{share * highest:.3g}", "end")
-    for fleet in fleets:
-        yield _text(x(fleet), bottom + 18, fleet)
+        y = bottom - share * (bottom - top)
+        yield f'<path d="M{left} {y}H{right}" stroke="{"lightgrey" if share else "black"}"/>'
+        yield _text(left - 6, y + 4, f"{share * highest:.3g}", "end")
     for place, policy in enumerate(policies):
-        colour = COLOURS[place % len(COLOURS)]
-        mine = [each for each in results if each.policy == policy]
-        yield _text(left + place * 110 + 8, 40, policy, "start", colour)
-        line = " ".join(f"{x(each.fleet):.1f},{y(each):.1f}" for each in mine)
-        yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        for each in mine:
-            yield f'<circle cx="{x(each.fleet):.1f}" cy="{y(each):.1f}" r="3" fill="{colour}"/>'
+        x = left + place * (right - left) / len(policies)
+        yield _text(x, 40, policy, "start", COLOURS[place % len(COLOURS)])
+    for place, fleet in enumerate(fleets):
+        yield _fleet(left + (place + 0.5) * each_fleet, bottom + 18, fleet, each_fleet < FLAT)
+    for result in results:
+        place = policies.index(result.policy)
+        x = left + (fleets.index(result.fleet) + 0.1) * each_fleet + place * bar
+        height = value(result) / highest * (bottom - top)
+        yield (
+            f'<rect x="{x:.1f}" y="{bottom - height:.1f}" width="{bar:.1f}" '
+            f'height="{height:.1f}" fill="{COLOURS[place % len(COLOURS)]}"/>'
+        )
+
+
+def _fleet(x: float, y: float, name: str, slanted: bool) -> str:
+    """Its name below its bars. Two neighbours' must not lie on each other."""
+    if not slanted:
+        return _text(x, y, name)
+    return f'<g transform="rotate(-30 {x:.1f} {y - 8:.1f})">{_text(x, y, name, "end")}</g>'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", colour: str = "black") -> str:

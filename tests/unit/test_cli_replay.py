@@ -60,7 +60,10 @@ def test_every_fleet_is_tried_by_every_policy_and_shown_written_and_drawn(
     root = ElementTree.fromstring(drawing.read_text(encoding="utf-8"))
     texts = {each.text for each in root.iter(f"{SVG}text")}
     assert {"TTFT p90, s", "hit rate", "prefix", "round_robin", *fleets} <= texts
-    assert len(list(root.iter(f"{SVG}circle"))) == 4 * len(told)
+    bars = [each for each in root.iter(f"{SVG}rect") if each.get("width") != "100%"]
+    assert len(bars) == 4 * len(told)
+    places = [(each.get("x"), each.get("fill")) for each in bars[: len(told)]]
+    assert len(set(places)) == len(dict(places)) == len(told)  # none hides another
 
 
 def test_a_trace_that_was_made_can_be_written_and_gives_the_same(
