@@ -31,7 +31,7 @@ AGGREGATED_SHARE = 4
 
 
 def aggregated_ups(index: int) -> list[events.WorkerUp]:
-    """Both phases of an aggregated worker."""
+    """What routers are told of both phases of an aggregated worker."""
     up = scale.worker_up(index)
     fingerprint = scale.FINGERPRINT._replace(aggregated=True)
     found = []
@@ -56,7 +56,7 @@ def ups(workers: int, *, aggregated: bool) -> list[events.WorkerUp]:
 
 
 def measured(workers: int, policy: str, rounds: int, *, aggregated: bool, shared: bool) -> float:
-    """Microseconds of a choice."""
+    """How many microseconds a choice takes."""
     bench = Bench(workers, policy)
     bench.ups = ups(workers, aggregated=aggregated)
     for each in bench.ups:

@@ -60,7 +60,7 @@ ALONE = 7
 """Requests on the idle stack, one after the other."""
 AGREE = 0.1
 MOST_BUSY = 0.6
-"""Of the machine's CPUs, in the middle of the runs: a busier one makes the live stack late."""
+"""How busy the machine's CPUs may be, in the median run: a busier one makes the live stack late."""
 
 
 class Medians(NamedTuple):
