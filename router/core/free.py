@@ -178,13 +178,14 @@ class FreeWorkers:
         return iter(()) if prefixes is None else islice(self._holders(prefixes, prompt, most), most)
 
     def _holders(self, prefixes: Prefixes, prompt: Prompt, most: int) -> Iterator[Worker]:
-        """Each once: a worker with a long beginning has the shorter ones, too."""
-        seen: set[Worker] = set()
+        """Some come again with each shorter beginning, and are looked up once."""
+        known: dict[Worker, bool] = {}
         for each in prefixes.holders(prompt.blocks, most):
-            if each not in seen:
-                seen.add(each)
-                if each in self:
-                    yield each
+            found = known.get(each)
+            if found is None:
+                found = known[each] = each in self
+            if found:
+                yield each
 
     def last_of(self, session: int) -> Worker | None:
         """The one that the last prompt of a session was sent to, where it is among them."""

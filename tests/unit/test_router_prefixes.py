@@ -266,18 +266,6 @@ def test_where_routers_share_workers_only_what_saves_much_is_looked_for() -> Non
     assert shared_holders(1, 2)["19"] < 25
 
 
-def test_of_those_that_hold_a_beginning_each_is_offered_once() -> None:
-    """A long beginning has the shorter ones in it: their holders must have a place beside."""
-    prefixes = Prefixes()
-    index = Index(PLAIN, prefixes)
-    for number in range(4):
-        one = prefill(f"{number}")
-        prefixes.send(one, prompt(BLOCKS[: 10 if number else 1]))
-        index.put(one)
-    found = [each.key for each in FreeWorkers([index]).holding(PROMPT, 4)]
-    assert sorted(found) == ["0", "1", "2", "3"]
-
-
 def test_a_worker_without_a_free_slot_is_not_chosen() -> None:
     prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", capacity=1)
     prefixes.send(holder, prompt(BLOCKS, session=7))
