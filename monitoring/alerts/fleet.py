@@ -8,7 +8,15 @@ _PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
 STALE_SECONDS = 600
 """More than a watch may be silent: it ends after 240 s and begins anew."""
 EXPIRY_DAYS = 7
-_COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker")
+_WORKERS = ("prefill_worker", "decode_worker")
+"""In a release of aggregated workers alone there are none."""
+
+
+_AGGREGATED = 'tandem_build_info{component="aggregated_worker"}'
+
+
+def _absent(component: str) -> str:
+    return f'absent(tandem_build_info{{component="{component}"}})'
 
 
 def _none_ready(name: str, phase: str) -> Alert:
@@ -71,7 +79,10 @@ _SEEN = (
         summary=f"Prometheus sees no {{{{ $labels.component }}}} of {_PLACE}.",
         description="Nothing is scraped of it: other alerts are blind to it.",
         expression="\nor ".join(
-            f'absent(tandem_build_info{{component="{each}"}})' for each in _COMPONENTS
+            (
+                *(_absent(each) for each in ("frontend", "router")),
+                *(f"({_absent(each)} unless on () {_AGGREGATED})" for each in _WORKERS),
+            )
         ),
     ),
     Alert(
