@@ -250,6 +250,12 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         for reason in Reason:
             ways.add_metric([way.value, reason.value], counts.ways[way, reason])
     yield ways
+    yield _counter("prompt_tokens", "Of prompts sent to prefill workers.", counts.prompt_tokens)
+    yield _counter(
+        "expected_cached_tokens",
+        "Those of them that the worker's cache was thought to hold when it was chosen.",
+        counts.cached_tokens,
+    )
     yield _labelled(
         "resumed",
         "Sequences that were to be resumed as their decode worker was lost, by what came of it.",

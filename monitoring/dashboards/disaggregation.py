@@ -140,9 +140,19 @@ _ENGINE = Row(
     ),
     lines(
         "Prefix cache hits",
-        ratio(
-            rate("tandem_worker_cached_tokens_total", by="phase"),
-            rate("tandem_worker_prompt_tokens_total", by="phase"),
+        (
+            ratio(
+                rate("tandem_worker_cached_tokens_total", by="phase"),
+                rate("tandem_worker_prompt_tokens_total", by="phase"),
+            ),
+            "{{phase}}",
+        ),
+        (
+            ratio(
+                rate("tandem_router_expected_cached_tokens_total"),
+                rate("tandem_router_prompt_tokens_total"),
+            ),
+            "expected by routers",
         ),
         unit="percentunit",
         maximum=1,

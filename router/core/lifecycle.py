@@ -520,6 +520,9 @@ class Lifecycle:
         says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
         prompt, is_prefill = sequence.request.prompt, worker.phase is Phase.PREFILL
         tokens = worker.to_compute(prompt) if is_prefill else prompt.tokens
+        if is_prefill and not sequence.request.canary:
+            self._state.counts.prompt_tokens += prompt.tokens
+            self._state.counts.cached_tokens += prompt.tokens - tokens
         tokens += made.tokens if made else 0
         sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)

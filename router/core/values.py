@@ -252,6 +252,10 @@ class Counts:
     """Sequences that were started in both phases, by ways.Way and ways.Reason."""
     resumed: Counter[str] = field(default_factory=Counter)
     """Sequences whose decode worker was lost and that were to be resumed, by what came of it."""
+    prompt_tokens: int = 0
+    """Of the prompts of prefill legs, canaries' not among them."""
+    cached_tokens: int = 0
+    """Those of them that the workers' caches were thought to hold when they were chosen."""
     retries: int = 0
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""

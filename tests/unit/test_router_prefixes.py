@@ -298,6 +298,8 @@ def test_a_leg_is_booked_and_told_as_what_its_worker_is_to_compute() -> None:
     assert [first.to_compute, second.to_compute] == [650, 10]
     worker = bench.core.state.fleet.workers[first.worker]
     assert worker.tokens == 660
+    counts = bench.core.state.counts
+    assert (counts.prompt_tokens, counts.cached_tokens) == (1300, 640)
     bench.close(first)
     assert worker.tokens == 10
     assert all(each.to_compute is None for each in bench.done if isinstance(each, StartLeg))
