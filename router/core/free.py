@@ -11,7 +11,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -170,22 +170,23 @@ class FreeWorkers:
 
         return self._in_turn(entries)
 
-    def holding(self, prompt: Prompt, most: int) -> Iterator[Worker]:
+    def holding(self, prompt: Prompt, most: int) -> Sequence[Worker]:
         """Up to so many that are known to have a beginning of the prompt in their cache, those with
         the longest ones among them.
         """
         prefixes = self._indexes[0].prefixes
-        return iter(()) if prefixes is None else islice(self._holders(prefixes, prompt, most), most)
-
-    def _holders(self, prefixes: Prefixes, prompt: Prompt, most: int) -> Iterator[Worker]:
-        """Some come again with each shorter beginning, and are looked up once."""
-        known: dict[Worker, bool] = {}
-        for each in prefixes.holders(prompt.blocks, most):
-            found = known.get(each)
-            if found is None:
-                found = known[each] = each in self
-            if found:
-                yield each
+        found: list[Worker] = []
+        seen: set[Worker] = set()
+        for holders in () if prefixes is None else prefixes.holders(prompt.blocks, most):
+            for each in holders:
+                if each in seen:
+                    continue
+                seen.add(each)
+                if each in self:
+                    found.append(each)
+                    if len(found) == most:
+                        return found
+        return found
 
     def last_of(self, session: int) -> Worker | None:
         """The one that the last prompt of a session was sent to, where it is among them."""

@@ -8,9 +8,8 @@ that reports nothing, what was sent last is held, as much as its KV cache can.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from router.core.values import CacheReport
@@ -62,13 +61,13 @@ class Prefixes:
         self.count = 0
         """Blocks that are held, once for each worker that holds them."""
 
-    def holders(self, blocks: Blocks, most: int) -> Iterator[Worker]:
+    def holders(self, blocks: Blocks, most: int) -> Iterator[Sequence[Worker]]:
         """Workers that hold a beginning: first of the longest that anybody holds, then of half of
-        that, and so on. Some of them may come twice.
+        that, and so on. Those of one length come together, and again with shorter ones.
         """
         depth = _depth(blocks, self._holders)
         while depth:
-            yield from islice(reversed(self._holders[blocks[depth - 1]]), most * _LOOKED_AT)
+            yield self._holders[blocks[depth - 1]][: -most * _LOOKED_AT - 1 : -1]
             depth //= 2
             while depth and blocks[depth - 1] not in self._holders:
                 depth //= 2

@@ -91,7 +91,7 @@ class Candidates(Protocol[SomeCandidate]):
         """From the first that comes after that address, and round to it."""
         ...
 
-    def holding(self, prompt: Prompt, most: int) -> Iterator[SomeCandidate]:
+    def holding(self, prompt: Prompt, most: int) -> Sequence[SomeCandidate]:
         """Up to so many that are known to have a beginning of the prompt in their cache, those with
         the longest ones among them.
         """

@@ -118,7 +118,7 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
     for each in (one, other):
         prefixes.send(each, PROMPT)
     prefixes.forget(one)
-    assert (prefixes.count, next(prefixes.holders(BLOCKS, 4))) == (10, other)
+    assert (prefixes.count, next(prefixes.holders(BLOCKS, 4))) == (10, (other,))
     prefixes.forget(other)
     assert (prefixes.count, list(prefixes.holders(BLOCKS, 4))) == (0, [])
 
