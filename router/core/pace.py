@@ -74,7 +74,7 @@ class Pace:
 
     @property
     def _variance(self) -> float:
-        """Of the samples' tokens."""
+        """How far the samples' tokens are spread."""
         if not self._weight:
             return 0.0
         return self._tokens_squared / self._weight - self.mean_tokens * self.mean_tokens

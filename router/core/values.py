@@ -253,7 +253,7 @@ class Counts:
     resumed: Counter[str] = field(default_factory=Counter)
     """Sequences whose decode worker was lost and that were to be resumed, by what came of it."""
     prompt_tokens: int = 0
-    """Of the prompts of prefill legs, canaries' not among them."""
+    """Those of prefill legs' prompts, but for canaries'."""
     cached_tokens: int = 0
     """Those of them that the workers' caches were thought to hold when they were chosen."""
     retries: int = 0

@@ -119,7 +119,9 @@ class Link:
 
 
 async def test_whoever_came_too_late_does_not_end_the_first_by_giving_up() -> None:
-    memory: Any = SimpleNamespace(describe=lambda token_bytes: kv_pb2.KvMemory(page_bytes=8))
+    memory: Any = SimpleNamespace(
+        describe=lambda token_bytes: kv_pb2.KvMemory(page_bytes=8), transport=lambda: "shm"
+    )
     sender = Sender(memory, token_bytes=8, on_crash=pytest.fail)
     first, late = Link(), Link()
     results: list[Any] = []

@@ -44,6 +44,9 @@ class FakeMemory:
 
     def progress(self) -> None: ...
 
+    def transport(self) -> str:
+        return "shm"
+
 
 class FakePeer:
     """Memory of so many pages, which no write may leave."""
