@@ -70,8 +70,8 @@ def picker(*flags: str) -> Iterator[tuple[str, int]]:
             process.kill()
 
 
-def generate(address: str, load: Load) -> Mapping[str, Any]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "load.py"), "--address", address]
+def generate(address: str, load: Load, *flags: str) -> Mapping[str, Any]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "load.py"), "--address", address, *flags]
     for name, value in vars(load).items():
         command += [f"--{name}", str(value)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)

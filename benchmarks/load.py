@@ -51,12 +51,13 @@ class Seen:
 class Connection:
     """One client: sends its next request as soon as the answer to the last one has ended."""
 
-    def __init__(self, address: tuple[str, int], seen: Seen) -> None:
+    def __init__(self, address: tuple[str, int], seen: Seen, *, quick_ack: bool = False) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self.seen = seen
         self.busy = False
+        self._quick_ack = quick_ack
         self._sent_at = 0.0
         self._last = 0.0
         self._tail = b""
@@ -70,6 +71,8 @@ class Connection:
     def read(self) -> None:
         """Take what has come; `busy` is False once the answer is complete."""
         data = self.socket.recv(1 << 18)
+        if self._quick_ack:  # what the kernel forgets again after some acknowledgements
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         now = time.perf_counter()
         if not data:
             raise ConnectionError("the server closed a keep-alive connection")
@@ -119,11 +122,17 @@ def run(
     tokens: int,
     words: int = 48,
     key: str = "",
+    quick_ack: bool = False,
 ) -> Result:
-    """`requests` completions of `tokens` tokens each, `streams` at a time."""
+    """`requests` completions of `tokens` tokens each, `streams` at a time. `quick_ack`: what is
+    received is acknowledged at once, where the system would wait for more.
+    """
     host, _, port = address.rpartition(":")
     seen = Seen()
-    connections = [Connection((host, int(port)), seen) for _ in range(min(streams, requests))]
+    connections = [
+        Connection((host, int(port)), seen, quick_ack=quick_ack)
+        for _ in range(min(streams, requests))
+    ]
     by_fd = {connection.socket.fileno(): connection for connection in connections}
     poll = select.epoll()
     for fd in by_fd:
@@ -173,6 +182,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--words", type=int, default=48, help="of a prompt: about as many tokens")
     parser.add_argument("--key", default="", help="of the client (default: none)")
+    parser.add_argument("--quick-ack", action="store_true", help="acknowledge at once")
     options = parser.parse_args()
     result = run(
         options.address,
@@ -182,6 +192,7 @@ def main() -> None:
         tokens=options.tokens,
         words=options.words,
         key=options.key,
+        quick_ack=options.quick_ack,
     )
     print(json.dumps(vars(result)))
 

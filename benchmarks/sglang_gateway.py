@@ -1,0 +1,180 @@
+"""What Tandem costs beside SGLang's own HTTP servers and gateway: the same model in SGLang on the
+CPU, with prefill and decode apart in both, NIXL between them.
+
+Both stacks are up at once and are asked in turns, so that a machine whose speed changes moves both
+alike. Hops are all processes but SGLang's schedulers, which compute the model in both. Quick: the
+client acknowledges what it receives at once, for which a server that leaves Nagle's algorithm on
+would wait.
+
+    make full && scripts/unpack_wheels.sh sglang-gateway
+    python benchmarks/sglang_gateway.py                  # the whole table, about five minutes
+    python benchmarks/sglang_gateway.py --streams 8 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import machine
+import psutil
+import sglang_servers
+import token_cost
+from inference_gateway import Load, generate
+from sglang_gateway_table import (
+    SGLANG,
+    TANDEM,
+    Rounds,
+    Row,
+    Spent,
+    difference,
+    part_of,
+    row,
+    table,
+    verdict,
+)
+
+from tandem.cli.plan import StackOptions
+from tandem.cli.stack import Stack
+
+STREAMS = (1, 8, 32)
+ROUNDS = 3
+TOKENS = 64
+FEWEST_REQUESTS = 16
+START_SECONDS = 600.0
+IDLE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """A stack that is up: where it answers, and its processes' pids by part."""
+
+    address: str
+    processes: Mapping[str, int]
+
+
+def snapshot(side: Side) -> dict[int, Spent]:
+    """By pid, of all processes of a stack. Those that end meanwhile are left out."""
+    found = {}
+    for owner, pid in side.processes.items():
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            try:
+                title = " ".join(process.cmdline())
+                found[process.pid] = Spent(part_of(owner, title), machine.cpu_seconds(process.pid))
+            except (psutil.NoSuchProcess, OSError):
+                continue
+    return found
+
+
+def measure(side: Side, load: Load, *flags: str) -> Row:
+    before = snapshot(side)
+    result = generate(side.address, load, *flags)
+    return row(difference(before, snapshot(side)), result)
+
+
+@contextmanager
+def both(max_sequences: int) -> Iterator[dict[str, Side]]:
+    """The two stacks, each ready for requests."""
+    limit = (f"--max-sequences={max_sequences}",)
+    options = StackOptions(
+        model_path=token_cost.MODEL,
+        engine="sglang",
+        flags={"prefill_worker": limit, "decode_worker": limit},
+    )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        ours = stack.enter_context(Stack(options, run_dir=folder))
+        theirs = stack.enter_context(
+            sglang_servers.running(
+                model=token_cost.MODEL,
+                max_sequences=max_sequences,
+                folder=folder,
+                seconds=START_SECONDS,
+            )
+        )
+        print("  SGLang's stack is ready", file=sys.stderr)
+        ours.wait_ready(timeout_seconds=START_SECONDS)
+        print("  Tandem's stack is ready", file=sys.stderr)
+        pids = {token_cost.part_of(each): each.pid for each in ours.components.values()}
+        yield {
+            SGLANG: Side(theirs.address, theirs.processes),
+            TANDEM: Side(ours.components["frontend"].address, pids),
+        }
+
+
+def check_length(side: Side) -> None:
+    """Raises RuntimeError where an answer has not as many tokens as are asked for: the figures of a
+    token would be of another number of them.
+    """
+    message = {"role": "user", "content": "Tell me of a small town."}
+    shape = {"model": token_cost.MODEL.name, "max_tokens": TOKENS, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://{side.address}/v1/chat/completions",
+        json.dumps({**shape, "messages": [message]}).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        tokens = json.load(response)["usage"]["completion_tokens"]
+    if tokens != TOKENS:
+        raise RuntimeError(f"{side.address} answers with {tokens} tokens, not {TOKENS}")
+
+
+def idle(sides: Mapping[str, Side]) -> Iterator[str]:
+    """What each stack takes of a core while nobody asks it, and so from the other's turns."""
+    before = {name: snapshot(side) for name, side in sides.items()}
+    time.sleep(IDLE_SECONDS)
+    for name, side in sides.items():
+        seconds = sum(difference(before[name], snapshot(side)).values())
+        yield f"{name} idle: {100 * seconds / IDLE_SECONDS:.1f} % of a core"
+
+
+def cases(streams: Sequence[int]) -> dict[str, tuple[Load, tuple[str, ...]]]:
+    """By name, what is sent, and further flags of the load generator."""
+    loads = {each: Load(each, max(FEWEST_REQUESTS, 3 * each), TOKENS, 48) for each in streams}
+    plain = {str(each): (load, ()) for each, load in loads.items()}
+    quick = {f"{each} quick": (load, ("--quick-ack",)) for each, load in loads.items()}
+    return {**plain, **quick}
+
+
+def run(sides: Mapping[str, Side], streams: Sequence[int], rounds: int) -> Rounds:
+    """Each case in turns, in an order that changes from round to round."""
+    warm = Load(max(streams), 2 * max(streams), TOKENS, 48)
+    for side in sides.values():
+        check_length(side)
+        generate(side.address, warm)
+    print(*idle(sides), sep="\n", flush=True)
+    loads = cases(streams)
+    found: dict[str, dict[str, list[Row]]] = {name: {side: [] for side in sides} for name in loads}
+    for number in range(rounds):
+        order = sorted(sides, reverse=bool(number % 2))
+        for name, (load, flags) in loads.items():
+            for side in order:
+                found[name][side].append(measure(sides[side], load, *flags))
+        print(f"  round {number + 1} of {rounds} is done", file=sys.stderr)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    streams = options.streams or STREAMS
+    sglang_servers.check_installed()
+    print(f"machine: {machine.describe()}; {options.rounds} rounds", flush=True)
+    with both(2 * max(streams)) as sides:
+        found = run(sides, streams, options.rounds)
+    print("", *table(found), "", *verdict(found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
