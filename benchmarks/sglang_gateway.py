@@ -8,7 +8,7 @@ would wait.
 
     make full && scripts/unpack_wheels.sh sglang-gateway
     python benchmarks/sglang_gateway.py                  # the whole table, about five minutes
-    python benchmarks/sglang_gateway.py --streams 8 --rounds 1
+    python benchmarks/sglang_gateway.py --streams 8 --rounds 1 --tokens 16
 """
 
 from __future__ import annotations
@@ -111,21 +111,21 @@ def both(max_sequences: int) -> Iterator[dict[str, Side]]:
         }
 
 
-def check_length(side: Side) -> None:
+def check_length(side: Side, tokens: int) -> None:
     """Raises RuntimeError where an answer has not as many tokens as are asked for: the figures of a
     token would be of another number of them.
     """
     message = {"role": "user", "content": "Tell me of a small town."}
-    shape = {"model": token_cost.MODEL.name, "max_tokens": TOKENS, "ignore_eos": True}
+    shape = {"model": token_cost.MODEL.name, "max_tokens": tokens, "ignore_eos": True}
     request = urllib.request.Request(
         f"http://{side.address}/v1/chat/completions",
         json.dumps({**shape, "messages": [message]}).encode(),
         {"content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=120) as response:
-        tokens = json.load(response)["usage"]["completion_tokens"]
-    if tokens != TOKENS:
-        raise RuntimeError(f"{side.address} answers with {tokens} tokens, not {TOKENS}")
+        found = json.load(response)["usage"]["completion_tokens"]
+    if found != tokens:
+        raise RuntimeError(f"{side.address} answers with {found} tokens, not {tokens}")
 
 
 def idle(sides: Mapping[str, Side]) -> Iterator[str]:
@@ -137,22 +137,22 @@ def idle(sides: Mapping[str, Side]) -> Iterator[str]:
         yield f"{name} idle: {100 * seconds / IDLE_SECONDS:.1f} % of a core"
 
 
-def cases(streams: Sequence[int]) -> dict[str, tuple[Load, tuple[str, ...]]]:
+def cases(streams: Sequence[int], tokens: int) -> dict[str, tuple[Load, tuple[str, ...]]]:
     """By name, what is sent, and further flags of the load generator."""
-    loads = {each: Load(each, max(FEWEST_REQUESTS, 3 * each), TOKENS, 48) for each in streams}
+    loads = {each: Load(each, max(FEWEST_REQUESTS, 3 * each), tokens, 48) for each in streams}
     plain = {str(each): (load, ()) for each, load in loads.items()}
     quick = {f"{each} quick": (load, ("--quick-ack",)) for each, load in loads.items()}
     return {**plain, **quick}
 
 
-def run(sides: Mapping[str, Side], streams: Sequence[int], rounds: int) -> Rounds:
+def run(sides: Mapping[str, Side], streams: Sequence[int], *, tokens: int, rounds: int) -> Rounds:
     """Each case in turns, in an order that changes from round to round."""
-    warm = Load(max(streams), 2 * max(streams), TOKENS, 48)
+    warm = Load(max(streams), 2 * max(streams), tokens, 48)
     for side in sides.values():
-        check_length(side)
+        check_length(side, tokens)
         generate(side.address, warm)
     print(*idle(sides), sep="\n", flush=True)
-    loads = cases(streams)
+    loads = cases(streams, tokens)
     found: dict[str, dict[str, list[Row]]] = {name: {side: [] for side in sides} for name in loads}
     for number in range(rounds):
         order = sorted(sides, reverse=bool(number % 2))
@@ -167,12 +167,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a request")
     options = parser.parse_args()
     streams = options.streams or STREAMS
     sglang_servers.check_installed()
     print(f"machine: {machine.describe()}; {options.rounds} rounds", flush=True)
     with both(2 * max(streams)) as sides:
-        found = run(sides, streams, options.rounds)
+        found = run(sides, streams, tokens=options.tokens, rounds=options.rounds)
     print("", *table(found), "", *verdict(found), sep="\n")
 
 

@@ -152,7 +152,7 @@ def running(*, model: Path, max_sequences: int, folder: Path, seconds: float) ->
             program.wait_for(f"http://{HOST}:{ports[role]}/health", seconds)
         gateway = Program("router", gateway_command(port, metrics, ports, boot), folder, env)
         started.append(gateway)
-        gateway.wait_for(f"http://{HOST}:{port}/readiness", 60)
+        gateway.wait_for(f"http://{HOST}:{port}/readiness", seconds)
         pids = {program.name: program.process.pid for program in started}
         yield Servers(f"{HOST}:{port}", pids)
     finally:
