@@ -77,8 +77,9 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
         raise InvalidRequestError(
             "give either task.prompt_token_ids or task.prompt_text", param="task.prompt_text"
         )
-    if task.HasField("regeneration"):
-        raise InvalidRequestError("only routers say what is run again", param="task.regeneration")
+    for name in ("regeneration", "resume"):
+        if task.HasField(name):
+            raise InvalidRequestError("only routers say what is run again", param=f"task.{name}")
     check_names(task.trace_id, task.model, where="task.")
     task.trace_id = task.trace_id or ids.new_trace_id()
     task.streaming = True

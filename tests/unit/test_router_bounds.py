@@ -695,6 +695,10 @@ def test_the_bounds_of_the_core_are_those_of_the_settings() -> None:
             {"regeneration": common_pb2.Regeneration(spent_tokens=2**32 - 1)},
             "task.regeneration",
         ),
+        (
+            {"resume": common_pb2.Resumption(step=[common_pb2.TokenLogprobs(token_id=[4])])},
+            "task.resume",
+        ),
     ],
 )
 def test_generate_asks_for_nothing_that_is_not_allowed(fields: Any, param: str) -> None:
