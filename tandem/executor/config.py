@@ -72,6 +72,9 @@ class ExecutorConfig:
     """The time of a request without `allotted_time_ms`."""
     router_wait_seconds: float = 10.0
     """Time a request waits while no router takes it, within its deadline."""
+    resume: bool = False
+    """Another pair of workers goes on with a request whose decode worker was lost, where one can;
+    of a router elsewhere alone."""
     tls_cert: str = ""
     """PEM file of a frontend's certificate: for the router an executor is one. Goes with tls_key
     and tls_ca; without all three gRPC is plaintext."""

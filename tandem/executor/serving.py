@@ -73,6 +73,8 @@ def serving(
         return Elsewhere(str(where))
     if executor_config.tls_cert:
         raise ConfigError("tls_cert is for a router elsewhere: an executor's own needs none")
+    if executor_config.resume:
+        raise ConfigError("resume is for a router elsewhere: an executor's own has no other pair")
     try:
         composed = importlib.import_module(_COMPOSED)
     except ModuleNotFoundError as error:

@@ -146,6 +146,7 @@ def _submission(
         cache_salt=salt,
         context_only=halves.is_context_only(request),
         voucher=halves.voucher_of(request),
+        resume=config.resume,
     )
 
 

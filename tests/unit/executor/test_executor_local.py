@@ -119,6 +119,16 @@ def test_what_only_engines_of_its_own_have_is_refused_by_name(setting: dict[str,
 
 
 @pytest.mark.parametrize(
+    "setting", [{"resume": True}, {"tls_cert": "a", "tls_key": "b", "tls_ca": "c"}], ids=str
+)
+def test_what_only_a_router_elsewhere_has_is_refused_by_name(
+    setting: dict[str, Any], model_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        Executor(model_path, sim(**setting))
+
+
+@pytest.mark.parametrize(
     ("changes", "error", "word"),
     [
         ({"engine_options": {"surprise": 1}}, ConfigError, "surprise"),

@@ -315,6 +315,13 @@ async def test_whose_requests_they_are_is_said(start: Start) -> None:
     assert (reply.task.tenant, reply.task.cache_salt) == ("batch", "5")
 
 
+@pytest.mark.parametrize("resume", [False, True])
+async def test_its_requests_are_resumed_where_it_is_set_to_ask(start: Start, resume: bool) -> None:
+    router, executor = await start(three_tokens, resume=resume)
+    await final(executor, executor.enqueue_request(request()))
+    assert [reply.submit.resume for reply in router.replies.values()] == [resume]
+
+
 @pytest.mark.promise("S2-060", "S2-084")
 async def test_ready_counts_are_those_of_the_responses_and_many_may_stay_unread(
     start: Start,
