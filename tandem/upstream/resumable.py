@@ -84,38 +84,44 @@ class ResumableState(RequestState):
         now: float,
     ) -> bool:
         number = sequence - self.base
-        again, shown = self._again.get(number), self._shown[number]
-        if again is None:
-            shown.add(count, text, token_ids)
-            return super().row(sequence, offset, count, text, token_ids, logprobs, now)
-        choice = self._choices[number]
-        if offset != choice.rows:
-            return False
-        left, characters = shown.tokens - again.tokens, shown.characters - again.characters
-        old = min(count, left)
-        again.add(old, text[:characters], token_ids[:left])
-        count, text, token_ids = count - old, text[characters:], token_ids[left:]
-        if not again.reaches(shown):
-            # Less than was shown has come, so nothing new can have.
-            if count or text:
-                self._differs()
-            choice.rows = offset + 1
-            return True
-        del self._again[number]
-        if not again.equals(shown):
-            self._differs()
-        elif count or text:
-            shown.add(count, text, token_ids)
-            rest = _behind(logprobs, old)
-            return super().row(sequence, offset, count, text, token_ids, rest, now)
-        choice.rows = offset + 1
-        return True
+        if number in self._again and offset == self._choices[number].rows:
+            tokens, characters = self._compared(number, count, text, token_ids)
+            if (tokens, characters) == (count, len(text)):
+                self._choices[number].rows = offset + 1
+                return True
+            count, text, token_ids = count - tokens, text[characters:], token_ids[tokens:]
+            logprobs = _behind(logprobs, tokens)
+        taken = super().row(sequence, offset, count, text, token_ids, logprobs, now)
+        if taken:
+            self._shown[number].add(count, text, token_ids)
+        return taken
 
     def finish(self, finish: common_pb2.Finish) -> None:
         if finish.sequence - self.base in self._again:
             self._differs()
         else:
             super().finish(finish)
+
+    def _compared(
+        self, number: int, count: int, text: str, token_ids: Sequence[int]
+    ) -> tuple[int, int]:
+        """How many tokens and characters of a row that comes again were shown before. All, where
+        they are others than were shown: then the request has failed.
+        """
+        again, shown = self._again[number], self._shown[number]
+        tokens = min(count, shown.tokens - again.tokens)
+        characters = min(len(text), shown.characters - again.characters)
+        again.add(tokens, text[:characters], token_ids[:tokens])
+        if again.reaches(shown):
+            del self._again[number]
+            same = again.equals(shown)
+        else:
+            # Less than was shown has come, so nothing new can have.
+            same = (tokens, characters) == (count, len(text))
+        if same:
+            return tokens, characters
+        self._differs()
+        return count, len(text)
 
     def _differs(self) -> None:
         self.fail(WorkerLostError(OTHERWISE))
