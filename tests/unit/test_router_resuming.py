@@ -196,6 +196,15 @@ def test_what_is_made_takes_of_the_budget_and_no_other_request_pays() -> None:
     assert reason(bench) == resuming.NO_MEMORY
 
 
+def test_what_is_made_after_a_sequence_has_ended_is_not_kept() -> None:
+    bench = stack()
+    legs = begun(bench)
+    bench.feed(events.Cancel(1, 1))
+    held = bench.core.budget.held
+    bench.feed(made(legs[1], b"s" * 100))
+    assert bench.core.budget.held == held, "its leg is open until the worker has cancelled it"
+
+
 def test_more_than_fits_beside_a_task_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resuming, "MAX_MADE_BYTES", 10)
     made_of = resuming.Made()
