@@ -1,9 +1,7 @@
 """What clients' keys cost: a stack that asks for none beside one whose clients have a key.
 
-Both stand side by side and are measured in turn, several rounds of each, in changing order. The key
-has every limit that there is, none of which is reached. A figure is the median of its rounds; what
-a key adds is the difference in a round. The stack without keys is measured twice a round, so that
-its difference to itself says how much the machine alone moves a figure.
+The key has every limit that there is, none of which is reached. How both are measured pairs.py
+says.
 
     python benchmarks/key_cost.py                       # about four minutes
 """
@@ -12,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import machine
+import pairs
 import token_cost
 
 from tandem.cli.stack import Stack
@@ -43,29 +42,6 @@ COSTS: dict[str, Cost] = {
 }
 
 
-def rounds_of(cost: Cost, plain: Stack, keyed: Stack, count: int) -> list[tuple[float, ...]]:
-    """Without a key, with one, and without again, in each round."""
-    found = []
-    for number in range(count):
-        first = cost(plain, "") if number % 2 == 0 else None
-        with_key = cost(keyed, KEY)
-        if first is None:
-            first = cost(plain, "")
-        found.append((first, with_key, cost(plain, "")))
-    return found
-
-
-def row(name: str, rounds: list[tuple[float, ...]]) -> str:
-    plain, keyed = (statistics.median(column) for column in list(zip(*rounds, strict=True))[:2])
-    ratios = [new / ((old + again) / 2) for old, new, again in rounds]
-    spread = max(abs(again / old - 1) for old, _, again in rounds)
-    each = " ".join(f"{ratio:.2f}" for ratio in ratios)
-    return (
-        f"{name:<26} {plain:8.1f} {keyed:8.1f} {statistics.median(ratios):8.3f} {spread:8.1%}"
-        f"   {each}"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -78,10 +54,10 @@ def main() -> None:
         with token_cost.serving() as plain, token_cost.serving(flags=flags) as keyed:
             for stack, key in ((plain, ""), (keyed, KEY)):
                 token_cost.generate(stack, streams=16, requests=64, tokens=16, key=key)
-            print(f"machine: {machine.describe()}\n")
-            print(f"{'':<26} {'no key':>8} {'a key':>8} {'ratio':>8} {'spread':>8}   each round")
+            print(f"machine: {machine.describe()}\n\n{pairs.header('no key', 'a key')}")
             for name, cost in COSTS.items():
-                print(row(name, rounds_of(cost, plain, keyed, options.rounds)), flush=True)
+                costs = partial(cost, plain, ""), partial(cost, keyed, KEY)
+                print(pairs.row(name, *costs, rounds=options.rounds), flush=True)
 
 
 if __name__ == "__main__":

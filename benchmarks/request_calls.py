@@ -1,11 +1,12 @@
 """How many Python functions a request of two tokens calls in each component, here and at another
-commit.
+commit, or here where they are to be resumed.
 
 Sixteen requests at a time are served by a stack with the sim engine, and every call is counted in
 all threads of its processes. Unlike times, the counts do not depend on what else the machine does,
 but for how many requests share a message. `token_calls.py` counts those of a token.
 
     python benchmarks/request_calls.py b383a71
+    python benchmarks/request_calls.py --resume         # without it, and with it
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ def said(pid: int, out: Path) -> int:
     return int(path.read_text())
 
 
-def count(tree: Path) -> dict[str, float]:
-    """Calls of a request in a tree's components. The tree must be this process's folder."""
+def count(tree: Path, flags: tuple[str, ...]) -> dict[str, float]:
+    """Calls of a request in a tree's components, of which the frontend has these flags. The tree
+    must be this process's folder.
+    """
     sys.path.insert(0, str(tree / "benchmarks"))
     import token_cost
 
@@ -63,7 +66,7 @@ def count(tree: Path) -> dict[str, float]:
         out = Path(folder)
         (out / "sitecustomize.py").write_text(PROFILER.format(out=folder))
         os.environ["PYTHONPATH"] = os.pathsep.join((folder, str(tree)))
-        with token_cost.serving(step_ms=10) as stack:
+        with token_cost.serving(step_ms=10, flags={"frontend": flags}) as stack:
             pids = {token_cost.part_of(each): each.pid for each in stack.components.values()}
             token_cost.generate(stack, streams=STREAMS, requests=64, tokens=TOKENS)
             before = {part: said(pid, out) for part, pid in pids.items()}
@@ -71,9 +74,9 @@ def count(tree: Path) -> dict[str, float]:
             return {part: (said(pid, out) - before[part]) / REQUESTS for part, pid in pids.items()}
 
 
-def counted(tree: Path) -> dict[str, float]:
+def counted(tree: Path, *flags: str) -> dict[str, float]:
     """The same, in a process of the tree's own."""
-    command = [sys.executable, __file__, "--count", str(tree)]
+    command = [sys.executable, __file__, "--count", str(tree), *flags]
     env = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         command, cwd=tree, env=env, stdout=subprocess.PIPE, text=True, timeout=600, check=True
@@ -84,15 +87,23 @@ def counted(tree: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("commit", help="the other one")
-    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("commit", nargs="?", help="the other one")
+    other.add_argument("--resume", action="store_true", help="here, without and with it")
+    parser.add_argument("--count", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:
-        print(json.dumps(count(Path(options.commit))))
+        flags = ("--resume",) if options.resume else ()
+        print(json.dumps(count(options.count, flags)))
         return
-    with checkout(options.commit) as tree:
-        old, new = counted(tree), counted(ROOT)
-    print(f"calls of a request of {TOKENS} tokens\n{'':<10} {options.commit[:8]:>8} {'here':>8}")
+    if not (options.resume or options.commit):
+        parser.error("give a commit, or --resume")
+    if options.resume:
+        names, old, new = ("without", "resume"), counted(ROOT), counted(ROOT, "--resume")
+    else:
+        with checkout(options.commit) as tree:
+            names, old, new = (options.commit[:8], "here"), counted(tree), counted(ROOT)
+    print(f"calls of a request of {TOKENS} tokens\n{'':<10} {names[0]:>8} {names[1]:>8}")
     for part, calls in old.items():
         print(f"{part:<10} {calls:8.0f} {new[part]:8.0f}")
 

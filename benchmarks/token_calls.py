@@ -3,13 +3,16 @@ files.
 
 A stack with the sim engine streams one answer, and every call of our functions is counted in all
 processes between two moments of the stream. The engine and generated code are left out. A coroutine
-that is woken counts as a call.
+that is woken counts as a call. On a busy machine several steps share a message unless they are far
+apart: then give `--step-ms`.
 
     python benchmarks/token_calls.py
+    python benchmarks/token_calls.py --resume           # of a request that is to be resumed
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -61,18 +64,22 @@ def counted(pids: list[int], out: Path) -> Counter[tuple[str, str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--resume", action="store_true", help="ask for it")
+    parser.add_argument("--step-ms", type=float, default=20)
+    options = parser.parse_args()
     with TemporaryDirectory() as folder:
         out = Path(folder)
         profiler = PROFILER.format(root=str(ROOT), out=folder)
         (out / "sitecustomize.py").write_text(profiler)
         paths = (folder, *filter(None, (os.environ.get("PYTHONPATH"),)))
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        with serving(step_ms=20) as stack:
+        with serving(step_ms=options.step_ms) as stack:
             pids = [each.pid for each in stack.components.values()]
             body = {"model": "tandem-tiny", "prompt": "a", "max_tokens": 400, "stream": True}
             request = urllib.request.Request(
                 f"{stack.url}/v1/completions",
-                json.dumps({**body, "ignore_eos": True}).encode(),
+                json.dumps({**body, "ignore_eos": True, "resume": options.resume}).encode(),
                 {"Content-Type": "application/json"},
             )
             with urllib.request.urlopen(request, timeout=60) as answer:
