@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy
 from msgspec import Meta
@@ -63,6 +63,7 @@ class Watermark(BaseLogitsProcessor):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
     keeps_state: ClassVar[bool] = False
     leaves_token = True
+    batch_is_total: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -82,11 +83,30 @@ class Watermark(BaseLogitsProcessor):
         )
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        if self._green is None or len(input_ids) < self._width:
-            return
-        green = self._green.members(input_ids[-self._width :])
+        green = self._members(input_ids)
+        if green is not None:
+            values: Any = logits[:]
+            logits[:] = where(like(logits, green), values + self._delta, values)
+
+    @classmethod
+    def apply_batch(
+        cls, processors: Sequence[Self], histories: Sequence[TokenHistory], logits: Row
+    ) -> None:
+        """All green lists go to a GPU at once: so many copies would wait for each other."""
         values: Any = logits[:]
-        logits[:] = where(like(logits, green), values + self._delta, values)
+        found = numpy.zeros(values.shape, dtype=bool)
+        for row, each, history in zip(found, processors, histories, strict=True):
+            green = each._members(history)
+            if green is not None:
+                row[:] = green
+        deltas = numpy.array([[each._delta] for each in processors], dtype=numpy.float32)
+        logits[:] = where(like(logits, found), values + like(logits, deltas), values)
+
+    def _members(self, input_ids: TokenHistory) -> Any:
+        """Bool, (vocabulary,): what is green now; None where too little is before it."""
+        if self._green is None or len(input_ids) < self._width:
+            return None
+        return self._green.members(input_ids[-self._width :])
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from logits_bench import EOS, MODEL, Given, Library, edited, generate, plain, rows, state_of
 
 from tandem.logits import TokenHistory
+from tandem.logits.arrays import like
+from tandem.logits.ready import watermark
 from tandem.logits.ready.watermark import WatermarkDetector
 from tandem.logits.rows import apply_rows
 
@@ -200,6 +203,27 @@ def test_the_green_share_is_gamma_and_depends_on_what_came_before() -> None:
     assert len(set(share)) == 40
     mean = sum(map(len, share)) / len(share) / MODEL.vocabulary
     assert mean == pytest.approx(gamma, abs=0.01)
+
+
+def test_the_green_lists_of_a_step_travel_together(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two arrays, whatever the number of rows: the lists, and what their tokens gain."""
+    sent: list[Any] = []
+    monkeypatch.setattr(
+        watermark, "like", lambda rows, array: sent.append(array) or like(rows, array)
+    )
+    given = [{"key": "k", "width": width, "delta": width / 3} for width in (1, 2, 16, 1)]
+    states = [state_of(("watermark", args)) for args in given]
+    past, together = TokenHistory((5, 6, 7), [9]), rows(library, len(given))
+    assert apply_rows(states, [past] * len(given), together) == [None] * len(given)
+    assert len(sent) == 2
+    for place, args in enumerate(given):
+        row = rows(library, len(given))[place]
+        before = plain(row)
+        assert state_of(("watermark", args)).apply(past, row) is None
+        assert numpy.array_equal(plain(together[place]), plain(row))
+        assert (args["width"] == 16) == numpy.array_equal(before, plain(row))
 
 
 def test_a_repeated_run_proves_a_watermark_once() -> None:
