@@ -67,7 +67,9 @@ class Tandem:
         self._editor = editor
 
     def __call__(self, logits: Any, params: Sequence[Mapping[str, Any]]) -> Any:
-        self._editor.edit(logits, params, _failed)
+        verdicts = self._editor.edit(logits, params)
+        if verdicts is not None:
+            verdicts.tell(_failed)
         return logits
 
 

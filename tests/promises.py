@@ -859,6 +859,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-391",
+        "Given tensor parallelism, when a processor fails, is late, or edits otherwise on one rank "
+        "alone, then every rank ends the same requests and goes on with the same tokens.",
+        ours=True,
+    ),
+    Promise(
+        "S5-392",
+        "Given a step with processors on a GPU, then nothing of Tandem's own waits for the device "
+        "in it, and a row that failed ends its request before its token is shown.",
+        ours=True,
+    ),
+    Promise(
         "S5-218",
         "Given a request that is to be resumed and cannot be, then its error says why, and where a "
         "replay is judged otherwise than what was shown, nothing more of it is shown.",

@@ -22,7 +22,7 @@ import gpu
 import torch
 from processor_kinds import KINDS, TOKENIZER, Request, request
 
-from tandem.engine.sglang.rows import RowEditor
+from tandem.engine.sglang.rows import RowEditor, Verdicts
 from tandem.logits import Model
 from tandem.logits.registry import Registry
 
@@ -52,9 +52,12 @@ class Step:
             name = names[row % len(names)]
             self._requests.append(request(name, ALL[name]))
         self._number = 0
+        self._verdicts: list[Verdicts] = []
 
     def __call__(self) -> None:
-        self._editor.edit(self._logits, [each.params for each in self._requests], _failed)
+        verdicts = self._editor.edit(self._logits, [each.params for each in self._requests])
+        if verdicts is not None:
+            self._verdicts.append(verdicts)
 
     def grow(self) -> None:
         """Let every sequence have the token of this step."""
@@ -66,6 +69,12 @@ class Step:
         """Grow, and edit the rows of the step after."""
         self.grow()
         self()
+
+    def check(self) -> None:
+        """That no row of the steps so far failed, for which the GPU is waited for."""
+        for verdicts in self._verdicts:
+            verdicts.tell(_failed)
+        self._verdicts.clear()
 
 
 class HalfStep(Step):
@@ -105,6 +114,7 @@ def measured(
         figures["behind_us"] = busy.host_microseconds(step.next)
         step.grow()
         figures["waits"] = gpu.waits(step)
+    step.check()
     return figures
 
 

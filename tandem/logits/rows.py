@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from tandem.errors import ProcessorError
 from tandem.logits import arrays
 from tandem.logits.building import what_failed
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from tandem.logits.state import Part, RequestLogits
 
 log = logging.getLogger(__name__)
+_NO_TOKEN = 1
+_FAILED = 2
+"""A processor raised, took too long or returned another row; a row may have no token left too."""
 
 
 def apply_rows(
@@ -35,12 +40,50 @@ def apply_rows(
     Processors of one place in their specs, and of one class, are called together where that class
     has a batched form.
     """
+    codes = edit_rows(states, histories, logits)
+    if codes is not None:
+        blank(logits, codes)
+        for state, code in zip(states, codes.tolist(), strict=True):
+            state.error = error_of(state, code)
+    return [state.error for state in states]
+
+
+def edit_rows(
+    states: Sequence[RequestLogits], histories: Sequence[TokenHistory], logits: Any
+) -> Any:
+    """`apply_rows` without reading what came of it, for which a GPU's host would have to wait.
+
+    Returns how each row ended, (rows,) int32 beside `logits`: 0, or how it failed (`error_of`); the
+    larger counts where several processes must agree. None where all are known to be 0. The rows
+    that failed are still as they are: see `blank`.
+    """
     step = _Step(states, histories, logits)
     for place in range(max([len(state.parts) for state in states])):
         step.edit(place)
     step.forbid_again()
-    step.refuse_unusable()
-    return [state.error for state in states]
+    return step.codes()
+
+
+def blank(logits: Any, codes: Any) -> None:
+    """Make rows that failed safe to sample: all zero."""
+    if arrays.is_numpy(logits) or logits.is_cpu:  # where to ask costs less than to go through all
+        for index, code in enumerate(codes.tolist()):
+            if code:
+                logits[index][:] = 0.0
+    else:
+        logits.masked_fill_(codes[:, None] != 0, 0.0)
+
+
+def error_of(state: RequestLogits, code: int) -> ProcessorError | None:
+    """Why a row ended with `code`; None where it did not fail."""
+    if not code:
+        return None
+    if state.error is not None:
+        return state.error
+    names = "', '".join(part.name for part in state.parts)
+    if code == _NO_TOKEN:
+        return _failed(names, "left no token to sample: the row's maximum is not finite")
+    return _failed(names, "failed on another rank of its engine, whose log says how")
 
 
 class _Step:
@@ -103,26 +146,25 @@ class _Step:
             self._logits[index][forbidden] = -math.inf
             self._doubtful = True
 
-    def refuse_unusable(self) -> None:
-        """One reduction over all rows sees NaN, +inf and a row without a single possible token; on
-        a GPU its answer is the one synchronisation of the step. It is left out where no processor
-        can have done such a thing.
+    def codes(self) -> Any:
+        """See `edit_rows`. One reduction over all rows sees NaN, +inf and a row without a single
+        possible token. It is left out where no processor can have done such a thing.
         """
-        highest = self._maxima() if self._doubtful else None
-        for index, state in enumerate(self._states):
-            if state.error is None:
-                if highest is None or math.isfinite(highest[index]) or not state.parts:
-                    continue
-                state.error = _failed(
-                    "', '".join(part.name for part in state.parts),
-                    "left no token to sample: the row's maximum is not finite",
-                )
-            self._logits[index][:] = 0.0
+        failed = [state.error is not None for state in self._states]
+        if not self._doubtful and not any(failed):
+            return None
+        found = self._beside(numpy.array(failed, dtype=numpy.int32) * _FAILED)
+        if not self._doubtful:
+            return found
+        highest = self._logits.max(1) if self._numpy else self._logits.amax(1)
+        unusable = ~(abs(highest) < math.inf)
+        edited = [bool(state.parts) for state in self._states]
+        if not all(edited):
+            unusable &= self._beside(numpy.array(edited))
+        return found | unusable
 
-    def _maxima(self) -> list[float]:
-        maxima: Callable[[int], Any] = self._logits.max if self._numpy else self._logits.amax
-        found: list[float] = maxima(1).tolist()
-        return found
+    def _beside(self, array: Any) -> Any:
+        return arrays.like(self._logits, array)
 
     def _caught_up(self, index: int, part: Part) -> bool:
         """Make a processor that keeps state ready for a call at its row's position; False where it

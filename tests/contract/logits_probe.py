@@ -21,6 +21,7 @@ SETTINGS = {
         "probe": "Probe",
         "counted": "Counted",
         "fault": "Fault",
+        "rank_fault": "RankFault",
         "count_calls": "count_calls",
         "count_rows": "count_rows",
     }.items()
@@ -94,6 +95,45 @@ class Fault(BaseLogitsProcessor):
                 while time.monotonic() < until:
                     pass
         return None
+
+
+class RankFault(BaseLogitsProcessor):
+    """Forces its token, but for one position at which one of an engine's ranks does otherwise."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.POSITION})
+    keeps_state: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        kind: Literal["build", "raise", "nan", "slow", "other", "none"],
+        rank: int = 0,
+        at: int = 0,
+        token: int = 300,
+        instead: int = 1,
+    ) -> None:
+        """`instead`: the token that "other" forces."""
+        self._kind, self._at = kind, at
+        self._token, self._instead = token, instead
+        self._here = _rank() == rank
+        if kind == "build" and self._here:
+            raise KeyError("the prompt was: secret")
+
+    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+        odd = self._here and input_ids.position == self._at
+        if odd and self._kind == "raise":
+            raise KeyError("the prompt was: secret")
+        if odd and self._kind == "slow":
+            time.sleep(30)
+        _force(logits, self._instead if odd and self._kind == "other" else self._token)
+        if odd and self._kind == "nan":
+            logits[7] = math.nan
+
+
+def _rank() -> int:
+    """Of this scheduler; -1 in another process, such as the worker's own, which checks requests."""
+    from torch import distributed
+
+    return distributed.get_rank() if distributed.is_initialized() else -1
 
 
 @callback

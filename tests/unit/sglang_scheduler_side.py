@@ -22,8 +22,11 @@ from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.layers import logprob_processor
+from sglang.srt.layers.sampler import Sampler
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.managers.utils import GenerationBatchResult
 
 from tandem import config
 from tandem.engine.sglang import (
@@ -35,6 +38,7 @@ from tandem.engine.sglang import (
     layouts,
     options,
     processor,
+    ranks,
     requests,
     seeds,
 )
@@ -112,6 +116,8 @@ def apply(*given: dict[str, Any]) -> list[list[float]]:
     """Through a fresh instance, as for each of SGLang's batches."""
     rows = torch.full((len(given), VOCABULARY), 0.5)
     edited = processor.TandemLogitProcessor()(rows, list(given))
+    if verdicts := processor._taken():
+        verdicts.tell(processor._fail)
     return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
 
 
@@ -222,6 +228,54 @@ def failing_row() -> Any:
         "neighbour_ends": good.to_finish is not None,
         "again": apply(params(bad, "raise"))[0] == [0.5] * VOCABULARY,
     }
+
+
+def failing_rows_are_read_with_their_results() -> Any:
+    """Which of two requests have ended: when their step is sampled, when it is copied, when another
+    is sampled, and where its tokens are taken in. With and without overlap.
+    """
+    ended: list[Any] = []
+    asked: list[Any] = []
+
+    def look(*_: Any) -> None:
+        ended.append([each.to_finish is not None for each in asked])
+
+    def sample(given: list[dict[str, Any]]) -> None:
+        processor.TandemLogitProcessor()(torch.full((len(given), VOCABULARY), 0.5), given)
+
+    Scheduler.process_batch_result = look
+    processor.read_with_results()
+    for overlap in (True, False):
+        asked[:] = [request([1], [], 1), request([1], [], 1)]
+        given = [params(asked[0], "raise"), forced(asked[1], 5)]
+        result = GenerationBatchResult(next_token_ids=torch.tensor([0, 5]))
+        sample(given)
+        look()
+        if overlap:
+            result.copy_done = SimpleNamespace(
+                record=lambda: None, synchronize=lambda: ended.append("copied")
+            )
+            result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
+            look()
+            sample(given[1:])
+            look()
+        Scheduler.process_batch_result(None, None, result)
+    return ended
+
+
+def tokens_of_steps_with_processors_are_the_first_ranks() -> Any:
+    """Which of a step's ways to share them are taken: with processors, and without."""
+    ways: list[Any] = []
+    Sampler._sync_token_ids_across_tp = lambda *_: ways.append("SGLang's")
+    ranks.distributed = SimpleNamespace(
+        broadcast=lambda token_ids, group, group_src: ways.append([token_ids, group, group_src])
+    )
+    ranks.share_tokens()
+    sampler = SimpleNamespace(tp_sync_group="group")
+    for has in (True, False):
+        info = SimpleNamespace(has_custom_logit_processor=has)
+        Sampler._sync_token_ids_across_tp(sampler, [7], info)
+    return ways
 
 
 def failing_when_built() -> Any:
@@ -459,6 +513,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     middle_chunks,
     state_is_kept_on_the_request,
     failing_row,
+    failing_rows_are_read_with_their_results,
+    tokens_of_steps_with_processors_are_the_first_ranks,
     failing_when_built,
     state_dies_with_its_request,
     late_sampling,

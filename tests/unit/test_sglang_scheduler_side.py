@@ -78,6 +78,21 @@ def test_a_raising_processor_ends_its_own_row_with_a_typed_reason(seen: dict[str
     assert (failed["neighbour"], failed["neighbour_ends"]) == (5, False)
 
 
+@pytest.mark.promise("S5-392")
+def test_a_failed_row_ends_its_request_where_the_tokens_of_its_step_are_taken_in(
+    seen: dict[str, Any],
+) -> None:
+    before, after = [False, False], [True, False]
+    overlapping = [before, before, before, "copied", after]
+    assert seen["failing_rows_are_read_with_their_results"] == [*overlapping, before, after]
+
+
+@pytest.mark.promise("S5-391")
+def test_the_first_rank_says_the_tokens_of_steps_with_processors(seen: dict[str, Any]) -> None:
+    ways = seen["tokens_of_steps_with_processors_are_the_first_ranks"]
+    assert ways == [[[7], "group", 0], "SGLang's"]
+
+
 def test_a_row_that_is_ending_is_not_touched_again(seen: dict[str, Any]) -> None:
     assert seen["failing_row"]["again"] is True
 

@@ -19,6 +19,8 @@ class Additions:
     seeded: bool
     speculative: bool
     on_cpu: bool
+    ranks: int
+    """Tensor-parallel ones, on all nodes."""
     registry: Mapping[str, Any]
     """`Registry.portable`."""
     model: Mapping[str, Any]

@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy
 
 from tandem.engine.sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
 from tandem.errors import ProcessorError, RequestError
@@ -18,7 +21,7 @@ from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
-from tandem.logits.rows import apply_rows
+from tandem.logits.rows import blank, edit_rows, error_of
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
 
@@ -26,23 +29,44 @@ _REQUEST = "__req__"
 _STATE = "_tandem_logits"
 
 
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """How a step's rows ended, to be read when its tokens are: then nobody waits for a GPU."""
+
+    requests: Sequence[Any]
+    states: Sequence[RequestLogits]
+    codes: Any
+    """(rows,), see `edit_rows`."""
+
+    def tell(self, fail: Callable[[Any, ProcessorError], None]) -> None:
+        """Calls `fail` for a request that must end with an error instead of its token."""
+        for request, state, code in zip(
+            self.requests, self.states, self.codes.tolist(), strict=True
+        ):
+            error = error_of(state, code)
+            if error is not None and not request.finished():
+                fail(request, error)
+
+
 class RowEditor:
     """Applies specs to the rows of a step, in the scheduler process."""
 
-    def __init__(self, registry: Registry, model: Model) -> None:
+    def __init__(
+        self, registry: Registry, model: Model, agree: Callable[[Any], None] | None = None
+    ) -> None:
+        """`agree`: makes each code, (rows,) int32, the largest of all ranks, in place; None where
+        there is one rank.
+        """
         self._registry = registry
         self._model = model
+        self._agree = agree
 
-    def edit(
-        self,
-        logits: Any,
-        params: Sequence[Mapping[str, Any]],
-        fail: Callable[[Any, ProcessorError], None],
-    ) -> None:
+    def edit(self, logits: Any, params: Sequence[Mapping[str, Any]]) -> Verdicts | None:
         """Edits `logits`, (rows, vocabulary), in place: row i belongs to params[i], whose "__req__"
-        is SGLang's request. Calls `fail` for a request that must end with an error. Never raises.
+        is SGLang's request. None: no row can have failed. Never raises.
         """
         places: list[int] = []
+        requests: list[Any] = []
         histories: list[TokenHistory] = []
         states: list[RequestLogits] = []
         for place, given in enumerate(params):
@@ -50,28 +74,34 @@ class RowEditor:
             history = history_of(request)
             if history is None:
                 continue
-            state = getattr(request, _STATE, None) or self._made(request, given)
-            if isinstance(state, ProcessorError):
-                logits[place].zero_()
-                fail(request, state)
-                continue
             places.append(place)
+            states.append(getattr(request, _STATE, None) or self._made(request, given))
+            requests.append(given[_REQUEST])
             histories.append(history)
-            states.append(state)
         if not states:
-            return
+            return None
         if len(places) == len(logits):
-            errors = apply_rows(states, histories, logits)
+            codes = self._edited(states, histories, logits)
         else:
             sampled = like(logits, indices(places))
             rows = logits[sampled]
-            errors = apply_rows(states, histories, rows)
+            codes = self._edited(states, histories, rows)
             logits[sampled] = rows
-        for place, error in zip(places, errors, strict=True):
-            if error is not None:
-                fail(params[place][_REQUEST], error)
+        return None if codes is None else Verdicts(requests, states, codes)
 
-    def _made(self, request: Any, params: Any) -> RequestLogits | ProcessorError:
+    def _edited(
+        self, states: Sequence[RequestLogits], histories: Sequence[TokenHistory], rows: Any
+    ) -> Any:
+        codes = edit_rows(states, histories, rows)
+        if self._agree is not None:
+            if codes is None:
+                codes = like(rows, numpy.zeros(len(states), dtype=numpy.int32))
+            self._agree(codes)
+        if codes is not None:
+            blank(rows, codes)
+        return codes
+
+    def _made(self, request: Any, params: Any) -> RequestLogits:
         try:
             made = RequestLogits.create(
                 self._registry,
@@ -81,7 +111,8 @@ class RowEditor:
                 bias=decode_bias(params.get(BIAS_KEY)),
             )
         except (RequestError, ProcessorError) as error:
-            return ProcessorError(error.message)
+            made = RequestLogits(())
+            made.error = ProcessorError(error.message)
         # SGLang's own reference makes a cycle of the request, which then lives until the garbage
         # collector comes by, and its state with it.
         params[_REQUEST] = weakref.proxy(request)

@@ -8,7 +8,8 @@
 - A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
 - Penalties count what was put out, also by another engine.
 - torch's store listens on loopback alone, where nobody else needs it.
-- The logits processors of the worker's registry, and how many sequences have some.
+- The logits processors of the worker's registry, and how many sequences have some. What fails in
+  a step is read with its tokens, and all ranks end the same requests.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tandem.engine.sglang import (
     layouts,
     penalties,
     processor,
+    ranks,
     rows,
     seeds,
     store,
@@ -95,7 +97,12 @@ def _send_past_detokenizer() -> None:
 
 def _apply_processors(additions: Additions) -> None:
     registry = Registry.from_portable(additions.registry)
-    processor.use(RowEditor(registry, Model(**additions.model)))
+    agree = None
+    if additions.ranks > 1:
+        agree = ranks.agree
+        ranks.share_tokens()
+    processor.use(RowEditor(registry, Model(**additions.model), agree))
+    processor.read_with_results()
     delayed_sampling.delay_where_history_is_read()
     WATCH.install()
     states = additions.states

@@ -75,6 +75,7 @@ class Setup:
             seeded=self.seeded,
             speculative=arguments.speculative(self._options),
             on_cpu=self._device == "cpu",
+            ranks=self._options.tensor_parallel,
             registry=self.processors.portable,
             model=self._facts,
             handover_timeout_seconds=self._options.handover_timeout_seconds,

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tandem.engine.sglang.processors import Steering
 from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
-from tandem.engine.sglang.rows import RowEditor, forget
+from tandem.engine.sglang.rows import RowEditor, Verdicts, forget
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
@@ -124,6 +124,7 @@ class Scheduler:
         self._rng = rng
         self._overlap = overlap
         self._editor = RowEditor(REGISTRY, MODEL)
+        self._verdicts: list[Verdicts] = []
         self.failed: list[str] = []
 
     def prefill(self, req: Request) -> None:
@@ -151,6 +152,9 @@ class Scheduler:
             req.pending = token
 
     def take_in(self, batch: list[Request]) -> None:
+        for verdicts in self._verdicts:
+            verdicts.tell(lambda req, error: self.failed.append(f"{req.name}: {error.message}"))
+        self._verdicts.clear()
         for req in batch:
             if req.pending is not None:
                 req.output_ids.append(req.pending)
@@ -168,11 +172,8 @@ class Scheduler:
         """Beside rows without processors, in a random order."""
         rows = torch.zeros(len(batch), VOCABULARY)
         rows += torch.from_numpy(numpy.random.default_rng(1).normal(size=rows.shape)).float()
-        self._editor.edit(
-            rows,
-            [req.params for req in batch],
-            lambda req, error: self.failed.append(f"{req.name}: {error.message}"),
-        )
+        if verdicts := self._editor.edit(rows, [req.params for req in batch]):
+            self._verdicts.append(verdicts)
         return [None if self.failed else int(row.argmax()) for row in rows]
 
 
@@ -239,6 +240,7 @@ def test_ten_thousand_requests_with_aborts_leave_no_state() -> None:
         highest = max(highest, state.alive())
         if number % 2:
             forget(req)  # told the end; the others die with their request
+    scheduler.take_in([])
     del req
     assert scheduler.failed == []
     assert before < highest <= before + 2

@@ -1,0 +1,39 @@
+"""Runs in SGLang's scheduler processes: what tensor-parallel ranks decide alike.
+
+Each rank plans its batches by itself, and they have to be the same: where a request ends on one of
+them alone, their sums no longer fit, which ends the process on CPUs and may wait for ever on GPUs.
+But a processor may raise on one rank alone, or take too long there, or leave another row. So in a
+step whose rows have processors the ranks end the same rows, and take the first rank's tokens. A
+batch without processors is run as ever.
+
+Both go the way of the model's own sums, in the order of the device's work: no host waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.layers.sampler import Sampler
+from sglang.srt.runtime_context import get_parallel
+from torch import distributed
+
+
+def agree(codes: Any) -> None:
+    """Make each of `codes` the largest of all ranks, in place."""
+    group = get_parallel().tp_group.device_group
+    distributed.all_reduce(codes, op=distributed.ReduceOp.MAX, group=group)
+
+
+def share_tokens() -> None:
+    """Let the first rank, which answers requests, say the tokens of batches with processors. Call
+    it before the scheduler starts.
+    """
+    share = Sampler._sync_token_ids_across_tp
+
+    def sync(self: Any, token_ids: Any, info: Any) -> None:
+        if info.has_custom_logit_processor:
+            distributed.broadcast(token_ids, group=self.tp_sync_group, group_src=0)
+        else:
+            share(self, token_ids, info)
+
+    Sampler._sync_token_ids_across_tp = sync

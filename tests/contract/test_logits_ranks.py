@@ -1,0 +1,119 @@
+"""Processors on two tensor-parallel ranks of one engine, of which one alone does otherwise: both
+end the same requests, and go on with the same tokens.
+
+Real SGLang on the CPU. Where ranks disagree, the engine ends, or waits until the time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.promise("S5-391"), pytest.mark.sglang, pytest.mark.timeout(500)]
+HERE = Path(__file__).parent
+SECONDS = 400
+LENGTH = 12
+TOKEN, OTHER, EOS = 300, 301, 1
+FAULTS = ("raise", "nan", "slow", "build")
+RANKS = (0, 1)
+OPTIONS = {"tensor_parallel": 2, "dtype": "float32", "max_total_tokens": 20_000}
+
+
+def asked(*processors: Any, **more: Any) -> dict[str, Any]:
+    prompt = [5 + number % 200 for number in range(20)]
+    return {"token_ids": prompt, "processors": processors, "max_tokens": LENGTH, **more}
+
+
+def fault(kind: str, rank: int, at: int = 3, **more: Any) -> list[Any]:
+    return ["rank_fault", {"kind": kind, "rank": rank, "at": at, "token": TOKEN, **more}]
+
+
+def requests() -> dict[str, dict[str, Any]]:
+    named = {"free": asked(), "free-seeded": asked(sampling={"temperature": 1.2, "seed": 7})}
+    named["steered"] = asked(fault("none", 0))
+    for rank in RANKS:
+        named |= {f"{kind}-{rank}": asked(fault(kind, rank)) for kind in FAULTS}
+        named[f"first-{rank}"] = asked(fault("raise", rank, at=0))
+        named[f"late-{rank}"] = asked(["probe", {"seed": 3}], fault("nan", rank))
+        named[f"other-{rank}"] = asked(fault("other", rank, instead=OTHER))
+        named[f"ends-{rank}"] = asked(fault("other", rank, instead=EOS))
+    return named | {f"{name}-later": {**named[name], "later": True} for name in ("free", "steered")}
+
+
+@pytest.fixture(scope="module")
+def answers(model_path: Path) -> dict[str, Any]:
+    """What each request got, by name, and "states"."""
+    named = requests()
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "logits_engine.py")],
+        input=json.dumps(
+            {
+                "engine": "sglang",
+                "model_path": str(model_path),
+                "requests": list(named.values()),
+                "options": OPTIONS,
+            }
+        ),
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    result = json.loads(finished.stdout.splitlines()[-1])
+    found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
+    return {**found, "states": result["states"]}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("kind", FAULTS)
+def test_what_fails_on_one_rank_ends_its_own_request_on_all(
+    answers: dict[str, Any], kind: str, rank: int
+) -> None:
+    answer = answers[f"{kind}-{rank}"]
+    code, message = answer["error"]
+    assert code == "logits_processor_failed"
+    assert "'rank_fault'" in message
+    assert "secret" not in message
+    assert ("on another rank" in message) == (rank == 1 and kind != "nan")
+    assert answer["token_ids"] == ([] if kind == "build" else [TOKEN] * 3)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_it_may_fail_at_its_first_token_or_where_processors_read_tokens(
+    answers: dict[str, Any], rank: int
+) -> None:
+    assert answers[f"first-{rank}"]["token_ids"] == []
+    assert answers[f"first-{rank}"]["error"][0] == "logits_processor_failed"
+    assert len(answers[f"late-{rank}"]["token_ids"]) == 3
+    assert answers[f"late-{rank}"]["error"][0] == "logits_processor_failed"
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_ranks_that_edit_otherwise_go_on_with_the_first_ranks_tokens(
+    answers: dict[str, Any], rank: int
+) -> None:
+    other = answers[f"other-{rank}"]
+    first = OTHER if rank == 0 else TOKEN
+    assert other == {"token_ids": [TOKEN] * 3 + [first] + [TOKEN] * (LENGTH - 4), "error": None}
+    ended = answers[f"ends-{rank}"]
+    assert ended["error"] is None
+    assert len(ended["token_ids"]) in ((3, 4) if rank == 0 else (LENGTH,))
+
+
+def test_all_other_requests_are_what_they_would_have_been(answers: dict[str, Any]) -> None:
+    assert answers["free"] == answers["free-later"]
+    assert answers["steered"] == answers["steered-later"]
+    assert answers["steered"] == {"token_ids": [TOKEN] * LENGTH, "error": None}
+    for name in ("free", "free-seeded"):
+        assert answers[name]["error"] is None
+        assert len(answers[name]["token_ids"]) > 1
+    assert answers["states"] == 0
