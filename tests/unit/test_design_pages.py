@@ -48,7 +48,6 @@ def test_0003_lists_every_attribute_of_sglang_that_is_replaced() -> None:
     listed = set(re.findall(r"^\| `([\w.]+)` \|.*\| `([\w.]+)` \|$", table, re.MULTILINE))
     found = {(name, path.name) for path in SGLANG.glob("*.py") for name in replaced(path)}
     assert listed == found
-    assert len(found) == 18, "and the sentences above and below the table say how many"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
