@@ -153,9 +153,13 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **(extra or {})}
 
 
-def export(variables: Mapping[str, str]) -> None:
-    """Set variables that a library reads from the environment; what is set already stays."""
+def export(variables: Mapping[str, str], *, inherited: str = "") -> None:
+    """Set variables that a library reads from the environment. What is set already stays, unless it
+    is of the form `inherited`, a regular expression: a process that started this one has set it.
+    """
     for name, value in variables.items():
+        if inherited and re.fullmatch(inherited, os.environ.get(name, "")):
+            os.environ[name] = value
         os.environ.setdefault(name, value)
 
 

@@ -26,6 +26,8 @@ _HOST_MEMORY = " from host memory "
 _LARGEST = "..inf"
 _MOST_BYTES = 2**20
 """Kept of what was read already."""
+_INHERITED = r"/proc/\d+/fd/\d+"
+"""The log of a process that has started this one."""
 _SHARED_MEMORY = frozenset({"cma", "knem", "posix", "self", "sysv", "xpmem"})
 _RDMA = ("dc_", "gga_", "rc_", "srd", "ud_")
 
@@ -44,7 +46,8 @@ class UcxLog:
         self._host: set[str] = set()
         self._device: set[str] = set()
         path = f"/proc/{os.getpid()}/fd/{self._file}"
-        config.export({"UCX_LOG_FILE": path, "UCX_PROTO_INFO": _OPERATIONS})
+        variables = {"UCX_LOG_FILE": path, "UCX_PROTO_INFO": _OPERATIONS}
+        config.export(variables, inherited=_INHERITED)
 
     def transport(self) -> str:
         """What KV was written over: "shm", "rdma", "tcp", "cuda_ipc" or another name of UCX's;

@@ -134,3 +134,12 @@ def test_what_was_read_is_not_kept_for_ever(
 )
 def test_transports_are_named_by_their_kind(transport: str, kind: str) -> None:
     assert ucx_log.kind(transport) == kind
+
+
+def test_the_log_of_a_process_that_started_this_one_is_left_to_it(
+    log: UcxLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCX_LOG_FILE", "/proc/1/fd/9")
+    own = UcxLog()
+    write(SHARED_MEMORY)
+    assert own.transport() == "shm"
