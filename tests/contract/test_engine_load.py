@@ -126,6 +126,7 @@ async def test_prefill_says_that_kv_went_through_shared_memory(
     sequence = await pair.start(max_tokens=2)
     await pair.finished(sequence)
     await until(lambda: workers[0].metric(MOVED, transport="nixl/ucx/shm"))
+    assert workers[0].metric(MOVED, transport="nixl/ucx/tcp") is None
 
 
 @pytest.mark.promise("S5-298")
