@@ -229,7 +229,7 @@ async def test_real_engines_go_on_exactly(model_path: Path, tmp_path: Path) -> N
         await one_dies(served, first, victim="decode_worker-0", place=4)
         served.restart("decode_worker-0")
         await one_dies(served, second, victim="decode_worker-1", place=13)
-        assert await resumed(served, "finished") >= len(CASES) // 2  # the others ran elsewhere
+        assert await resumed(served, "finished") >= len(CASES)
         assert await resumed(served, "failed") == 0
 
 
@@ -240,7 +240,9 @@ async def one_dies(
     victim: str,
     place: int,
 ) -> None:
-    """At a token of one of the cases, each of which runs at both workers beside all others."""
+    """At a token of one of the cases, each of which runs three times, beside all others, so that
+    the worker has enough of them.
+    """
     await whole(served, SGLANG_READY_SECONDS)
     cases = {name: fields | {"max_tokens": 24} for name, fields in cases.items()}
     undisturbed = {name: comparable(await answer(served, each)) for name, each in cases.items()}
@@ -256,7 +258,7 @@ async def one_dies(
     running = [
         (name, asyncio.create_task(answer(served, fields, seen)))
         for name, fields in cases.items()
-        for _ in range(2)
+        for _ in range(3)
     ]
     answers = [(name, comparable(await task)) for name, task in running]
     others = [each for each in answers if each[1] != undisturbed[each[0]]]
