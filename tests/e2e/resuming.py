@@ -87,7 +87,8 @@ async def answer(
     got = Answer()
     url = f"{served.url}/v1/completions"
     async with (
-        httpx.AsyncClient(timeout=60) as client,
+        # Each would read all certificates that the machine trusts, while its neighbours run.
+        httpx.AsyncClient(timeout=60, verify=False) as client,
         client.stream("POST", url, json=BASE | fields) as response,
     ):
         async for line in response.aiter_lines():

@@ -24,9 +24,11 @@ from tandem.cli.stack import Stack
 TRACE = "ab" * 16
 SHORT = "The for statement"
 LONG = [5 + number % 200 for number in range(3000)]
-QUICK = ("step_ms=1", "prefill_base_ms=1", "prefill_ms_per_token=0.1")
-SLOW = ("step_ms=1", "prefill_base_ms=100", "prefill_ms_per_token=0.1")
-"""A pair's prefill: its hand-over on this machine is nearly none."""
+QUICK = ("step_ms=1", "prefill_base_ms=1", "prefill_ms_per_token=0.4")
+SLOW = ("step_ms=1", "prefill_base_ms=300", "prefill_ms_per_token=0.1")
+"""A pair's prefill: its hand-over on this machine is nearly none. What is short takes 0.3 s longer
+there, and what is long takes 2 s longer beside somebody else in an aggregated worker: more than a
+busy machine adds to either."""
 
 
 @contextmanager
@@ -77,6 +79,11 @@ async def until(holds: Callable[[], bool], *, within: float = 20) -> None:
             await asyncio.sleep(0.05)
 
 
+async def both_ways_stand(served: Served) -> None:
+    name = "tandem_router_ready_pairs"
+    await until(lambda: served.metric("router", name) == 2, within=120)
+
+
 async def both_routable(served: Served) -> None:
     name = "tandem_router_routable_workers"
     await until(lambda: served.metric("router", name, phase="decode") == 2)
@@ -96,11 +103,12 @@ async def events(served: Served, **fields: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.promise("S5-331")
-def test_beside_a_pair_short_prompts_go_one_way_and_long_ones_the_other(
+async def test_beside_a_pair_short_prompts_go_one_way_and_long_ones_the_other(
     serve: Callable[..., Any],
 ) -> None:
     flags = {"prefill_worker": (f"--engine-options={','.join(SLOW)}",)}
     with serve(prefill=1, decode=1, engine_options=QUICK, flags=flags) as served:
+        await both_ways_stand(served)
         apart = {}
         for number in range(8):  # both ways are measured, with both lengths
             prompt = LONG if number % 2 else SHORT
@@ -109,7 +117,7 @@ def test_beside_a_pair_short_prompts_go_one_way_and_long_ones_the_other(
         assert sum(before.values()) == 8
         with ThreadPoolExecutor(1) as pool:
             # Somebody is decoded by the aggregated worker: a long prompt would hold it up.
-            busy = pool.submit(ask, served, SHORT, max_tokens=1500)
+            busy = pool.submit(ask, served, SHORT, max_tokens=3000)
             while served.metric("aggregated_worker-0", "tandem_worker_open_legs") == 0:
                 assert not busy.done(), "it went the other way"
             long = [ask(served, LONG).json()["choices"][0]["text"] for _ in range(3)]
@@ -179,7 +187,7 @@ async def test_a_prompt_has_the_same_answer_whichever_way_it_goes(
     serve: Callable[..., Any], engine: str
 ) -> None:
     with serve(prefill=1, decode=1, engine=engine) as served:
-        await until(lambda: served.metric("router", "tandem_router_ready_pairs") == 2, within=120)
+        await both_ways_stand(served)
         texts = {ask(served, SHORT, max_tokens=8).json()["choices"][0]["text"] for _ in range(2)}
         for way in ("pair", "aggregated"):  # neither was measured before
             assert ways(served, way=way, reason="measure") == 1

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,24 +242,30 @@ async def one_dies(
     place: int,
 ) -> None:
     """At a token of one of the cases, each of which runs three times, beside all others, so that
-    the worker has enough of them.
+    the worker has enough of them; and when all have begun, so that these are not simply retried.
     """
     await whole(served, SGLANG_READY_SECONDS)
-    cases = {name: fields | {"max_tokens": 24} for name, fields in cases.items()}
-    undisturbed = {name: comparable(await answer(served, each)) for name, each in cases.items()}
-    assert not {name: got.error for name, got in undisturbed.items() if got.error}
+    cases = {name: fields | {"max_tokens": 150} for name, fields in cases.items()}
+    undisturbed = {}
+    for name, fields in cases.items():
+        # One goes to either worker, so that both have seen the form when all run beside others.
+        twice = await asyncio.gather(*(answer(served, fields) for _ in range(2)))
+        undisturbed[name], other = map(comparable, twice)
+        assert undisturbed[name] == other
+        assert not other.error
     bystanders = [await begun(served) for _ in range(2)]
     killed = asyncio.Event()
+    shown = dict.fromkeys(range(3 * len(cases)), 0)
 
-    def seen(events: int) -> None:
-        if events >= place and not killed.is_set():
+    def seen(which: int, events: int) -> None:
+        shown[which] = events
+        if all(shown.values()) and max(shown.values()) >= place and not killed.is_set():
             killed.set()
             kill(served, victim)
 
     running = [
-        (name, asyncio.create_task(answer(served, fields, seen)))
-        for name, fields in cases.items()
-        for _ in range(3)
+        (name, asyncio.create_task(answer(served, cases[name], partial(seen, which))))
+        for which, name in zip(shown, 3 * sorted(cases), strict=True)
     ]
     answers = [(name, comparable(await task)) for name, task in running]
     others = [each for each in answers if each[1] != undisturbed[each[0]]]
