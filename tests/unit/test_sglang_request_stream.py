@@ -16,6 +16,7 @@ import pytest
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
 from tandem.engine.sglang import chunks, request_stream
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
+from tandem.engine.sglang.outputs import HandOver
 from tandem.engine.sglang.request_stream import RequestStream
 from tandem.errors import EngineError, KvTransferError
 from tandem.logits.ready.grammar import Regex
@@ -131,6 +132,43 @@ async def test_tokens_arrive_as_they_are_streamed_and_the_last_delta_has_the_end
     assert [list(delta.token_ids) for delta in run.deltas] == [[4], [5, 6], [1]]
     assert last.end is Ending.STOP
     assert run.manager.closed == 1
+
+
+def row(run: Run, *token_ids: int, hand_over: HandOver = ()) -> None:
+    run.stream.take(token_ids, cached_tokens=3, retractions=2, hand_over=hand_over)
+
+
+async def test_rows_of_a_request_that_goes_on_come_before_what_ends_it() -> None:
+    run = start(Manager())
+
+    def then() -> None:
+        row(run, 4, hand_over=[(4096, 0.5, "nixl/ucx/shm")])
+        assert run.stream.generated == 1
+        row(run, 5, 6)
+        run.manager.chunks.put_nowait(chunk([1], type="length"))
+
+    last = await run.end_after(then)
+    assert [list(delta.token_ids) for delta in run.deltas] == [[4], [5, 6], [1]]
+    assert last.end is Ending.LENGTH
+    first, second, _ = run.deltas
+    assert first.kv is not None
+    assert (first.kv.bytes, first.cached_tokens) == (4096, 3)
+    assert second.kv is None
+    assert run.stream.retractions == 2
+    assert run.stream.generated == 4
+
+
+async def test_a_request_that_is_being_cancelled_takes_no_row() -> None:
+    run = start(Manager())
+
+    def then() -> None:
+        row(run, 4)
+        run.stream.cancel()
+        row(run, 5)
+
+    last = await run.end_after(then)
+    assert [list(delta.token_ids) for delta in run.deltas] == [[4], []]
+    assert last.end is Ending.CANCELLED
 
 
 async def test_a_form_counts_as_in_use_until_its_request_ends() -> None:

@@ -458,10 +458,10 @@ def test_a_prompt_that_sglang_scored_in_part_is_an_error(missing: dict[str, Any]
 
 
 def test_a_measured_hand_over_is_reported_once() -> None:
-    measured = chunks.hand_over_of({chunks.HAND_OVER_KEY: [(4096, 0.5, "nixl/ucx/shm")]})
+    measured = chunks.hand_over_of([(4096, 0.5, "nixl/ucx/shm")])
     assert measured is not None
     assert (measured.bytes, measured.seconds, measured.transport) == (4096, 0.5, "nixl/ucx/shm")
-    assert chunks.hand_over_of({chunks.HAND_OVER_KEY: []}) is None
+    assert chunks.hand_over_of([]) is None
 
 
 @pytest.mark.parametrize(

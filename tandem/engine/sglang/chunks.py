@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from tandem.engine.base import Ending, KvTransfer, Logprobs, PromptLogprobs, Role
+from tandem.engine.sglang.outputs import HandOver
 from tandem.errors import (
     DeadlineError,
     EngineError,
@@ -116,8 +117,8 @@ def prompt_logprobs_of(
     return PromptLogprobs(token_ids, Logprobs(chosen, top))
 
 
-def hand_over_of(meta_info: Mapping[str, Any]) -> KvTransfer | None:
-    """What the scheduler measured of the hand-over, in the one chunk that carries it.
+def hand_over_of(measured: HandOver | None) -> KvTransfer | None:
+    """What the scheduler measured of the hand-over, in the one output that carries it.
 
     PREFILL: bytes and seconds of SGLang's NIXL sender, from the first page written to the last one
     acknowledged; with chunked prefill that spans the forward passes between the chunks.
@@ -126,7 +127,6 @@ def hand_over_of(meta_info: Mapping[str, Any]) -> KvTransfer | None:
     begins to write: where it was ready first, its seconds hold prefill's queue and forward pass.
     Nor can it see over what that writes.
     """
-    measured = meta_info.get(HAND_OVER_KEY)
     if not measured:
         return None
     size, seconds, transport = measured[0]

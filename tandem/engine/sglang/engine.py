@@ -1,8 +1,9 @@
 """SGLang behind the engine protocol, in either phase or with both in one process.
 
 SGLang's tokenizer manager runs in the worker's event loop, its schedulers in child processes. Each
-request has a task that reads its stream; whatever has arrived when the consumer of `steps` comes
-back is one step, so a slow consumer gets fewer and larger ones.
+request has a task that waits for its end; tokens before that are taken as they come (outputs.py).
+Whatever has arrived when the consumer of `steps` comes back is one step, so a slow consumer gets
+fewer and larger ones.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tandem.engine.base import (
 from tandem.engine.sglang import describe, requests, validation
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.load import read as read_load
+from tandem.engine.sglang.outputs import RunningRows
 from tandem.engine.sglang.request_stream import RequestStream
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.validation import EngineBounds
@@ -55,7 +57,8 @@ class SglangEngine:
         self._settings = settings
         self._setup = Setup(role, settings)
         self._endpoint: tuple[str, int] | None = None
-        self._streams: dict[int, RequestStream] = {}
+        self._streams: dict[str, RequestStream] = {}
+        """By SGLang's names."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: list[Delta] = []
         self._arrived = asyncio.Event()
@@ -134,11 +137,11 @@ class SglangEngine:
             sglang_request=self._launched.new_request(**fields),
             emit=self._emit,
         )
-        self._streams[request.request_id] = stream
+        self._streams[fields["rid"]] = stream
         self._own(stream.run())
 
     def cancel(self, request_id: int) -> None:
-        stream = self._streams.get(request_id)
+        stream = self._streams.get(requests.rid(request_id))
         if stream is not None:
             stream.cancel()
 
@@ -206,6 +209,8 @@ class SglangEngine:
         """Instead of SGLang's auto_create_handle_loop, which takes SIGTERM and SIGQUIT for itself
         and kills the process tree on either."""
         manager.event_loop = asyncio.get_running_loop()
+        dispatcher = manager._result_dispatcher
+        dispatcher += type(dispatcher)([(RunningRows, self._take)])
         self._own(self._handle(manager))
 
     async def _handle(self, manager: Any) -> None:
@@ -222,9 +227,29 @@ class SglangEngine:
         self._failure = EngineError(f"SGLang failed: {reason}; what it printed before says more")
         self._arrived.set()
 
+    def _take(self, rows: RunningRows) -> None:
+        """Requests that have ended here meanwhile are passed over."""
+        columns = zip(
+            rows.rids,
+            rows.token_ids,
+            rows.cached_tokens,
+            rows.retractions,
+            rows.hand_overs,
+            strict=True,
+        )
+        for rid, token_ids, cached_tokens, retractions, hand_over in columns:
+            if (stream := self._streams.get(rid)) is not None:
+                stream.take(
+                    token_ids,
+                    cached_tokens=cached_tokens,
+                    retractions=retractions,
+                    hand_over=hand_over,
+                )
+
     def _emit(self, delta: Delta) -> None:
         if delta.end is not None:
-            self._retractions += self._streams.pop(delta.request_id).retractions
+            stream = self._streams.pop(requests.rid(delta.request_id))
+            self._retractions += stream.retractions
         self._pending.append(delta)
         self._arrived.set()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.engine.sglang.additions import Additions
+from tandem.engine.sglang.outputs import RunningRows
 from tandem.errors import StartError
 
 _STOP_SECONDS = 10.0
@@ -141,7 +142,12 @@ class EngineThread:
     def _launch(self) -> Launched:
         logging.getLogger("sglang").setLevel(logging.ERROR)
         from sglang.srt.entrypoints import engine as upstream
-        from sglang.srt.managers.io_struct import FreezeGCReq, GenerateReqInput, ShutdownReq
+        from sglang.srt.managers.io_struct import (
+            FreezeGCReq,
+            GenerateReqInput,
+            ShutdownReq,
+            hook_custom_types,
+        )
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
@@ -149,6 +155,7 @@ class EngineThread:
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
+        hook_custom_types(RunningRows)
         if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from tandem.engine.base import Delta, Ending, EngineRequest, PromptLogprobs, Role
 from tandem.engine.sglang import chunks, requests
-from tandem.engine.sglang.chunks import Ended
+from tandem.engine.sglang.chunks import HAND_OVER_KEY, Ended
+from tandem.engine.sglang.outputs import HandOver
 from tandem.errors import EngineError
 
 ABORT_AGAIN_SECONDS = 0.25
@@ -76,6 +77,23 @@ class RequestStream:
         that takes longer, in whatever state it is."""
         self._stop(Ended(Ending.CANCELLED))
 
+    def take(
+        self,
+        token_ids: Sequence[int],
+        *,
+        cached_tokens: int,
+        retractions: int,
+        hand_over: HandOver,
+    ) -> None:
+        """Take a row of RunningRows, before any other output that has come later."""
+        self.retractions = retractions
+        if self._cause is None:
+            self.generated += len(token_ids)
+            kv = chunks.hand_over_of(hand_over)
+            self._emit(
+                Delta(self._request.request_id, token_ids, kv=kv, cached_tokens=cached_tokens)
+            )
+
     async def _read(self) -> bool:
         """True when a delta with an end was emitted."""
         stream = self._manager.generate_request(self._sglang_request, None)
@@ -106,7 +124,7 @@ class RequestStream:
                 token_ids,
                 end=None if end is None else end.ending,
                 logprobs=chunks.logprobs_of(meta_info, len(token_ids), self._request.sampling),
-                kv=chunks.hand_over_of(meta_info),
+                kv=chunks.hand_over_of(meta_info.get(HAND_OVER_KEY)),
                 cached_tokens=meta_info.get("cached_tokens", 0),
                 prompt_logprobs=prompt,
             )

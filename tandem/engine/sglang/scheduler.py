@@ -1,7 +1,8 @@
 """Runs in SGLang's child processes: what Tandem adds to the scheduler before it starts.
 
 - A thread that dies ends the engine.
-- Outputs go to the worker as they are: no detokenizer is between.
+- Outputs go to the worker as they are: no detokenizer is between; and those of requests that go on
+  in a message of their own.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
+from sglang.srt.managers.io_struct import hook_custom_types, wrap_as_pickle
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
@@ -44,6 +46,7 @@ from tandem.engine.sglang import (
 )
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
+from tandem.engine.sglang.outputs import HandOver, RunningRows, SplitSender
 from tandem.engine.sglang.rows import RowEditor
 from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
 from tandem.logits import state
@@ -126,7 +129,17 @@ class MeasuringStreamer(SchedulerOutputStreamer):
     """Once KV has moved."""
     _kv_has_moved: bool = False
 
-    def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[list[Any]]]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        hook_custom_types(RunningRows)
+        self.send_to_detokenizer: Any = SplitSender(self.send_to_detokenizer, wrap_as_pickle)
+
+    def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[HandOver]]:
+        hand_overs = self._hand_overs(reqs)
+        self.send_to_detokenizer.announce([not req.return_logprob for req in reqs], hand_overs)
+        return hand_overs
+
+    def _hand_overs(self, reqs: Sequence[Any]) -> dict[str, list[HandOver]]:
         if state.alive():
             for req in reqs:
                 if req.finished():
@@ -145,7 +158,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             ]
         }
 
-    def _measure(self, req: Any) -> list[tuple[int, float, str]]:
+    def _measure(self, req: Any) -> HandOver:
         setattr(req, _MEASURED, True)
         if isinstance(req.finished_reason, FINISH_ABORT) or req.bootstrap_host == _NOBODY:
             return []
@@ -168,7 +181,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             manager = self.scheduler.disagg_decode_prealloc_queue.kv_manager
             manager.waiting_timeout = seconds
 
-    def _sent(self, req: Any) -> list[tuple[int, float, str]]:
+    def _sent(self, req: Any) -> HandOver:
         metric = req.disagg_kv_sender.get_transfer_metric()
         if metric.transfer_latency_s is None:
             return []
@@ -176,7 +189,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         wire = ucx_log().transport() if self._backend == "UCX" else UNKNOWN
         return [(size, metric.transfer_latency_s, self._transport(wire))]
 
-    def _received(self, req: Any) -> list[tuple[int, float, str]]:
+    def _received(self, req: Any) -> HandOver:
         """Only who writes knows over what."""
         pool = self.scheduler.token_to_kv_pool_allocator
         pages = -(-len(req.origin_input_ids) // pool.page_size)

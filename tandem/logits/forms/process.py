@@ -62,12 +62,14 @@ def main(argv: Sequence[str]) -> int:
         return 1
     boot = boots.decode(payload)
     sys.path[:] = boot.import_path
+    gc.disable()  # what it loads stays: collections would only make its start longer
     try:
         compiler = _load(boot)
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker says it
         stream.sendall(frame(encoder.encode(CompilerLoaded(f"{type(error).__name__}: {error}"))))
         return 2
     gc.freeze()  # or a collection in a fork would copy all of this process's memory
+    gc.enable()
     stream.sendall(frame(encoder.encode(CompilerLoaded())))
     while (payload := receive(stream)) is not None:
         answer = _Fork(compiler, orders.decode(payload), boot).answer(stream)

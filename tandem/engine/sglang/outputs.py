@@ -1,0 +1,86 @@
+"""What a step of SGLang's scheduler puts out, on its way to the worker.
+
+SGLang sends a step as one message of forty columns, and its tokenizer manager makes a dictionary of
+each row and wakes each request's stream. Most rows say no more than which tokens came: they go in a
+message of their own, which the engine takes as it comes. What ends a request, and what has
+log-probabilities, goes SGLang's way, after it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+HandOver = Sequence[tuple[int, float, str]]
+"""[(bytes, seconds, transport)] in the first output of a request, empty in all others."""
+
+
+class RunningRows(msgspec.Struct, tag=True, array_like=True, gc=False):
+    """New tokens of requests that go on, in columns of one length."""
+
+    rids: list[str]
+    token_ids: list[list[int]]
+    cached_tokens: list[int]
+    retractions: list[int]
+    """How often each was taken out of the batch so far."""
+    hand_overs: list[HandOver]
+
+
+class SplitSender:
+    """Sends a step's outputs in these two parts, in place of SGLang's own sender."""
+
+    def __init__(self, sender: Any, wrap: Callable[[Any], Any]) -> None:
+        """`wrap`: SGLang's wrap_as_pickle."""
+        self._sender = sender
+        self._wrap = wrap
+        self._plain: Sequence[bool] = ()
+        self._hand_overs: dict[str, list[HandOver]] = {}
+
+    def announce(self, plain: Sequence[bool], hand_overs: dict[str, list[HandOver]]) -> None:
+        """What comes next: whether a row has nothing beside its tokens, unless it ends, and what
+        SGLang calls its customized info.
+        """
+        self._plain = plain
+        self._hand_overs = hand_overs
+
+    def send_output(self, output: Any, recv_obj: object = None) -> None:
+        """As SGLang's SenderWrapper."""
+        plain, self._plain = self._plain, ()
+        reasons = output.finished_reasons
+        running = [row for row, each in enumerate(plain) if each and reasons[row] is None]
+        output.time_stats = None  # of each row, for metrics and spans, which SGLang has none of
+        if running:
+            self._sender.send_output(self._running(output, running))
+            taken = set(running)
+            rest = [row for row in range(len(plain)) if row not in taken]
+            if not rest:
+                return
+            output = self._rest(output, rest)
+        self._sender.send_output(output, recv_obj)
+
+    def _running(self, output: Any, rows: Sequence[int]) -> RunningRows:
+        hand_overs = next(iter(self._hand_overs.values()), [()] * len(output.rids))
+        return RunningRows(
+            [output.rids[row] for row in rows],
+            [list(output.output_ids[row]) for row in rows],
+            [output.cached_tokens[row] for row in rows],
+            [output.retraction_counts[row] for row in rows],
+            [hand_overs[row] for row in rows],
+        )
+
+    def _rest(self, output: Any, rows: Sequence[int]) -> Any:
+        """All columns of some rows."""
+        count = len(output.rids)
+        rest = copy.copy(output)
+        for name in output.__struct_fields__:
+            column = getattr(output, name)
+            if isinstance(column, list) and len(column) == count:
+                setattr(rest, name, [column[row] for row in rows])
+        if self._hand_overs:
+            rest.customized_info = self._wrap(
+                {key: [each[row] for row in rows] for key, each in self._hand_overs.items()}
+            )
+        return rest
