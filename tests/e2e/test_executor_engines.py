@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tandem.executor import (
     FinishReason,
     GuidedDecodingParams,
     GuideType,
+    KvCacheStats,
     OutputConfig,
     Request,
     Response,
@@ -25,9 +27,15 @@ from tandem.executor import (
 
 SECONDS = 60.0
 PROMPT = [101, 102, 103, 104]
+CACHE_TOKENS = 16384
+LONG = 500
+"""Tokens of a prompt that shows in a KV cache."""
+AHEAD = 16
+"""Tokens for which an engine may take room before they come."""
 
 
 ENGINES = ["sim", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.slow])]
+KINDS = pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def executor(served: Served) -> Iterator[Executor]:
 
 
 @pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
-@pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
+@KINDS
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.timeout(900)
 def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
@@ -61,6 +69,56 @@ def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
             (refused,) = responses_of(own, logits_post_processor=print)
             assert "logits_post_processor" in refused.error_msg
     assert set(psutil.Process().children(recursive=True)) == children
+
+
+@pytest.mark.promise("S2-077")
+@KINDS
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.timeout(900)
+def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
+    engine: str, disaggregated: bool, model_path: Path
+) -> None:
+    options = {"max_total_tokens": CACHE_TOKENS} | ({"step_ms": 5} if engine == "sim" else {})
+    config = ExecutorConfig(engine=engine, disaggregated=disaggregated, engine_options=options)
+    with Executor(model_path, config) as own:
+        first = kv_cache_when(own, lambda _: True)
+        assert first.max_num_blocks is not None
+        assert first.tokens_per_block is not None
+        assert first.max_num_blocks * first.tokens_per_block == CACHE_TOKENS
+        whole = max(first.tokens_per_block, AHEAD)
+        running = own.enqueue_requests(
+            [
+                Request([*range(start, start + LONG)], max_tokens=3000, streaming=True)
+                for start in (300, 1000)
+            ]
+        )
+        seen = 2 * LONG
+        for least in (seen, seen + 2 * whole):  # the prompts, and then what was generated too
+            filled = kv_cache_when(own, lambda cache, least=least: held(cache) >= least)
+            made = sum(map(own.get_num_responses_ready, running))
+            assert held(filled) <= 2 * LONG + made + 3 * whole
+            assert filled.free_num_blocks == first.max_num_blocks - filled.used_num_blocks
+        for request_id in running:
+            own.cancel_request(request_id)
+        kv_cache_when(own, lambda cache: held(cache) <= whole)
+
+
+def kv_cache_when(executor: Executor, so: Callable[[KvCacheStats], bool]) -> KvCacheStats:
+    """The first that is so. Short requests, of a few tokens each, have it said again."""
+    until = time.monotonic() + SECONDS
+    found: KvCacheStats | None = None
+    while found is None or not found.max_num_blocks or not so(found):
+        assert time.monotonic() < until, found
+        responses_of(executor, max_tokens=1)
+        found = executor.get_latest_iteration_stats()[-1].kv_cache_stats
+    return found
+
+
+def held(cache: KvCacheStats) -> int:
+    """In tokens."""
+    assert cache.used_num_blocks is not None
+    assert cache.tokens_per_block is not None
+    return cache.used_num_blocks * cache.tokens_per_block
 
 
 @pytest.mark.sglang
