@@ -18,8 +18,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -60,17 +60,6 @@ class FedChannel:
     """A channel whose streams are fed. The last one is `call`."""
 
     call: FedCall
-
-    async def __aenter__(self) -> FedChannel:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is open that would have to be closed."""
 
     def stream_stream(self, *_: object, **__: object) -> Callable[[object], FedCall]:
         def connect(_: object) -> FedCall:
@@ -142,22 +131,28 @@ def requests(streams: int) -> list[Request]:
 @contextmanager
 def fed() -> Iterator[FedChannel]:
     channel = FedChannel()
-    with mock.patch.object(router_link, "open_channel", return_value=channel):
+    with mock.patch.object(router_link, "open_channel", return_value=nullcontext(channel)):
         yield channel
+
+
+def feed(channel: FedChannel, streams: int, calls: Calls) -> Iterator[None]:
+    """One message after the other, each once the one before it was read; the first do not count."""
+    for number in range(WARM + MESSAGES):
+        if number == WARM:
+            calls.start()
+        channel.call.put(step(number, streams))
+        yield
+    calls.stop()
 
 
 def by_thread(streams: int, calls: Calls) -> None:
     with fed() as channel, Executor("127.0.0.1:1") as executor:
         executor.enqueue_requests(requests(streams))
         asyncio.run(submitted(executor, streams))
-        for number in range(WARM + MESSAGES):
-            if number == WARM:
-                calls.start()
-            channel.call.put(step(number, streams))
+        for _ in feed(channel, streams, calls):
             left = streams
             while left:
                 left -= tokens_of(executor.await_responses(timeout=SECONDS))
-        calls.stop()
 
 
 async def by_task(streams: int, calls: Calls) -> None:
@@ -165,14 +160,10 @@ async def by_task(streams: int, calls: Calls) -> None:
         async with AsyncExecutor("127.0.0.1:1") as executor:
             executor.enqueue_requests(requests(streams))
             await submitted(executor, streams)
-            for number in range(WARM + MESSAGES):
-                if number == WARM:
-                    calls.start()
-                channel.call.put(step(number, streams))
+            for _ in feed(channel, streams, calls):
                 left = streams
                 while left:
                     left -= tokens_of(await executor.await_responses(timeout=SECONDS))
-            calls.stop()
 
 
 async def submitted(executor: Any, streams: int) -> None:
