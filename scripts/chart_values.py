@@ -49,7 +49,9 @@ OWNED: dict[str, frozenset[str]] = {
     "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
     "decode": frozenset(f"{_ALL} {_WORKER}".split()),
     "worker": frozenset(f"{_ALL} {_WORKER}".split()),
-    "engine": frozenset(("bootstrap_port", "device", "kv_port", "tensor_parallel")),
+    "engine": frozenset(
+        ("bootstrap_port", "decode_tensor_parallel", "device", "kv_port", "tensor_parallel")
+    ),
 }
 """Settings that the chart makes from values of its own: they are not taken in a `config`."""
 

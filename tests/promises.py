@@ -865,6 +865,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-370",
+        "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
+        "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"
+        " start, with the reason.",
+        ours=True,
+    ),
+    Promise(
         "S5-392",
         "Given a step with processors on a GPU, then nothing of Tandem's own waits for the device "
         "in it, and a row that failed ends its request before its token is shown.",

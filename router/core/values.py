@@ -77,11 +77,14 @@ class Fingerprint(NamedTuple):
     kv_dtype: str
     kv_layout: str
     tensor_parallel: int
+    """Ranks among which prefill divides a sequence's KV."""
     tokenizer_sha256: str
     protocol_version: int
     deployment_revision: str = ""
     aggregated: bool = False
     """Its engine serves both phases, which have the same instance: neither pairs with another."""
+    decode_tensor_parallel: int = 0
+    """Ranks of decode, where they are not as many."""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 

@@ -123,7 +123,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "nodes-that-share-unequally": (
         {**GPU, "engine": {"tensorParallel": 8}, "prefill": {"workload": {"nodes": 3}}},
-        "prefill.workload.nodes cannot share engine.tensorParallel equally",
+        "prefill.workload.nodes cannot share 8 accelerators equally",
+    ),
+    "nodes-that-share-decode-unequally": (
+        {
+            **GPU,
+            "engine": {"tensorParallel": 4, "decodeTensorParallel": 2},
+            "decode": {"workload": {"nodes": 4}},
+        },
+        "decode.workload.nodes cannot share 2 accelerators equally",
+    ),
+    "ranks-that-hand-over-nothing": (
+        {**GPU, "engine": {"tensorParallel": 4, "decodeTensorParallel": 6}},
+        "set engine.decodeTensorParallel to a multiple of engine.tensorParallel, or to a part",
     ),
     "two-certificates": (
         {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},

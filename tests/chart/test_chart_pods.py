@@ -441,6 +441,23 @@ def test_a_worker_requests_what_its_accelerators_take_beside_them(
     assert pod.main["resources"]["requests"] == {**requests, **devices}
 
 
+@pytest.mark.promise("S5-370")
+def test_each_phase_asks_for_its_own_accelerators_and_is_told_of_both() -> None:
+    values = {
+        "model": {"uri": "pvc://models/m"},
+        "engine": {"tensorParallel": 4, "decodeTensorParallel": 8},
+        "worker": {"enabled": True},
+    }
+    devices, told = {}, {}
+    for pod in pods.of(chart_renders.manifests(values)):
+        if pod.component in ("prefill", "decode", "worker"):
+            devices[pod.component] = pod.main["resources"]["limits"]["nvidia.com/gpu"]
+            options = pod.settings["engine_options"]
+            told[pod.component] = [options.get(f"{of}tensor_parallel") for of in ("", "decode_")]
+    assert devices == {"prefill": 4, "decode": 8, "worker": 4}
+    assert told == {"prefill": [4, 8], "decode": [4, 8], "worker": [4, None]}
+
+
 @pytest.mark.parametrize("uri", ["", "hf://org/model"])
 def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}

@@ -46,14 +46,20 @@ class WorkerProcess:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """A sample of it as it is now; None: there is none."""
+        return next(self._samples(name, labels), None)
+
+    def total(self, name: str, **labels: str) -> float:
+        """All samples of it together."""
+        return sum(self._samples(name, labels))
+
+    def _samples(self, name: str, labels: dict[str, str]) -> Iterator[float]:
         address = f"http://127.0.0.1:{self.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             text = answer.read().decode()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
-                    return float(sample.value)
-        return None
+                    yield float(sample.value)
 
     def wait_serving(self, deadline: float) -> None:
         while time.monotonic() < deadline:

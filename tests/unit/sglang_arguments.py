@@ -14,8 +14,8 @@ HERE = Path(__file__).parent
 
 
 def ask(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`names` of all arguments, and `resolved`: what SGLang makes of each of `given` on an H100, or
-    the error that it raises, as text.
+    """`names` of all arguments, and `resolved`: what SGLang makes of each of `given` on an H100,
+    with what is said of "unequal" ranks of its model, or the error that it raises, as text.
     """
     root = str(HERE.parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

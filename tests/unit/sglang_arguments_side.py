@@ -15,6 +15,9 @@ from sglang.srt.arg_groups import memory_hook
 from sglang.srt.runtime_context import override_platform
 from sglang.srt.server_args import ServerArgs
 
+from tandem.engine.sglang import unequal
+from tandem.errors import StartError
+
 H100_MIB = 81_559
 H100 = {
     "is_cuda": True,
@@ -32,9 +35,19 @@ def resolved(given: dict[str, Any]) -> Any:
         made = ServerArgs(**given)
         with override_platform(**H100):
             made.resolve_once()
-        return json.loads(json.dumps(made.resolved_dict(), default=str))
+        told: dict[str, Any] = json.loads(json.dumps(made.resolved_dict(), default=str))
+        return told | {"unequal": _said_of_unequal_ranks(made)}
     except Exception as error:  # noqa: BLE001 - the test that asked shows it
         return f"{type(error).__name__}: {error}"
+
+
+def _said_of_unequal_ranks(made: ServerArgs) -> str:
+    """Why phases of this model cannot have unequal numbers of ranks; empty: they can."""
+    try:
+        unequal.check(made)
+    except StartError as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

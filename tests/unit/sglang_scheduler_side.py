@@ -42,6 +42,7 @@ from tandem.engine.sglang import (
     requests,
     seeds,
 )
+from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.rows import RowEditor
 from tandem.engine.sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
 from tandem.errors import StartError
@@ -121,21 +122,48 @@ def apply(*given: dict[str, Any]) -> list[list[float]]:
     return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
 
 
+LATENTS = SimpleNamespace(is_mla_backend=True)
+HEADS_4 = SimpleNamespace(is_mla_backend=False, kv_args=SimpleNamespace(total_kv_head_num=4))
+
+
+def additions(*, ranks: int, peer_ranks: int) -> Additions:
+    return Additions(
+        seeded=True,
+        speculative=False,
+        on_cpu=True,
+        ranks=ranks,
+        peer_ranks=peer_ranks,
+        registry={},
+        model={},
+        handover_timeout_seconds=60,
+        grammar_cache_bytes=0,
+    )
+
+
+def shares_are_counted_as_often_as_ranks_write_them() -> Any:
+    """By ranks of prefill and decode: of four KV heads, and of latents."""
+    streamer = MeasuringStreamer.__new__(MeasuringStreamer)
+    found = {}
+    for own, peer in ((1, 1), (2, 2), (8, 8), (1, 2), (2, 1), (8, 4), (4, 8), (2, 8), (1, 8)):
+        streamer.additions = additions(ranks=own, peer_ranks=peer)
+        found[f"{own}-{peer}"] = [streamer._senders(each) for each in (HEADS_4, LATENTS)]
+    return found
+
+
 def hand_overs_have_less_time_once_kv_has_moved() -> Any:
     """Seconds before, after one that nobody took part in, after one that failed, and after one."""
     moved = SimpleNamespace(transfer_latency_s=0.5, transfer_total_bytes=10)
     nothing = SimpleNamespace(transfer_latency_s=None, transfer_total_bytes=0)
     manager = SimpleNamespace(bootstrap_timeout=300)
     streamer = MeasuringStreamer.__new__(MeasuringStreamer)
-    streamer.handover_timeout_seconds = 60
+    streamer.additions = additions(ranks=2, peer_ranks=2)
     streamer.disaggregation_mode = DisaggregationMode.PREFILL
-    streamer.server_args = SimpleNamespace(tp_size=2)
     streamer.scheduler = SimpleNamespace(
         disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=manager)
     )
     found: list[Any] = [manager.bootstrap_timeout]
     for host, metric in ((FAKE_BOOTSTRAP_HOST, moved), ("10.0.0.1", nothing), ("10.0.0.1", moved)):
-        sender = SimpleNamespace(get_transfer_metric=lambda metric=metric: metric)
+        sender = SimpleNamespace(get_transfer_metric=lambda metric=metric: metric, kv_mgr=HEADS_4)
         req = SimpleNamespace(bootstrap_host=host, finished_reason=None, disagg_kv_sender=sender)
         measured = streamer._measure(req)
         found.append([manager.bootstrap_timeout, measured])
@@ -526,6 +554,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     scored_at_once,
     prefill_layouts,
     missing_plugin,
+    shares_are_counted_as_often_as_ranks_write_them,
     hand_overs_have_less_time_once_kv_has_moved,
     outputs_go_past_the_detokenizer,
     processor.TandemLogitProcessor.to_str,

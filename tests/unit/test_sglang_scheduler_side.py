@@ -25,6 +25,21 @@ def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> No
     assert moved == [60, [[20, 0.5, "nixl/ucx/unknown"]]]
 
 
+def test_bytes_of_a_hand_over_are_those_that_all_ranks_write(seen: dict[str, Any]) -> None:
+    """A share of 2 ranks is 2 of 4 heads; beyond 4 ranks, several hold the same head."""
+    assert seen["shares_are_counted_as_often_as_ranks_write_them"] == {
+        "1-1": [1, 1],
+        "2-2": [2, 2],
+        "8-8": [8, 8],
+        "1-2": [1, 1],
+        "2-1": [2, 1],
+        "8-4": [8, 4],
+        "4-8": [8, 4],
+        "2-8": [4, 2],
+        "1-8": [2, 1],
+    }
+
+
 def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
     answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
     assert (answers, outputs) == ("worker", "worker")

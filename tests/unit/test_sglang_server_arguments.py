@@ -17,6 +17,22 @@ from tandem.engine.base import Role
 from tandem.engine.sglang import arguments, options, server_arguments
 from tandem.errors import ConfigError
 
+CONFIGS = Path(__file__).parents[1] / "model_configs"
+STATES = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "dtype": "bfloat16",
+    "head_dim": 64,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+}
+"""Three of four layers have linear attention."""
+
 
 def made(raw: dict[str, Any], *, model_path: Path, role: Role = Role.DECODE) -> dict[str, Any]:
     """Arguments for CUDA."""
@@ -67,7 +83,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert str(refused.value) == (
         "engine option server_args must not hold lora_paths: a request cannot name an adapter; "
         f"quantisation: SGLang {server_arguments.VERSION} has no such argument; "
-        "tp_size: it is set by engine option tensor_parallel"
+        "tp_size: it is set by engine options tensor_parallel and decode_tensor_parallel"
     )
 
 
@@ -125,6 +141,29 @@ def told(model_path: Path) -> dict[str, Any]:
 @pytest.mark.promise("S5-300")
 def test_every_argument_of_sglang_is_classified(told: dict[str, Any]) -> None:
     assert set(told["names"]) == set(classified())
+
+
+@pytest.fixture(scope="module")
+def said_of_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Why phases of a model cannot have unequal ranks; empty: they can."""
+    folder = tmp_path_factory.mktemp("states")
+    (folder / "config.json").write_text(json.dumps(STATES), encoding="utf-8")
+    models = {"states": folder, **{path.name: path for path in CONFIGS.iterdir()}}
+    given = [made({}, model_path=path, role=Role.PREFILL) for path in models.values()]
+    resolved = sglang_arguments.ask(given)["resolved"]
+    return dict(zip(models, [each["unequal"] for each in resolved], strict=True))
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-370")
+def test_unequal_ranks_are_refused_for_models_that_keep_more_than_plain_kv(
+    said_of_models: dict[str, str],
+) -> None:
+    refused = {name: said for name, said in said_of_models.items() if said}
+    assert refused.keys() == {"states", "gpt-oss-120b"}
+    assert "because some layers keep a state" in refused["states"]
+    assert "because some layers see a window" in refused["gpt-oss-120b"]
+    assert {"Llama-3.3-70B-Instruct", "DeepSeek-V3"} <= said_of_models.keys()
 
 
 @pytest.mark.sglang

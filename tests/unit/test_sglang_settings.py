@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 
 from tandem.engine import model_files
-from tandem.engine.base import EngineSettings, Nodes, Role
-from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options
+from tandem.engine.base import ONE_NODE, EngineSettings, Nodes, Role
+from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
 from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -57,6 +58,18 @@ def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict
         device=device,
         bootstrap_port=4321,
         processors=True,
+    )
+
+
+def settings(raw: dict[str, Any], *, nodes: Nodes = ONE_NODE) -> EngineSettings:
+    return EngineSettings(
+        model_path=MODEL,
+        model_name="tiny",
+        max_sequences=8,
+        host="127.0.0.1",
+        options=raw,
+        registry=Registry.builtin(),
+        nodes=nodes,
     )
 
 
@@ -187,9 +200,11 @@ def test_port_zero_finds_a_free_port() -> None:
     assert arguments.listening_port("127.0.0.1", port) == port
 
 
-def processors_of(registry: Registry, raw: dict[str, Any] | None = None) -> Processors:
+def processors_of(
+    registry: Registry, raw: dict[str, Any] | None = None, ranks: int = 1
+) -> Processors:
     model = Model(vocabulary=100, eos_token_ids=[1])
-    return Processors(registry, options.parse(raw or {}), model)
+    return Processors(registry, options.parse(raw or {}), model, ranks)
 
 
 def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
@@ -217,7 +232,7 @@ def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None
     registry.register("dice", Dice)
     assert processors_of(registry).enabled
     with pytest.raises(StartError, match="'dice' is not deterministic"):
-        processors_of(registry, {"tensor_parallel": 2})
+        processors_of(registry, ranks=2)
 
 
 @pytest.mark.promise("S3-086")
@@ -390,6 +405,50 @@ def test_each_node_is_told_its_place_and_where_they_meet() -> None:
     assert (built["nnodes"], built["node_rank"]) == (2, 1)
     assert built["dist_init_addr"] == "10.0.0.1:7120"
     assert built["tp_size"] == 4
+
+
+UNEQUAL = {"tensor_parallel": 2, "decode_tensor_parallel": 8}
+
+
+@pytest.mark.promise("S5-370")
+def test_each_phase_has_its_own_number_of_ranks_and_knows_the_other_s() -> None:
+    ranks = {role: server_args(role, UNEQUAL)["tp_size"] for role in Role}
+    assert ranks == {Role.PREFILL: 2, Role.DECODE: 8, Role.AGGREGATED: 2}
+    assert parallel.kv_ranks(options.parse(UNEQUAL)) == {Role.PREFILL: 2, Role.DECODE: 8}
+    assert parallel.kv_ranks(options.parse({"tensor_parallel": 4})) == {
+        Role.PREFILL: 4,
+        Role.DECODE: 4,
+    }
+
+
+@pytest.mark.promise("S5-370")
+@pytest.mark.parametrize(
+    ("role", "raw", "said"),
+    [
+        (Role.PREFILL, {"tensor_parallel": 3, "decode_tensor_parallel": 2}, "2 and 3 ranks"),
+        (Role.DECODE, {"tensor_parallel": 4, "decode_tensor_parallel": 6}, "4 and 6 ranks"),
+        (Role.AGGREGATED, UNEQUAL, "decode_tensor_parallel is for workers of one phase"),
+    ],
+)
+def test_ranks_that_cannot_hand_over_are_refused_before_sglang_is_imported(
+    role: Role, raw: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SglangEngine(role, settings(raw))
+
+
+def test_each_rank_has_a_core_of_its_own_on_cpu() -> None:
+    made = arguments.environment(options.parse({}), host="h", device="cpu", ranks=2)
+    assert made["SGLANG_CPU_OMP_THREADS_BIND"].count("|") == 1
+    alone = arguments.environment(options.parse({}), host="h", device="cpu")
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in alone
+
+
+@pytest.mark.parametrize(("role", "fits"), [(Role.PREFILL, False), (Role.DECODE, True)])
+def test_nodes_share_the_ranks_of_their_own_phase(role: Role, fits: bool) -> None:
+    four = Nodes(count=4, rank=0, leader="127.0.0.1:1")
+    with nullcontext() if fits else pytest.raises(ConfigError, match="4 nodes cannot share 2"):
+        SglangEngine(role, settings(UNEQUAL, nodes=four))
 
 
 def test_nodes_that_could_not_share_equally_are_refused(model_path: Path) -> None:

@@ -159,6 +159,9 @@ logits_processors: {{ toYaml .Values.logitsProcessors | nindent 2 }}
 {{- if eq (include "tandem.engine" $root) "sglang" }}
 {{- $options = dict "device" $root.Values.engine.device "tensor_parallel" $root.Values.engine.tensorParallel }}
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
+{{- if and $root.Values.engine.decodeTensorParallel (ne $component "worker") }}
+{{- $_ := set $options "decode_tensor_parallel" $root.Values.engine.decodeTensorParallel }}
+{{- end }}
 {{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
 {{- end }}
 {{- mergeOverwrite (dict) $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}

@@ -13,6 +13,12 @@
 {{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
+{{- /* Accelerators of a worker, on all its nodes: (list $ "prefill"). */}}
+{{- define "tandem.accelerators" -}}
+{{- $engine := (index . 0).Values.engine -}}
+{{- ternary (default $engine.tensorParallel $engine.decodeTensorParallel) $engine.tensorParallel (eq (index . 1) "decode") }}
+{{- end }}
+
 {{- /* kvTransfer.rdma for a component: (list $ "prefill"). No KV moves but between the two phases. */}}
 {{- define "tandem.rdma" -}}
 {{- ternary (index . 0).Values.kvTransfer.rdma (dict "enabled" false) (has (index . 1) (list "prefill" "decode")) | toYaml }}
@@ -69,7 +75,7 @@ cache, which decode pins in the host: on 80 GB no more than 16Gi. */}}
 {{- define "tandem.workerRequests" -}}
 {{- $root := index . 0 }}
 {{- if include "tandem.onGpu" $root }}
-{{- $ranks := div $root.Values.engine.tensorParallel (index $root.Values (index . 1) | dig "workload" "nodes" 1) -}}
+{{- $ranks := div (include "tandem.accelerators" .) (index $root.Values (index . 1) | dig "workload" "nodes" 1) -}}
 {cpu: {{ add 3 $ranks }}, memory: {{ add 8 (mul 16 $ranks) }}Gi}
 {{- else -}}
 {cpu: 200m, memory: 512Mi}
@@ -84,7 +90,7 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- $rdma := include "tandem.rdma" . | fromYaml }}
 {{- $devices := dict }}
 {{- if and (include "tandem.onGpu" $root) $values.accelerator.resourceName (not $values.accelerator.claims) }}
-{{- $_ := set $devices $values.accelerator.resourceName (div $root.Values.engine.tensorParallel (dig "workload" "nodes" 1 $values)) }}
+{{- $_ := set $devices $values.accelerator.resourceName (div (include "tandem.accelerators" .) (dig "workload" "nodes" 1 $values)) }}
 {{- end }}
 {{- if and $rdma.enabled $rdma.resourceName }}
 {{- $_ := set $devices $rdma.resourceName $rdma.count }}

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 KV_MEMORY_KINDS = "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds"
+UNEQUAL_RANKS = "sglang.srt.disaggregation.nixl.conn.NixlKVManager._prepare_payload_xfer"
 NIXL_AGENT_CONFIG = "nixl._api.nixl_agent_config.__init__"
 REAL_KERNELS = "sglang-kernel"
 
@@ -32,6 +33,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(KV_MEMORY_KINDS, all_dram, HookType.REPLACE)
+    HookRegistry.register(UNEQUAL_RANKS, between_unequal_ranks, HookType.AROUND)
     # A hook on a class may only replace it, hence on its __init__.
     HookRegistry.register(NIXL_AGENT_CONFIG, without_progress_thread, HookType.AROUND)
 
@@ -53,6 +55,19 @@ def all_dram(kinds: Sequence[str] | None, expected_len: int) -> list[str]:
     if kinds is not None and len(kinds) != expected_len:
         raise ValueError(f"{len(kinds)} memory kinds for {expected_len} KV buffers")
     return ["DRAM"] * expected_len
+
+
+def between_unequal_ranks(original: Callable[..., None], manager: Any, peer: Any) -> None:
+    """Between ranks that hold unequal shares of the KV heads SGLang writes to a device's memory
+    alone. What it prepares for that serves here as well, once it is told of host memory.
+    """
+    if manager.is_mla_backend or peer.decode_tp_size == manager.attn_tp_size:
+        original(manager, peer)
+        return
+    peer.dst_homogeneous_mem_kind = "DRAM"
+    manager._init_hetero_tp_prep_handle(
+        peer.agent_name, peer, src_mem_kind="DRAM", dst_mem_kind="DRAM"
+    )
 
 
 def without_progress_thread(

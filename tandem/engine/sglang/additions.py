@@ -20,7 +20,9 @@ class Additions:
     speculative: bool
     on_cpu: bool
     ranks: int
-    """Tensor-parallel ones, on all nodes."""
+    """Among which a sequence's KV is divided here, on all nodes."""
+    peer_ranks: int
+    """The same of the other phase."""
     registry: Mapping[str, Any]
     """`Registry.portable`."""
     model: Mapping[str, Any]

@@ -15,6 +15,7 @@ from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
+from tandem.engine.sglang import parallel
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError, StartError
 
@@ -39,8 +40,11 @@ def resolve_device(options: Options) -> str:
     return "cuda" if _NVIDIA_CONTROL.exists() else "cpu"
 
 
-def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
-    """Variables SGLang reads when it is imported, here and in its child processes."""
+def environment(options: Options, *, host: str, device: str, ranks: int = 1) -> dict[str, str]:
+    """Variables SGLang reads when it is imported, here and in its child processes.
+
+    `ranks`: those that share a layer.
+    """
     timeout = str(max(options.handover_timeout_seconds, options.first_handover_timeout_seconds))
     variables = {
         "HF_HUB_OFFLINE": "1",  # models are folders here
@@ -73,14 +77,14 @@ def environment(options: Options, *, host: str, device: str) -> dict[str, str]:
             "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0",
             "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads":"1"}',  # not 8
         }
-        if options.tensor_parallel > 1:
+        if ranks > 1:
             cores = sorted(os.sched_getaffinity(0))
             variables |= {
                 # A CUDA build of torch brings NCCL, which SGLang would use whatever the device is.
                 "SGLANG_NCCL_SO_PATH": "none",
                 # A core for each rank; by default each wants a NUMA node of its own.
                 "SGLANG_CPU_OMP_THREADS_BIND": "|".join(
-                    str(cores[rank % len(cores)]) for rank in range(options.tensor_parallel)
+                    str(cores[rank % len(cores)]) for rank in range(ranks)
                 ),
             }
     return variables
@@ -107,7 +111,7 @@ def server_args(
         "device": device,
         "dtype": options.dtype,
         "random_seed": options.random_seed or secrets.randbits(30),
-        "tp_size": options.tensor_parallel,
+        "tp_size": parallel.of(options, role).tensor,
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause
         ONE_LINE_JSON: True,  # of which a model may want no end

@@ -13,6 +13,7 @@ from tandem.errors import StartError
 
 HOOKS = (
     "nixl._api.nixl_agent_config.__init__",
+    "sglang.srt.disaggregation.nixl.conn.NixlKVManager._prepare_payload_xfer",
     "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds",
 )
 

@@ -3,6 +3,7 @@ asked: two workers are paired only where their fingerprints agree, and a wrong p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tandem.engine import model_files
@@ -64,9 +65,13 @@ def description(
     max_sequences: int,
     kv_endpoint: str,
     prefixes: PrefixLog | None,
+    ranks: Mapping[Role, int],
 ) -> EngineDescription:
+    """`ranks`: among how many a sequence's KV is to be divided, in either phase."""
     return EngineDescription(
-        fingerprint=_fingerprint(launched, model_path, model_name),
+        fingerprint=_fingerprint(
+            launched, model_path, model_name, {**ranks, limits.role: launched.arguments["tp_size"]}
+        ),
         limits=worker_pb2.Limits(
             max_sequences=max_sequences,
             context_length=limits.context_length,
@@ -80,7 +85,10 @@ def description(
     )
 
 
-def _fingerprint(launched: Launched, model_path: Path, model_name: str) -> common_pb2.Fingerprint:
+def _fingerprint(
+    launched: Launched, model_path: Path, model_name: str, ranks: Mapping[Role, int]
+) -> common_pb2.Fingerprint:
+    prefill, decode = ranks[Role.PREFILL], ranks[Role.DECODE]
     arguments = launched.arguments
     dtype = str(launched.manager.model_config.dtype).removeprefix("torch.")
     kv_dtype = arguments["kv_cache_dtype"]
@@ -93,7 +101,8 @@ def _fingerprint(launched: Launched, model_path: Path, model_name: str) -> commo
         page_size=arguments["page_size"],
         kv_dtype=dtype if kv_dtype == "auto" else kv_dtype,
         kv_layout=_KV_LAYOUT,
-        tensor_parallel=arguments["tp_size"],
+        tensor_parallel=prefill,
+        decode_tensor_parallel=0 if decode == prefill else decode,
         tokenizer_sha256=model_files.tokenizer_sha256(model_path),
         protocol_version=PROTOCOL_VERSION,
     )

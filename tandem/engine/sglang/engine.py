@@ -95,6 +95,7 @@ class SglangEngine:
                 max_sequences=self._settings.max_sequences,
                 kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
                 prefixes=self._setup.prefix_log(),
+                ranks=self._setup.kv_ranks,
             )
             self._run_manager(self._launched.manager)
             await self._warm_up(self._launched, self._bounds)

@@ -77,9 +77,13 @@ class Launched:
 class EngineThread:
     """The thread that starts an engine, keeps its children alive, and stops it."""
 
-    def __init__(self, arguments: Mapping[str, Any], additions: Additions) -> None:
+    def __init__(
+        self, arguments: Mapping[str, Any], additions: Additions, *, unequal: bool
+    ) -> None:
+        """`unequal`: the other phase divides KV among another number of ranks."""
         self._arguments = arguments
         self._additions = additions
+        self._unequal = unequal
         self._others = set(multiprocessing.active_children())
         self._started: Future[Launched] = Future()
         self._ended: Future[None] = Future()
@@ -151,7 +155,7 @@ class EngineThread:
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
-        from tandem.engine.sglang import cpu, scheduler
+        from tandem.engine.sglang import cpu, scheduler, unequal
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
@@ -160,10 +164,21 @@ class EngineThread:
             cpu.verify()
         _keep_own_logging(upstream)
 
+        check = unequal.check if self._unequal else None
+
         class Engine(upstream.Engine):
             run_scheduler_process_func = staticmethod(
                 functools.partial(scheduler.run_scheduler, additions=self._additions)
             )
+
+            @classmethod
+            def _launch_scheduler_processes(
+                cls, server_args: Any, *others: Any, **more: Any
+            ) -> Any:
+                """Here SGLang has read the model's configuration, and no weights yet."""
+                if check is not None:
+                    check(server_args)
+                return super()._launch_scheduler_processes(server_args, *others, **more)
 
             @classmethod
             def _launch_detokenizer_subprocesses(

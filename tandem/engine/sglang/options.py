@@ -39,7 +39,10 @@ class Options:
     disable_overlap_schedule: bool = False
     """Take each step's result in before the next is planned. Slower."""
     tensor_parallel: int = 1
-    """Accelerators that share the model, on all its nodes together; equal in both phases."""
+    """Accelerators that share the model, on all nodes of a worker together."""
+    decode_tensor_parallel: int = 0
+    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
+    too. Only for models with plain attention, or with latents (MLA)."""
     random_seed: int = 0
     """The seed of requests that name none; 0 takes another one at each start."""
     bootstrap_port: int = 0
@@ -93,6 +96,7 @@ def _check(options: Options) -> None:
         "page_size": 0,
         "chunked_prefill_size": -1,
         "tensor_parallel": 1,
+        "decode_tensor_parallel": 0,
         "bootstrap_port": 0,
         "handover_timeout_seconds": 1,
         "first_handover_timeout_seconds": 1,

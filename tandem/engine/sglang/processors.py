@@ -37,9 +37,9 @@ class Steering:
 class Processors:
     """The registry of a worker, as SGLang can run it."""
 
-    def __init__(self, registry: Registry, options: Options, model: Model) -> None:
-        """Raises StartError for a processor that SGLang would pass over, that it cannot import, or
-        that several ranks would not agree on.
+    def __init__(self, registry: Registry, options: Options, model: Model, ranks: int = 1) -> None:
+        """`ranks`: how many run each of them. Raises StartError for a processor that SGLang would
+        pass over, that it cannot import, or that several ranks would not agree on.
         """
         self._registry = registry
         self._model = model
@@ -53,7 +53,7 @@ class Processors:
                 f"speculative decoding skips logits processors ({', '.join(added)}): "
                 "drop speculative_algorithm from server_args, or the processors"
             )
-        if options.tensor_parallel > 1:
+        if ranks > 1:
             _check_deterministic(registry)
         registry.check_always(model)
         tagged = [name for name in always if issubclass(registry.classes()[name], Tagged)]

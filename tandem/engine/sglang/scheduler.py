@@ -125,8 +125,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     has_additional_customized_info: ClassVar[bool] = True
     scheduler: Any
-    handover_timeout_seconds: int
-    """Once KV has moved."""
+    additions: Additions
     _kv_has_moved: bool = False
 
     def __post_init__(self) -> None:
@@ -173,7 +172,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def _limit_hand_overs(self) -> None:
         """Nothing is to be opened or compiled any more that would take long."""
-        seconds = self.handover_timeout_seconds
+        seconds = self.additions.handover_timeout_seconds
         if self.disaggregation_mode is DisaggregationMode.PREFILL:
             manager = self.scheduler.disagg_prefill_bootstrap_queue.kv_manager
             manager.bootstrap_timeout = seconds
@@ -185,7 +184,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         metric = req.disagg_kv_sender.get_transfer_metric()
         if metric.transfer_latency_s is None:
             return []
-        size = metric.transfer_total_bytes * self._ranks()
+        size = metric.transfer_total_bytes * self._senders(req.disagg_kv_sender.kv_mgr)
         wire = ucx_log().transport() if self._backend == "UCX" else UNKNOWN
         return [(size, metric.transfer_latency_s, self._transport(wire))]
 
@@ -197,7 +196,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         times = req.time_stats
         return [
             (
-                pages * page_bytes * self._ranks(),
+                pages * page_bytes * self.additions.ranks,
                 times.wait_queue_entry_time - times.decode_transfer_queue_entry_time,
                 self._transport(UNKNOWN),
             )
@@ -210,9 +209,15 @@ class MeasuringStreamer(SchedulerOutputStreamer):
     def _transport(self, wire: str) -> str:
         return f"nixl/{self._backend.lower()}/{wire}"
 
-    def _ranks(self) -> int:
-        """Each tensor-parallel rank moves a share of its own, all of one size."""
-        return int(self.server_args.tp_size)
+    def _senders(self, manager: Any) -> int:
+        """How often a share as large as this rank's is written, by all ranks together: SGLang
+        counts what this one writes, and KV heads that several ranks of decode hold once.
+        """
+        own, peer = self.additions.ranks, self.additions.peer_ranks
+        if manager.is_mla_backend:
+            return min(own, peer)
+        heads: int = manager.kv_args.total_kv_head_num
+        return own * max(1, peer // max(own, heads))
 
 
 def _blame_grammar(req: Any, failure: str) -> None:
@@ -227,11 +232,7 @@ def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
     def streamer_class(scheduler: Any) -> Any:
         if scheduler.disaggregation_mode is DisaggregationMode.PREFILL:
             _count_prefilling(scheduler)
-        return functools.partial(
-            MeasuringStreamer,
-            scheduler=scheduler,
-            handover_timeout_seconds=additions.handover_timeout_seconds,
-        )
+        return functools.partial(MeasuringStreamer, scheduler=scheduler, additions=additions)
 
     return streamer_class
 

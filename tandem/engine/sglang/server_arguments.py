@@ -43,7 +43,7 @@ OWNED: Mapping[str, str] = {
     "sampling_backend": "engine option seeded_sampling",
     "served_model_name": "setting served_model_name",
     "tokenizer_path": "setting model_path",
-    "tp_size": "engine option tensor_parallel",
+    "tp_size": "engine options tensor_parallel and decode_tensor_parallel",
 }
 """What Tandem sets, and by what an operator decides it instead."""
 

@@ -8,7 +8,7 @@ from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang import arguments, processors, warm_up
+from tandem.engine.sglang import arguments, parallel, processors, warm_up
 from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.cache_events import CacheSubscription
@@ -28,19 +28,24 @@ class Setup:
         self._role = role
         self._settings = settings
         self._options = engine_options.parse(settings.options)
-        self._device = arguments.resolve_device(self._options)
-        self._facts = model_files.processor_facts(settings.model_path)
-        model = Model(**self._facts)
-        self.processors = processors.Processors(settings.registry, self._options, model)
-        self.seeded = self._options.seeded_sampling
-        self.cache = self._subscription()
-        """Follows what the engine's prefix cache holds; None: nobody does."""
-        if self._options.tensor_parallel % settings.nodes.count:
+        parallel.check(self._options, role)
+        self.parallel = parallel.of(self._options, role)
+        self.kv_ranks = parallel.kv_ranks(self._options)
+        if self.parallel.tensor % settings.nodes.count:
             raise ConfigError(
-                f"{settings.nodes.count} nodes cannot share {self._options.tensor_parallel}"
+                f"{settings.nodes.count} nodes cannot share {self.parallel.tensor}"
                 " accelerators equally: set engine option tensor_parallel to a multiple of the"
                 " setting nodes"
             )
+        self._device = arguments.resolve_device(self._options)
+        self._facts = model_files.processor_facts(settings.model_path)
+        model = Model(**self._facts)
+        self.processors = processors.Processors(
+            settings.registry, self._options, model, self.parallel.tensor
+        )
+        self.seeded = self._options.seeded_sampling
+        self.cache = self._subscription()
+        """Follows what the engine's prefix cache holds; None: nobody does."""
 
     def prefix_log(self) -> PrefixLog | None:
         """What the engine's prefix cache holds, as far as it is followed; None: it is not."""
@@ -70,12 +75,16 @@ class Setup:
         environment of this process. A follower is told the leader's port by SGLang.
         """
         host = self._settings.host
-        config.export(arguments.environment(self._options, host=host, device=self._device))
+        ranks = self.parallel.tensor
+        config.export(
+            arguments.environment(self._options, host=host, device=self._device, ranks=ranks)
+        )
         additions = Additions(
             seeded=self.seeded,
             speculative=arguments.speculative(self._options),
             on_cpu=self._device == "cpu",
-            ranks=self._options.tensor_parallel,
+            ranks=ranks,
+            peer_ranks=self.kv_ranks[Role.PREFILL if self._role is Role.DECODE else Role.DECODE],
             registry=self.processors.portable,
             model=self._facts,
             handover_timeout_seconds=self._options.handover_timeout_seconds,
@@ -93,7 +102,8 @@ class Setup:
             nodes=self._settings.nodes,
             cache_events="" if self.cache is None else self.cache.config,
         )
-        return EngineThread(made, additions), additions.states
+        unequal = len(set(self.kv_ranks.values())) > 1
+        return EngineThread(made, additions, unequal=unequal), additions.states
 
     def _subscription(self) -> CacheSubscription | None:
         """Decode computes no prompts, and the leader's first rank speaks for all. An operator who
