@@ -76,7 +76,7 @@ def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.timeout(900)
 def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
-    engine: str, disaggregated: bool, model_path: Path
+    engine: Any, disaggregated: bool, model_path: Path
 ) -> None:
     options = {"max_total_tokens": CACHE_TOKENS}
     config = ExecutorConfig(engine=engine, disaggregated=disaggregated, engine_options=options)
