@@ -36,13 +36,16 @@ class ModelMetrics:
             registry=registry,
         )
         self._counted: set[str] = set()
+        self._ended: dict[tuple[str, bool], Counter] = {}
+        """By series, and whether they failed."""
 
     def loaded(self, model: str, *, ready: Callable[[], float]) -> None:
         """A model is there. `ready` is read when it is asked for."""
         self._info.labels(model).set(1)
         self._ready.labels(model).set_function(ready)
-        for outcome in ("success", "failed"):
-            self._requests.labels(self._series(model), outcome)
+        series = self._series(model)
+        self._ended[series, False] = self._requests.labels(series, "success")
+        self._ended[series, True] = self._requests.labels(series, "failed")
 
     def unloaded(self, model: str) -> None:
         """It has gone; what was counted of it stays."""
@@ -50,8 +53,8 @@ class ModelMetrics:
         self._ready.remove(model)
 
     def count(self, model: str, *, failed: bool) -> None:
-        """Count a request that is over."""
-        self._requests.labels(self._series(model), "failed" if failed else "success").inc()
+        """Count a request for a model that is or was there; the request is over."""
+        self._ended[self._series(model), failed].inc()
 
     def _series(self, model: str) -> str:
         if model not in self._counted and len(self._counted) < MOST_SERIES:

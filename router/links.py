@@ -304,7 +304,8 @@ class WorkerLink:
         it leaves together with others.
         """
         start = translate.start_leg(action)
-        start.task = action.overlay + translate.resumption(action.made)
+        if action.overlay or action.made:
+            start.task = action.overlay + translate.resumption(action.made)
         self._starts.append((action, start))
         self.outbox.notify()
 
@@ -347,7 +348,7 @@ class WorkerLink:
         cancels, self._cancels = self._cancels[:MOST_ITEMS], self._cancels[MOST_ITEMS:]
         if self._cancels:
             self.outbox.notify()
-        forget, self._over = self._forget(self._over), []
+        forget, self._over = self._forget(self._over) if self._over else [], []
         paired, self._paired = self._paired, False
         if not (command.start or releases or cancels or forget or paired):
             return None
@@ -363,7 +364,7 @@ class WorkerLink:
         while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
             action, start = self._starts.popleft()
             size += _ITEM_BYTES + len(start.task)
-            if not self._keeps(action):
+            if not (action.request and self._keeps(action)):
                 start.task = action.task + start.task
                 size += len(action.task)
             else:
@@ -377,7 +378,7 @@ class WorkerLink:
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""
-        if not self.keeps_tasks or not action.request:
+        if not self.keeps_tasks:
             return False
         room = MAX_KEPT_BYTES - self._kept_bytes
         return action.request in self._kept or len(action.task) <= room

@@ -196,7 +196,7 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
         error = InternalError("the worker closed a leg without saying how")
         return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
     try:
-        overlay = _overlay(closed.overlay)
+        overlay = _overlay(closed.overlay) if closed.overlay else b""
     except DecodeError:
         error = InternalError("the worker does not say how to run the sequence again")
         return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
@@ -216,8 +216,6 @@ def _overlay(given: bytes) -> bytes:
     """What a worker may lay over a task: how its next run is sampled, and nothing else. Raises
     DecodeError for bytes that are no tandem.v1.Task.
     """
-    if not given:
-        return b""
     again = common_pb2.Task.FromString(given).regeneration
     return common_pb2.Task(regeneration=again).SerializeToString()
 

@@ -23,13 +23,10 @@ class ByteBudget:
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
+        self.for_new = limit * 3 // 4
+        """As much of it is there for what is new."""
         self.held = 0
         self._endable: dict[Allotment, None] = {}
-
-    @property
-    def for_new(self) -> int:
-        """As much of it is there for what is new."""
-        return self.limit * 3 // 4
 
     def allotment(self, end: Callable[[], object] | None = None) -> Allotment:
         """An empty one. `end` ends what it is for, which is how room is made for output; without it

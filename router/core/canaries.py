@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 
 from router.core.actions import CanaryFailed
-from router.core.events import LegClosed, Submit
-from router.core.fleet import Pair
+from router.core.events import Submit
 from router.core.free import FreeWorkers
 from router.core.lifecycle import Lifecycle
+from router.core.picking import Pair
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.timers import Timers
@@ -102,12 +102,12 @@ class Canaries:
             self._end(running, DrainingError("the worker shuts down"))
         self._line_up(worker)
 
-    def suspect(self, leg: Leg, closed: LegClosed) -> None:
-        """A client's leg is about to be closed. Its pair is tried if the hand-over failed, a while
-        later: then what else fails there meanwhile asks for no further canary.
+    def suspect(self, leg: Leg, error: TandemError) -> None:
+        """A client's leg is about to be closed with an error. Its pair is tried if the hand-over
+        failed, a while later: then what else fails there meanwhile asks for no further canary.
         """
         sequence = leg.sequence
-        failed = isinstance(closed.error, KvTransferError) and leg.settle_by is None
+        failed = isinstance(error, KvTransferError) and leg.settle_by is None
         if not failed or sequence.request.canary or sequence.pair is None:
             return
         if not self._state.bounds.canary_seconds or leg.worker.aggregated:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import islice
 from math import inf
 from typing import NamedTuple
 
+from router.core import picking
 from router.core.edition import EditionFleet
-from router.core.free import FreeWorkers, Index
+from router.core.free import Index
 from router.core.group import Group, Side, preferred, traits_of
+from router.core.picking import Pair, Pick, Picked, choose_one
 from router.core.prefixes import DEFAULT_BYTES, Prefixes
 from router.core.record import Record
-from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Rejection, WayTaken
+from router.core.story import Rejection
 from router.core.values import (
     Disaggregate,
     Edition,
@@ -22,37 +23,11 @@ from router.core.values import (
     Phase,
     ServedModel,
     Standing,
-    Way,
 )
-from router.core.ways import Option, choose, only
 from router.core.worker import Worker, defect_text, difference_text
-from router.policies import Policy, PolicyFactory, Prompt
+from router.policies import PolicyFactory, Prompt
 
 NOTHING = Needs()
-MOST_CANDIDATES = 4
-"""Told of each choice; more would cost each request."""
-
-
-class Pair(NamedTuple):
-    prefill: Worker
-    decode: Worker
-
-
-class Pick(NamedTuple):
-    """A worker that is to run a leg."""
-
-    worker: Worker
-    choice: Choice
-
-
-class Picked(NamedTuple):
-    """The workers that are to run both legs of a sequence."""
-
-    prefill: Pick
-    decode: Pick
-    way: WayTaken
-    ahead: int
-    """Tokens that prefill has to compute until the first one of the sequence."""
 
 
 class Changes(NamedTuple):
@@ -224,87 +199,14 @@ class Fleet:
         `other_than` is never picked, and neither of its workers where others are free. Workers that
         have not closed legs in time come last.
         """
-        pair = self._pick_pair(edition, needs, prompt, other_than=other_than)
-        whole = self._pick_whole(edition, needs, prompt, other_than=other_than)
-        found = [each for each in (pair, whole) if each is not None]
-        options = [self._option(each, prompt, other_than) for each in found]
-        if not found:
-            return None
-        if len(found) == 1:
-            return _picked(found[0], options[0], only(options[0]))
-        option, way = choose(options, self._disaggregate, now)
-        return _picked(found[options.index(option)], option, way)
-
-    def _option(self, picks: tuple[Pick, Pick], prompt: Prompt, last: Pair | None) -> Option:
-        """What is known of a way that a sequence could go."""
-        pair = prefill, decode = picks[0].worker, picks[1].worker
-        group = self._known_group(prefill.profile.fingerprint)
-        assert group is not None
-        again = last is not None
-        flaws = [
-            (each.has_overdue, each in (last or ()), each.record.doubt if again else 0)
-            for each in pair
-        ]
-        return Option(
-            way=Way.AGGREGATED if group.aggregated else Way.PAIR,
-            pace=group.pace,
-            waiting=prefill.waiting_tokens,
-            tokens=prefill.to_compute(prompt),
-            running=decode.open_legs if group.aggregated else 0,
-            flaws=(*flaws[0], *flaws[1]),
+        return picking.pick(
+            self.editions[edition],
+            self._groups(edition, needs),
+            prompt,
+            other_than=other_than,
+            disaggregate=self._disaggregate,
+            now=now,
         )
-
-    def measured(self, decode: Worker, now: float, tokens: int, seconds: float) -> None:
-        """A sequence that had so many tokens ahead is about to show its first one."""
-        group = self._known_group(decode.profile.fingerprint)
-        if group is not None:
-            group.pace.note(now, tokens, seconds)
-
-    def _pick_whole(
-        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
-    ) -> tuple[Pick, Pick] | None:
-        """Both phases of an aggregated worker."""
-        groups = [each for each in self._groups(edition, needs) if each.aggregated]
-        free = [each for group in groups for each in group.prefill.indexes()]
-        if other_than is None:
-            found = preferred(free)
-        else:
-            found = preferred(free, (other_than.prefill,), barred=True, again=True)
-        if found is None:
-            return None
-        prefill = _choose(self.editions[edition].whole_policy, found, prompt)
-        twin = prefill.worker.twin
-        assert twin is not None, "only whole ones are free"
-        return prefill, Pick(twin, _choice(twin, 1, ()))
-
-    def _pick_pair(
-        self, edition: Edition, needs: Needs, prompt: Prompt, *, other_than: Pair | None
-    ) -> tuple[Pick, Pick] | None:
-        """A prefill worker, and a decode worker of its group."""
-        mine, last = self.editions[edition], other_than
-        groups = [
-            each
-            for each in self._groups(edition, needs)
-            if each.prefill.free and each.decode.free and not each.aggregated
-        ]
-        free = [each for group in groups for each in group.prefill.indexes()]
-        if last is None:
-            prefills = preferred(free)
-        else:
-            decodes = last.decode.side
-            alone = decodes is not None and not decodes.has_free(but=last.decode)
-            prefills = preferred(free, (last.prefill,), barred=alone, again=True)
-        if prefills is None:
-            return None
-        prefill = _choose(mine.policy, prefills, prompt)
-        group = next(each for each in groups if each.prefill is prefill.worker.side)
-        if last is None:
-            candidates = preferred(group.decode.indexes())
-        else:
-            barred, free = prefill.worker is last.prefill, group.decode.indexes()
-            candidates = preferred(free, (last.decode,), barred=barred, again=True)
-        assert candidates is not None
-        return prefill, _choose(group.policy, candidates, prompt)
 
     def parkers(self, edition: Edition, needs: Needs, *, other_than: Collection[str] = ()) -> int:
         """How many prefill workers of an edition may run a context-only request: not where it would
@@ -333,7 +235,7 @@ class Fleet:
         """One of them with a free slot, by the policy; None where there is none."""
         others = self._connected(other_than)
         found = preferred(self._free_parkers(edition, needs), others, barred=True)
-        return _choose(self.editions[edition].policy, found, prompt) if found else None
+        return choose_one(self.editions[edition].policy, found, prompt) if found else None
 
     def _free_parkers(self, edition: Edition, needs: Needs) -> list[Index]:
         return [
@@ -364,7 +266,7 @@ class Fleet:
         """One of them with a free slot, by the policy; None where there is none."""
         group = self._group_of(kv_peer)
         found = group and preferred(group.decode.indexes())
-        return _choose(group.policy, found, prompt) if group and found else None
+        return choose_one(group.policy, found, prompt) if group and found else None
 
     def mismatches(self, worker: Worker) -> Iterator[tuple[Worker, str, int]]:
         """What it differs from: for each fingerprint of its model that workers of the other phase
@@ -465,22 +367,6 @@ class Fleet:
                 self._decode_policy(), self.prefixes, aggregated=fingerprint.aggregated
             )
         return mine, group
-
-
-def _choose(policy: Policy, candidates: FreeWorkers, prompt: Prompt) -> Pick:
-    worker = policy.choose(candidates, prompt)
-    first = islice(candidates.by_load(), MOST_CANDIDATES)
-    others = tuple([Alternative(each.key, each.cost) for each in first if each is not worker])
-    return Pick(worker, _choice(worker, len(candidates), others))
-
-
-def _choice(worker: Worker, candidates: int, others: tuple[Alternative, ...]) -> Choice:
-    name = worker.profile.name[:MAX_NAME_CHARACTERS]
-    return Choice(worker.key, name, worker.cost, candidates, others)
-
-
-def _picked(picks: tuple[Pick, Pick], option: Option, way: WayTaken) -> Picked:
-    return Picked(*picks, way, option.waiting + option.tokens)
 
 
 def _forgive(side: Side, now: float) -> list[Worker]:

@@ -57,44 +57,42 @@ class Index:
         self.shared = 0
         """How many of them other routers use too."""
         self._entries: dict[str, Entry] = {}
-        self._by_load: list[Entry] = []
+        self.by_load: list[Entry] = []
+        """From the smallest cost; of equals by address. Nobody else changes it."""
         self._by_address: list[str] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, worker: Worker) -> bool:
-        entry = self._entries.get(worker.key)
-        return entry is not None and entry.worker is worker
+        return worker.index is self
 
-    def put(self, worker: Worker) -> None:
-        """Hold a worker as it is now, whether or not it is held already."""
-        key, slots, shared = worker.key, worker.free, worker.other_legs > 0
+    def put(self, worker: Worker, slots: int) -> None:
+        """Hold a worker as it is now, with its free slots, whether or not it is held already."""
+        key, shared = worker.key, worker.other_legs > 0
         entry = Entry(worker.cost, key, slots, shared, worker)
         old = self._entries.get(key)
         if old is None:
+            worker.index = self
             insort(self._by_address, key)
         elif old == entry:
             return
         else:
             self._drop(old)
         self._entries[key] = entry
-        insort(self._by_load, entry)
+        insort(self.by_load, entry)
         self.slots += slots
         self.shared += shared
 
     def remove(self, worker: Worker) -> None:
         """Forget a worker, which must be held."""
+        worker.index = None
         self._drop(self._entries.pop(worker.key))
         del self._by_address[bisect_left(self._by_address, worker.key)]
 
-    def by_load(self) -> Iterator[Entry]:
-        """From the smallest cost; of equals by address."""
-        return iter(self._by_load)
-
     def at(self, place: int) -> Worker:
         """One by its place in that order."""
-        return self._by_load[place].worker
+        return self.by_load[place].worker
 
     def by_address(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """Entries of the workers at some positions of that order."""
@@ -109,7 +107,7 @@ class Index:
     def _drop(self, entry: Entry) -> None:
         self.slots -= entry.slots
         self.shared -= entry.shared
-        del self._by_load[bisect_left(self._by_load, entry)]
+        del self.by_load[bisect_left(self.by_load, entry)]
 
 
 class FreeWorkers:
@@ -127,10 +125,10 @@ class FreeWorkers:
             [each for each in without if any(each in index for index in indexes)] if without else ()
         )
         self._again = again
-        self._count = sum(map(len, indexes))
         plain = len(indexes) == 1 and not (self._without or again)
         self._only = indexes[0] if plain else None
         """All that there is, in the order that is wanted."""
+        self._count = sum([len(each.by_load) for each in indexes])
 
     def __len__(self) -> int:
         return self._count - len(self._without)
@@ -155,9 +153,13 @@ class FreeWorkers:
 
     def by_load(self) -> Iterator[Worker]:
         """From the smallest cost; of equals by address."""
+        return map(_WORKER, self.entries_by_load())
+
+    def entries_by_load(self) -> Iterator[Entry]:
+        """The same, with the cost of each."""
         if self._only is not None:
-            return map(_WORKER, self._only.by_load())
-        return self._in_turn(lambda: _merged([each.by_load() for each in self._indexes]))
+            return iter(self._only.by_load)
+        return self._in_turn(lambda: _merged([iter(each.by_load) for each in self._indexes]))
 
     def by_address(self, after: str = "") -> Iterator[Worker]:
         """From the first that comes after that address, and round to it."""
@@ -168,25 +170,22 @@ class FreeWorkers:
             parts = [index.by_address(0, index.position(after)) for index in self._indexes]
             yield from _merged(parts, key=_KEY)
 
-        return self._in_turn(entries)
+        return map(_WORKER, self._in_turn(entries))
 
     def holding(self, prompt: Prompt, most: int) -> Sequence[Worker]:
         """Up to so many that are known to have a beginning of the prompt in their cache, those with
         the longest ones among them.
         """
         prefixes = self._indexes[0].prefixes
-        found: list[Worker] = []
-        seen: set[Worker] = set()
+        found: dict[Worker, None] = {}
+        only = self._only
         for holders in () if prefixes is None else prefixes.holders(prompt.blocks, most):
             for each in holders:
-                if each in seen:
-                    continue
-                seen.add(each)
-                if each in self:
-                    found.append(each)
+                if each in self if only is None else each.index is only:
+                    found[each] = None
                     if len(found) == most:
-                        return found
-        return found
+                        return [*found]
+        return [*found]
 
     def last_of(self, session: int) -> Worker | None:
         """The one that the last prompt of a session was sent to, where it is among them."""
@@ -207,7 +206,8 @@ class FreeWorkers:
             first = next(self.by_load())
             return first, first
         one, other = draw(count), draw(count - 1)
-        return self._at(one), self._at(other + (other >= one))
+        at = self._at if self._only is None else self._only.at
+        return at(one), at(other + (other >= one))
 
     def _at(self, place: int) -> Worker:
         """One by its place among all, whatever their order."""
@@ -217,25 +217,25 @@ class FreeWorkers:
             place -= len(index)
         raise IndexError(place)
 
-    def _in_turn(self, entries: Callable[[], Iterator[Entry]]) -> Iterator[Worker]:
+    def _in_turn(self, entries: Callable[[], Iterator[Entry]]) -> Iterator[Entry]:
         without = self._without
 
-        def workers() -> Iterator[Worker]:
-            found = map(_WORKER, entries())
-            return filter(lambda each: each not in without, found) if without else found
+        def some() -> Iterator[Entry]:
+            found = entries()
+            return filter(lambda each: each.worker not in without, found) if without else found
 
         if not self._again:
-            return workers()
+            return some()
         for doubt in range(MOST_DOUBT):
-            found = filter(partial(_has_doubt, doubt), workers())
+            found = filter(partial(_has_doubt, doubt), some())
             first = next(found, None)
             if first is not None:
                 return chain((first,), found)
-        return workers()
+        return some()
 
 
-def _has_doubt(doubt: int, worker: Worker) -> bool:
-    return worker.record.doubt == doubt
+def _has_doubt(doubt: int, entry: Entry) -> bool:
+    return entry.worker.record.doubt == doubt
 
 
 def _merged(

@@ -47,9 +47,10 @@ class Side:
         self.proving: dict[str, Worker] = {}
         """Those that could take work and are yet to be proved, by address."""
         self._prefixes = prefixes
+        self.free = 0
+        """How many of those that take work have a free slot."""
         self._indexes: dict[Kind, Index] = {}
-        self._held: dict[str, Index] = {}
-        """The index that a worker is in, by its address: if it takes work and has a free slot."""
+        """Each of these is in one of them."""
 
     def __len__(self) -> int:
         """How many of them take work."""
@@ -70,13 +71,8 @@ class Side:
         return next((each for some in self.standings.values() for each in some.values()), None)
 
     @property
-    def free(self) -> int:
-        """How many of them have a free slot."""
-        return len(self._held)
-
-    @property
     def slots(self) -> int:
-        """How many legs they can take together."""
+        """How many legs those can take together."""
         return sum(index.slots for index in self._indexes.values())
 
     def update(self, worker: Worker) -> None:
@@ -99,29 +95,27 @@ class Side:
         if worker.side is self:
             worker.side = None
             self.traits -= Counter((traits_of(worker),))
-            index = self._held.pop(worker.key, None)
-            if index is not None:
-                index.remove(worker)
+            if worker.index is not None:
+                self._take_out(worker, worker.index)
 
     def place(self, worker: Worker) -> bool:
         """Take in the slots of a worker that takes work. Returns whether it has a free one now, and
         had none.
         """
-        key, is_free = worker.key, worker.free > 0
-        index = was = self._held.get(key)
-        if was is not None and not (is_free and was.kind.overdue is worker.has_overdue):
-            was.remove(worker)
-            del self._held[key]
-            index = None
-        if is_free:
+        slots, was = worker.free, worker.index
+        if was is not None and not (slots and was.kind.overdue is worker.has_overdue):
+            self._take_out(worker, was)
+        if slots:
+            index = worker.index
             if index is None:
-                index = self._held[key] = self._index(worker)
-            index.put(worker)
-        return was is None and is_free
+                index = self._index(worker)
+                self.free += 1
+            index.put(worker, slots)
+        return was is None and slots > 0
 
     def has(self, worker: Worker) -> bool:
         """Whether it takes work here and has a free slot."""
-        return worker.side is self and worker.key in self._held
+        return worker.side is self and worker.index is not None
 
     def has_free(self, *, but: Worker) -> bool:
         """Whether one has a free slot beside the given one."""
@@ -130,6 +124,10 @@ class Side:
     def indexes(self) -> list[Index]:
         """The indexes that hold workers, in no order."""
         return [index for index in self._indexes.values() if index.slots]
+
+    def _take_out(self, worker: Worker, index: Index) -> None:
+        index.remove(worker)
+        self.free -= 1
 
     def _index(self, worker: Worker) -> Index:
         profile = worker.profile
@@ -234,9 +232,11 @@ def preferred(
     """
     for overdue in (False, True):
         indexes = [index for index in free if index.kind.overdue is overdue]
+        if not indexes:
+            continue
         if found := FreeWorkers(indexes, avoided, again=again):
             return found
-        if indexes and not barred:
+        if not barred:
             return FreeWorkers(indexes)
     return None
 

@@ -20,14 +20,14 @@ from router.core.actions import (
     StartLeg,
 )
 from router.core.events import LegClosed, LegMade, LegParked
-from router.core.fleet import Pair, Pick, Picked
+from router.core.picking import Pair, Pick, Picked
 from router.core.resuming import Made
 from router.core.sequences import Leg, Request, Sequence, Stage
 from router.core.state import State
 from router.core.stories import of_request
 from router.core.story import MomentName
 from router.core.suspicion import MOST_DEATHS, suspect
-from router.core.values import Phase, Reason, Voucher, Way
+from router.core.values import Phase, Voucher
 from router.core.worker import Worker
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -85,10 +85,11 @@ class Lifecycle:
     def start(self, sequence: Sequence, picked: Picked) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
-        prefill, decode, way, sequence.ahead = picked
-        self._state.counts.ways[Way(way.name), Reason(way.reason)] += 1
-        note = sequence.note
-        note(self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=way)
+        prefill, decode, chosen, sequence.ahead, sequence.pace = picked
+        self._state.counts.ways[chosen.way, chosen.reason] += 1
+        sequence.note(
+            self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=chosen.told
+        )
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used
         hold = prefill.worker.profile.has_hook or sequence.request.submit.held
@@ -122,17 +123,13 @@ class Lifecycle:
             sequence.note(self.now, "started", leg.phase)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
-            self._measure(sequence, leg.worker)
+            if sequence.pace is not None and sequence.begun_at is not None:
+                sequence.pace.note(self.now, sequence.ahead, self.now - sequence.begun_at)
             if sequence.made is not None and sequence.made.used:
                 sequence.made.forget(sequence.request.allotment)
             self._let_go(sequence.request)
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
-
-    def _measure(self, sequence: Sequence, decode: Worker) -> None:
-        request, begun_at = sequence.request, sequence.begun_at
-        if begun_at is not None and not (request.canary or request.submit.half):
-            self._state.fleet.measured(decode, self.now, sequence.ahead, self.now - begun_at)
 
     def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or

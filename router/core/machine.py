@@ -15,9 +15,10 @@ from router.core.actions import Action
 from router.core.canaries import Canaries
 from router.core.edition import EditionFleet
 from router.core.events import Event
-from router.core.fleet import Fleet, Pair
+from router.core.fleet import Fleet
 from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
+from router.core.picking import Pair
 from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
 from router.core.state import State
@@ -380,7 +381,8 @@ class Core:
                 condemned = self._lifecycle.died(leg.worker, "its engine died")
                 self._worker_draining(events.WorkerDraining(event.worker, True))
             self._take_news(self._health.ended(self._lifecycle.now, leg, event))
-            self._canaries.suspect(leg, event)
+            if event.error is not None:
+                self._canaries.suspect(leg, event.error)
             self._lifecycle.close(leg, event)
             for request in condemned:
                 self._lifecycle.condemn(request)

@@ -43,8 +43,12 @@ class Pace:
         By one through the origin, what short prompts take at the least counts for each token of a
         long one.
         """
-        mean = self.mean_tokens
-        return self.measured and (self._variance > _SPREAD * mean * mean or tokens <= 2 * mean)
+        weight = self._weight
+        if not weight:
+            return False
+        mean = self._tokens / weight
+        variance = self._tokens_squared / weight - mean * mean
+        return variance > _SPREAD * mean * mean or tokens <= 2 * mean
 
     def note(self, now: float, tokens: int, seconds: float) -> None:
         """Take in one more sample."""
@@ -57,12 +61,13 @@ class Pace:
 
     def line(self) -> tuple[float, float]:
         """Seconds that it takes at the least, and seconds for each token."""
-        if not self._weight:
+        weight = self._weight
+        if not weight:
             return 0.0, 0.0
-        tokens, seconds = self.mean_tokens, self._seconds / self._weight
-        variance = self._variance
+        tokens, seconds = self._tokens / weight, self._seconds / weight
+        variance = self._tokens_squared / weight - tokens * tokens
         if variance > _SPREAD * tokens * tokens:
-            each = (self._tokens_seconds / self._weight - tokens * seconds) / variance
+            each = (self._tokens_seconds / weight - tokens * seconds) / variance
             least = seconds - each * tokens
             if each >= 0 and least >= 0:
                 return least, each
@@ -71,10 +76,3 @@ class Pace:
         if not tokens:
             return seconds, 0.0
         return 0.0, self._tokens_seconds / self._tokens_squared
-
-    @property
-    def _variance(self) -> float:
-        """How far the samples' tokens are spread."""
-        if not self._weight:
-            return 0.0
-        return self._tokens_squared / self._weight - self.mean_tokens * self.mean_tokens

@@ -44,10 +44,6 @@ class Holdings:
     doubts: deque[tuple[int, Blocks]] = field(default_factory=deque)
     """What is forgotten unless a report has it, by the number of the last that may."""
 
-    def depth(self, blocks: Blocks) -> int:
-        """How many of a prompt's blocks it holds, from the first on."""
-        return _depth(blocks, self.blocks)
-
 
 class Prefixes:
     """What all workers hold, within a bound of bytes: what was sent or told longest ago is
@@ -65,12 +61,12 @@ class Prefixes:
         """Workers that hold a beginning: first of the longest that anybody holds, then of half of
         that, and so on. Those of one length come together, and again with shorter ones.
         """
-        depth = _depth(blocks, self._holders)
-        while depth:
-            yield self._holders[blocks[depth - 1]][: -most * _LOOKED_AT - 1 : -1]
-            depth //= 2
-            while depth and blocks[depth - 1] not in self._holders:
-                depth //= 2
+        count = depth_in(blocks, self._holders)
+        while count:
+            yield self._holders[blocks[count - 1]][: -most * _LOOKED_AT - 1 : -1]
+            count //= 2
+            while count and blocks[count - 1] not in self._holders:
+                count //= 2
 
     def last_of(self, session: int) -> Worker | None:
         """The worker that a session's last prompt was sent to. A request of several sequences is a
@@ -87,10 +83,7 @@ class Prefixes:
             return ()
         for session in (prompt.session, -prompt.request):
             if session:
-                self._sessions[session] = worker
-                self._sessions.move_to_end(session)
-        while len(self._sessions) > MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+                self._send_of(session, worker)
         for each in reversed(prompt.blocks):
             if each not in holdings.blocks:
                 fresh.append(each)
@@ -100,6 +93,12 @@ class Prefixes:
         if not holdings.reports and worker.kv_tokens_total:
             self._shrink(worker, worker.kv_tokens_total // BLOCK_TOKENS)
         return fresh
+
+    def _send_of(self, session: int, worker: Worker) -> None:
+        self._sessions[session] = worker
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
 
     def settle(self, worker: Worker, fresh: Blocks) -> None:
         """The leg that was to bring these has closed."""
@@ -167,7 +166,7 @@ class Prefixes:
             self._remove(worker, next(iter(held)))
 
 
-def _depth(blocks: Blocks, held: Container[int]) -> int:
+def depth_in(blocks: Blocks, held: Container[int]) -> int:
     """How many blocks of a prompt are held, from the first on. Caches let go of a prompt's end
     before its beginning, so a search by halves finds it; where that is not so, maybe fewer.
     """

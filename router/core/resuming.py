@@ -53,9 +53,10 @@ class Made:
             self.obstacle = NO_MEMORY
         if len(self.steps) > MAX_MADE_BYTES:
             self.obstacle = TOO_LONG
-        if not self.may_serve:
+        serves = self.may_serve
+        if not serves:
             self.forget(allotment)
-        return self.may_serve
+        return serves
 
     def forget(self, allotment: Allotment) -> None:
         """Nothing is kept any more."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
-from router.core.fleet import Pair
+from router.core.pace import Pace
+from router.core.picking import Pair
 from router.core.resuming import Made
 from router.core.story import Choice, Moment, MomentName, WayTaken
 from router.core.values import Edition, Needs, Phase
@@ -103,6 +104,8 @@ class Sequence:
     """When its legs of this or the last attempt were started."""
     ahead: int = 0
     """Tokens that its prefill worker had to compute then until its first one, its own included."""
+    pace: Pace | None = None
+    """Is told how long that took, where both phases run; a canary's is not."""
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None

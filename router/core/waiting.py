@@ -152,7 +152,8 @@ class Waiting:
         """Where something waits for decode alone. It goes first: it has had its turn for prefill,
         and its KV takes room until decode fetches it.
         """
-        return [queue for queue in self._of_decode.values() if queue.waiting]
+        queues = self._of_decode
+        return [queue for queue in queues.values() if queue.waiting] if queues else []
 
     def queue(self, request: Request) -> Queue:
         """Where the sequences of a request wait."""

@@ -4,8 +4,7 @@ whose finish is predicted earlier. docs/router.md has the formula.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from router.core.pace import Pace
 from router.core.story import WayTaken
@@ -16,8 +15,7 @@ MEASURE_SECONDS = 60.0
 common length."""
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """One way that a sequence could go now."""
 
     way: Way
@@ -37,33 +35,44 @@ class Option:
         return least + each * (self.waiting + self.tokens * (1 + self.running))
 
 
-def only(option: Option) -> WayTaken:
-    """The way of a sequence that has no other."""
-    return _taken(option, Reason.ONLY)
+class Chosen(NamedTuple):
+    """What was chosen, and why."""
+
+    way: Way
+    reason: Reason
+    told: WayTaken
+    """The same, as it is told."""
 
 
-def choose(options: Sequence[Option], setting: Disaggregate, now: float) -> tuple[Option, WayTaken]:
+_PLAIN = {
+    (way, reason): Chosen(way, reason, WayTaken(way.value, reason.value))
+    for way in Way
+    for reason in Reason
+}
+"""Those of which no seconds are told."""
+ONLY = {way: _PLAIN[way, Reason.ONLY] for way in Way}
+"""For a sequence that has no other way."""
+
+
+def choose(pair: Option, whole: Option, setting: Disaggregate, now: float) -> Chosen:
     """One of the two: a pair, and an aggregated worker."""
-    pair, whole = options
     if pair.flaws != whole.flaws:
-        return _told(whole if whole.flaws < pair.flaws else pair, Reason.SOUND)
+        return _plain(whole if whole.flaws < pair.flaws else pair, Reason.SOUND)
     if setting != "auto":
-        return _told(pair if setting == "always" else whole, Reason.SETTING)
+        return _plain(pair if setting == "always" else whole, Reason.SETTING)
     for option, other in ((pair, whole), (whole, pair)):
         common = not other.pace.measured or option.tokens <= other.pace.mean_tokens
         if common and now - option.pace.at >= MEASURE_SECONDS:
             option.pace.at = now
-            return _told(option, Reason.MEASURE)
+            return _plain(option, Reason.MEASURE)
     if not (whole.pace.measured and pair.pace.tells_of(pair.waiting + pair.tokens)):
-        return _told(pair, Reason.UNMEASURED)
+        return _plain(pair, Reason.UNMEASURED)
     by_pair, by_whole = pair.seconds(), whole.seconds()
     chosen = whole if by_whole <= by_pair else pair
-    return chosen, _taken(chosen, Reason.EARLIEST, by_pair, by_whole)
+    way, reason = chosen.way, Reason.EARLIEST
+    told = WayTaken(way.value, reason.value, round(by_pair, 6), round(by_whole, 6))
+    return Chosen(way, reason, told)
 
 
-def _told(option: Option, reason: Reason) -> tuple[Option, WayTaken]:
-    return option, _taken(option, reason)
-
-
-def _taken(option: Option, reason: Reason, pair: float = 0.0, whole: float = 0.0) -> WayTaken:
-    return WayTaken(option.way.value, reason.value, round(pair, 6), round(whole, 6))
+def _plain(option: Option, reason: Reason) -> Chosen:
+    return _PLAIN[option.way, reason]

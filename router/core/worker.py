@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from router.core.prefixes import Holdings
+from router.core.prefixes import Holdings, depth_in
 from router.core.record import Record
 from router.core.values import Phase, Profile, Standing
 from router.policies.base import Prompt
 from tandem.prefix_blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
+    from router.core.free import Index
     from router.core.group import Side
 
 _SLOT_TOKENS = 128
 """What a sequence that is decoded on an aggregated worker counts for there, in tokens of prompts
 that wait: about as much as it has yet to make.
 """
-_WHOLE, _PREFILL = Standing.WHOLE, Phase.PREFILL
+_WHOLE, _PREFILL, _PROBATION = Standing.WHOLE, Phase.PREFILL, Standing.PROBATION
 
 
 @dataclass(slots=True, eq=False)
@@ -60,10 +61,18 @@ class Worker:
     """The other phase of an aggregated worker, while it is connected. The Fleet sets it."""
     side: Side | None = None
     """Where it takes work; None: it takes none, or is gone. The Fleet's `update` says which."""
+    index: Index | None = None
+    """Where it is found; None: it takes no work, or has no free slot. The index sets it."""
+    phase: Phase = field(init=False)
+    """As its profile says, like the next two."""
+    capacity: int = field(init=False)
+    aggregated: bool = field(init=False)
+    """Its engine serves the other phase too, as its twin; neither pairs with another."""
 
-    @property
-    def phase(self) -> Phase:
-        return self.profile.phase
+    def __post_init__(self) -> None:
+        profile = self.profile
+        self.phase, self.capacity = profile.phase, profile.max_sequences
+        self.aggregated = profile.fingerprint.aggregated
 
     @property
     def open_legs(self) -> int:
@@ -71,18 +80,9 @@ class Worker:
         return len(self.legs) + self.other_legs
 
     @property
-    def capacity(self) -> int:
-        return self.profile.max_sequences
-
-    @property
-    def aggregated(self) -> bool:
-        """Its engine serves the other phase too, as its twin; neither pairs with another."""
-        return self.profile.fingerprint.aggregated
-
-    @property
     def free(self) -> int:
         """Legs that it can take now, and if it is aggregated its twin as well."""
-        if not self.profile.fingerprint.aggregated:
+        if not self.aggregated:
             return self._own_free
         twin = self.twin
         return (
@@ -96,7 +96,7 @@ class Worker:
 
     @property
     def _own_free(self) -> int:
-        free = self.profile.max_sequences - len(self.legs) - self.other_legs
+        free = self.capacity - len(self.legs) - self.other_legs
         if self.record.standing is not _WHOLE:
             free = min(free, 0 if self.record.probe else 1)
         return free if free > 0 else 0
@@ -110,7 +110,8 @@ class Worker:
         """Tokens of a prompt that its prefix cache does not have, as far as is known: at least the
         last one, as the first answer follows from it.
         """
-        cached = self.holdings.depth(prompt.blocks) * BLOCK_TOKENS
+        blocks = prompt.blocks
+        cached = depth_in(blocks, self.holdings.blocks) * BLOCK_TOKENS if blocks else 0
         return max(prompt.tokens - cached, 1) if cached else prompt.tokens
 
     @property
@@ -121,10 +122,12 @@ class Worker:
         worker does both, so for either phase its loads are added, and each slot that is taken
         counts as so many tokens of prompts that wait.
         """
-        if self.twin is None:
-            return self._own_cost
-        prefill, decode = (self, self.twin) if self.phase is _PREFILL else (self.twin, self)
-        return prefill._own_cost + _SLOT_TOKENS * decode._own_cost
+        twin, is_prefill = self.twin, self.phase is _PREFILL
+        if twin is None:
+            return (self.tokens + self.other_tokens) / self.capacity if is_prefill else self._taken
+        prefill, decode = (self, twin) if is_prefill else (twin, self)
+        tokens = prefill.tokens + prefill.other_tokens
+        return tokens / prefill.capacity + _SLOT_TOKENS * decode._taken
 
     @property
     def waiting_tokens(self) -> int:
@@ -132,12 +135,12 @@ class Worker:
         return self.tokens + self.other_tokens
 
     @property
-    def _own_cost(self) -> float:
-        slots, tokens = self.profile.max_sequences, self.tokens + self.other_tokens
-        if self.profile.phase is _PREFILL:
-            return tokens / slots
-        taken = (len(self.legs) + self.other_legs) / slots
-        return max(taken, tokens / self.kv_tokens_total) if self.kv_tokens_total else taken
+    def _taken(self) -> float:
+        """Decode: the share of its slots that is taken, or of its KV cache where that is more."""
+        taken = (len(self.legs) + self.other_legs) / self.capacity
+        if not self.kv_tokens_total:
+            return taken
+        return max(taken, (self.tokens + self.other_tokens) / self.kv_tokens_total)
 
     @property
     def usable(self) -> bool:
@@ -167,7 +170,7 @@ class Worker:
         """
         self.legs.add(leg)
         self.tokens += tokens
-        if self.record.standing is Standing.PROBATION:
+        if self.record.standing is _PROBATION:
             self.record.probe = leg
 
     def give_back(self, leg: int, tokens: int) -> None:

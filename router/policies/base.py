@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from random import random
 from typing import NamedTuple, Protocol, TypeVar
 
 
@@ -66,6 +67,13 @@ class Candidate(Protocol):
 AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
 Draw = Callable[[int], int]
 """Gives a number below its argument, each as likely."""
+
+
+def at_random(below: int) -> int:
+    """Draws."""
+    return int(random() * below)
+
+
 SomeCandidate = TypeVar("SomeCandidate", bound=Candidate, covariant=True)
 
 
@@ -73,6 +81,10 @@ class Candidates(Protocol[SomeCandidate]):
     """At least one worker, in orders that are kept: to take the first costs the same however many
     there are.
     """
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
 
     def __contains__(self, found: object) -> bool:
         """Whether it is one of them."""

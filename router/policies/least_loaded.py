@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
-from router.policies.base import AnyCandidate, Candidates, Draw, Prompt
+from router.policies.base import AnyCandidate, Candidates, Draw, Prompt, at_random
 
 
 class LeastLoaded:
@@ -17,7 +15,7 @@ class LeastLoaded:
     Power of Two Choices in Randomized Load Balancing, 2001).
     """
 
-    def __init__(self, draw: Draw = random.randrange) -> None:
+    def __init__(self, draw: Draw = at_random) -> None:
         self._draw = draw
 
     def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:

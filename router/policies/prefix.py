@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from itertools import islice
 
-from router.policies.base import AnyCandidate, Candidate, Candidates, Draw, Prompt
+from router.policies.base import AnyCandidate, Candidate, Candidates, Draw, Prompt, at_random
 from tandem.prefix_blocks import BLOCK_TOKENS
 
 MOST_HOLDERS = 8
@@ -36,24 +35,30 @@ class Prefix:
     prompt is long: that much it saves to compute it once.
     """
 
-    def __init__(self, draw: Draw = random.randrange) -> None:
+    def __init__(self, draw: Draw = at_random) -> None:
         self._draw = draw
 
     def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
+        if len(candidates) == 1:
+            return next(candidates.by_load())
+        shared = candidates.shared
         offered = dict.fromkeys(candidates.two_at_random(self._draw), 0)
-        if not candidates.shared:
-            offered.update((each, 0) for each in islice(candidates.by_load(), LEAST_LOADED))
+        if not shared:
+            offered |= dict.fromkeys(islice(candidates.by_load(), LEAST_LOADED), 0)
         if prompt.blocks:
-            holders: Iterable[AnyCandidate] = candidates.holding(prompt, MOST_HOLDERS)
-            if candidates.shared:
-                holders = self._drawn(holders, prompt)
-            offered.update((each, 0) for each in holders)
+            holders = candidates.holding(prompt, MOST_HOLDERS)
+            offered |= dict.fromkeys(self._drawn(holders, prompt) if shared else holders, 0)
         if prompt.session and (last := candidates.last_of(prompt.session)) is not None:
             offered[last] = HINT_TOKENS
         sibling = candidates.last_sibling(prompt.request) if prompt.request else None
         if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
             offered[sibling] = prompt.tokens
-        return min(offered, key=lambda each: _rank(each, prompt, offered[each]))
+        ranks = {}
+        for each, hint in offered.items():
+            tokens = each.to_compute(prompt) - hint
+            ranks[each] = each.cost + tokens / each.capacity, tokens
+        least = min(ranks.values())
+        return min([each for each, rank in ranks.items() if rank == least], key=_held)
 
     def _drawn(self, holders: Iterable[AnyCandidate], prompt: Prompt) -> list[AnyCandidate]:
         """Two at random of those that have to compute the least; none where that saves little."""
@@ -67,8 +72,6 @@ class Prefix:
         return found
 
 
-def _rank(worker: Candidate, prompt: Prompt, hint: int) -> tuple[float, int, int, str]:
-    """Whom to take first, by what is to be computed there."""
-    tokens = worker.to_compute(prompt)
-    cost = worker.cost + (tokens - hint) / worker.capacity
-    return cost, tokens - hint, worker.held, worker.key
+def _held(worker: Candidate) -> tuple[int, str]:
+    """Whom to take first of equals; no two are."""
+    return worker.held, worker.key

@@ -40,6 +40,8 @@ class UcxLog:
     """
 
     def __init__(self) -> None:
+        self._flush = ctypes.CDLL(None).fflush
+        """UCX's file has a buffer, in the C library."""
         self._file = os.memfd_create("ucx-log")
         self._rest = b""
         self._operation = ""
@@ -59,11 +61,15 @@ class UcxLog:
 
     def read(self) -> None:
         """Take in what was written since, and pass on what is not about writes."""
-        ctypes.CDLL(None).fflush(None)  # UCX's file has a buffer, in the C library
-        while chunk := os.read(self._file, 65536):
+        self._flush(None)
+        chunk = os.read(self._file, 65536)
+        if not chunk:
+            return
+        while chunk:
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 self._take(line.lstrip(b"\0").decode(errors="replace"))
+            chunk = os.read(self._file, 65536)
         if os.fstat(self._file).st_blocks * 512 > _MOST_BYTES:
             os.truncate(self._file, 0)  # UCX goes on where it was, behind a hole
 

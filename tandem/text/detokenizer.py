@@ -42,7 +42,7 @@ class ByteDetokenizer:
     def __init__(self, table: ByteTable, shown: Collection[int] = ()) -> None:
         """`shown`: special tokens to show."""
         self._table = table
-        self._shown = {token_id: table.bytes_of(token_id) for token_id in shown}
+        self._shown = {token_id: table.bytes_of(token_id) for token_id in shown} if shown else {}
         self._decoder: codecs.IncrementalDecoder | None = None
         self.incomplete = False
 

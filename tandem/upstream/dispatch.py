@@ -241,7 +241,8 @@ class Dispatcher:
         return isinstance(error, QueueFullError) and self._clock() < state.waits_until
 
     def _others(self, but: RouterStream | None) -> list[RouterStream]:
-        return [each for each in self.in_use if each is not but]
+        streams = self.in_use
+        return streams if but is None else [each for each in streams if each is not but]
 
     def _submit_or_fail(
         self, state: RequestState, firsts: Sequence[int], but: RouterStream | None = None

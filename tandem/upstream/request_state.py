@@ -125,6 +125,7 @@ class RequestState:
         "first_at",
         "firsts",
         "let_go",
+        "n",
         "open_choices",
         "parent_span",
         "patience",
@@ -162,7 +163,10 @@ class RequestState:
         self.deadline = deadline
         self.parent_span = parent_span
         """The span of the request; 0: it is not traced."""
-        self.firsts = range(base, base + submission.choices, submission.n)
+        choices = submission.choices
+        self.n = submission.n
+        """How many choices each prompt has."""
+        self.firsts = range(base, base + choices, submission.n)
         """The first sequence of each prompt."""
         self.waiting: list[int] = []
         """Those of `firsts` that wait for a stream to a router (dispatch.py's)."""
@@ -176,7 +180,7 @@ class RequestState:
         """By the same clock: when some of it was given to a router last."""
         self._refusals: dict[int, int] = {}
         """Sequences that the router refused last, by prompt."""
-        self.open_choices = submission.choices
+        self.open_choices = choices
         self.cached_tokens = [0] * len(submission.prompts)
         self.reports: list[common_pb2.PhaseReport] = []
         self.error: TandemError | None = None
@@ -188,7 +192,7 @@ class RequestState:
         """Told how many bytes of a prompt are no longer kept: it has output, and so is not
         submitted again.
         """
-        self._choices = [_Choice() for _ in range(submission.choices)]
+        self._choices = [_Choice() for _ in range(choices)]
         self._rows: list[Row] = []
         self._ended: list[Finish] = []
         self._kept_prompts = len(submission.prompts)
@@ -234,11 +238,6 @@ class RequestState:
     def tokens_of(self, choice: int) -> int:
         """What one choice has generated so far."""
         return self._choices[choice].tokens
-
-    @property
-    def n(self) -> int:
-        """How many choices each prompt has."""
-        return self.firsts.step
 
     def first_of(self, sequence: int) -> int:
         """The first sequence of its prompt."""

@@ -178,9 +178,12 @@ class Intake:
             request=request,
             output=self._output(read, judged=not command.canary),
             parking=self._parking(command, read),
-            obstacle=self._obstacle or resumption.obstacle(params, self._cannot_resume),
+            obstacle=self._obstacle_of(params) if command.say_made else "",
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
         )
+
+    def _obstacle_of(self, params: common_pb2.SamplingParams) -> str:
+        return self._obstacle or resumption.obstacle(params, self._cannot_resume)
 
     def _parking(self, command: worker_pb2.StartLeg, read: ReadTask) -> worker_pb2.LegParked | None:
         """What the router is to be told of a context-only leg, but for the token. Raises

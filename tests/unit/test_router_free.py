@@ -13,8 +13,9 @@ from simulated.fleet_invariants import fleet_faults
 from test_router_core import FINGERPRINT, Bench
 
 from router.core import actions, events
-from router.core.fleet import Fleet, Pair, Pick
+from router.core.fleet import Fleet
 from router.core.machine import Core
+from router.core.picking import Pair, Pick
 from router.core.sequences import Sequence
 from router.core.values import (
     Bounds,

@@ -46,7 +46,7 @@ def worker(
 def free(*workers: Worker) -> FreeWorkers:
     index = Index(PLAIN)
     for each in workers:
-        index.put(each)
+        index.put(each, each.free)
     return FreeWorkers([index])
 
 
@@ -170,8 +170,8 @@ def drawn(candidates: FreeWorkers, count: int) -> Counter[tuple[str, str]]:
 def test_any_two_are_drawn_as_often_and_never_one_twice() -> None:
     index, second = Index(PLAIN), Index(PLAIN)
     for key in "abc":
-        index.put(worker(key, others=1))
-    second.put(worker("d"))
+        index.put(worker(key, others=1), 1)
+    second.put(worker("d"), 1)
     expected = Counter(itertools.permutations("abcd", 2))
     assert drawn(FreeWorkers([index, second]), 4) == expected
 
@@ -202,9 +202,9 @@ def test_an_idle_worker_is_drawn_as_others_may_have_seen_it_idle_too() -> None:
 @pytest.mark.promise("S5-251")
 def test_one_worker_that_others_use_is_enough_for_a_draw_among_all_kinds() -> None:
     used, mine = Index(PLAIN), Index(PLAIN._replace(parks=True))
-    used.put(worker("c", others=1))
+    used.put(worker("c", others=1), 1)
     for key in "ab":
-        mine.put(worker(key))
+        mine.put(worker(key), 1)
     assert FreeWorkers([used, mine]).shared
     assert not FreeWorkers([mine, Index(PLAIN)]).shared
 
@@ -213,13 +213,13 @@ def test_one_worker_that_others_use_is_enough_for_a_draw_among_all_kinds() -> No
 def test_what_others_used_is_one_s_own_when_they_have_gone() -> None:
     index, used = Index(PLAIN), worker("a", 1, others=1)
     for each in (used, worker("b")):
-        index.put(each)
+        index.put(each, each.free)
     assert FreeWorkers([index]).shared
     used.other_legs = 0
-    index.put(used)
+    index.put(used, used.free)
     assert not FreeWorkers([index]).shared
     used.other_legs = 1
-    index.put(used)
+    index.put(used, used.free)
     index.remove(used)
     assert not FreeWorkers([index]).shared
 
@@ -229,7 +229,7 @@ def test_the_only_worker_is_taken_and_after_a_failure_the_least_loaded() -> None
     assert LeastLoaded(of_all([])).choose(free(worker("a", others=1)), PROMPT).key == "a"
     index, failed = Index(PLAIN), worker("a", others=1)
     for each in (failed, worker("b", others=3), worker("c", others=2)):
-        index.put(each)
+        index.put(each, each.free)
     assert LeastLoaded(of_all([])).choose(FreeWorkers([index], [failed]), PROMPT).key == "c"
     assert LeastLoaded(of_all([])).choose(FreeWorkers([index], again=True), PROMPT).key == "a"
 

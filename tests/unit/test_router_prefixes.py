@@ -16,7 +16,7 @@ from test_router_policies import PLAIN, worker
 from router.core import events
 from router.core.actions import StartLeg
 from router.core.free import FreeWorkers, Index
-from router.core.prefixes import BYTES_A_BLOCK, Prefixes
+from router.core.prefixes import BYTES_A_BLOCK, Prefixes, depth_in
 from router.core.values import CacheReport, Phase
 from router.core.worker import Worker
 from router.policies import Prefix, Prompt
@@ -47,12 +47,12 @@ def choose(
 ) -> Worker:
     index = Index(PLAIN, prefixes)
     for each in workers:
-        index.put(each)
+        index.put(each, each.free)
     return (policy or Prefix(random.Random(1).randrange)).choose(FreeWorkers([index]), of)
 
 
 def depth(worker: Worker, blocks: Sequence[int] = BLOCKS) -> int:
-    return worker.holdings.depth(blocks)
+    return depth_in(blocks, worker.holdings.blocks)
 
 
 # --- what is known ---
@@ -224,7 +224,7 @@ def test_where_other_routers_use_the_workers_the_least_loaded_is_not_taken_by_al
     for number in range(20):
         one = prefill(f"{number:02}", backlog=number)
         one.other_legs = 1
-        index.put(one)
+        index.put(one, one.free)
     policy, seen = Prefix(random.Random(1).randrange), set()
     for _ in range(50):
         seen.add(policy.choose(FreeWorkers([index]), PROMPT).key)
@@ -243,7 +243,7 @@ def shared_holders(count: int, cached: int) -> Counter[str]:
         one.other_legs = 1
         if number >= 20 - count:
             prefixes.send(one, prompt(BLOCKS[:cached]))
-        index.put(one)
+        index.put(one, one.free)
     policy = Prefix(random.Random(1).randrange)
     return Counter(policy.choose(FreeWorkers([index]), PROMPT).key for _ in range(50))
 

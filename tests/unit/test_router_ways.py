@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -389,20 +388,19 @@ def test_a_prompt_counts_for_each_that_it_holds_up() -> None:
     assert option(Way.AGGREGATED, waiting=50, running=3).seconds() == pytest.approx(0.45)
     assert option(Way.PAIR, waiting=50).seconds() == pytest.approx(0.15)
     pair, whole = option(Way.PAIR, waiting=299), option(Way.AGGREGATED, running=3)
-    assert choose((pair, whole), "auto", 1.0)[0] is pair
+    assert choose(pair, whole, "auto", 1.0).way is Way.PAIR
     pair = option(Way.PAIR, waiting=301)
-    chosen, told = choose((pair, whole), "auto", 1.0)
-    assert chosen is whole
-    assert (told.name, told.reason) == (Way.AGGREGATED, Reason.EARLIEST)
+    way, reason, told = choose(pair, whole, "auto", 1.0)
+    assert (way, reason) == (told.name, told.reason) == (Way.AGGREGATED, Reason.EARLIEST)
 
 
 def test_what_short_prompts_take_by_a_pair_says_nothing_of_long_ones() -> None:
     short = pace((5, 0.1), (5, 0.1))
-    pair = replace(option(Way.PAIR, tokens=3000), pace=short)
+    pair = option(Way.PAIR, tokens=3000)._replace(pace=short)
     whole = option(Way.AGGREGATED, tokens=3000)
-    assert choose((pair, whole), "auto", 1.0)[1].reason == Reason.UNMEASURED
-    assert choose((replace(pair, tokens=10), whole), "auto", 1.0)[1].reason == Reason.EARLIEST
-    waits = replace(pair, tokens=10, waiting=2990)
-    assert choose((waits, whole), "auto", 1.0)[1].reason == Reason.UNMEASURED
+    assert choose(pair, whole, "auto", 1.0).reason is Reason.UNMEASURED
+    assert choose(pair._replace(tokens=10), whole, "auto", 1.0).reason is Reason.EARLIEST
+    waits = pair._replace(tokens=10, waiting=2990)
+    assert choose(waits, whole, "auto", 1.0).reason is Reason.UNMEASURED
     short.note(1.0, 3000, 0.4)
-    assert choose((pair, whole), "auto", 1.0)[1].reason == Reason.EARLIEST
+    assert choose(pair, whole, "auto", 1.0).reason is Reason.EARLIEST

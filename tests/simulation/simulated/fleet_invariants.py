@@ -88,7 +88,7 @@ def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
         yield f"{side.slots} slots are free at {side.free} workers, and should be at {free}"
     for index in side.indexes():
         kind = index.kind
-        by_load = [entry.worker for entry in index.by_load()]
+        by_load = [entry.worker for entry in index.by_load]
         alike = [each for each in free if _kind(each) == kind]
         if by_load != sorted(alike, key=lambda each: (each.cost, each.key)):
             yield f"the order by load of {alike} is {by_load}"
