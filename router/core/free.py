@@ -90,10 +90,6 @@ class Index:
         self._drop(self._entries.pop(worker.key))
         del self._by_address[bisect_left(self._by_address, worker.key)]
 
-    def at(self, place: int) -> Worker:
-        """One by its place in that order."""
-        return self.by_load[place].worker
-
     def by_address(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """Entries of the workers at some positions of that order."""
         addresses = self._by_address
@@ -128,7 +124,7 @@ class FreeWorkers:
         plain = len(indexes) == 1 and not (self._without or again)
         self._only = indexes[0] if plain else None
         """All that there is, in the order that is wanted."""
-        self._count = sum([len(each.by_load) for each in indexes])
+        self._count = len(indexes[0].by_load) if plain else sum(map(len, indexes))
 
     def __len__(self) -> int:
         return self._count - len(self._without)
@@ -206,14 +202,17 @@ class FreeWorkers:
             first = next(self.by_load())
             return first, first
         one, other = draw(count), draw(count - 1)
-        at = self._at if self._only is None else self._only.at
-        return at(one), at(other + (other >= one))
+        other += other >= one
+        if self._only is None:
+            return self._at(one), self._at(other)
+        by_load = self._only.by_load
+        return by_load[one].worker, by_load[other].worker
 
     def _at(self, place: int) -> Worker:
         """One by its place among all, whatever their order."""
         for index in self._indexes:
             if place < len(index):
-                return index.at(place)
+                return index.by_load[place].worker
             place -= len(index)
         raise IndexError(place)
 

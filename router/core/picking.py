@@ -71,16 +71,18 @@ def pick(
             (wholes if group.aggregated else pairs).append(group)
     pair = _pick_pair(mine, pairs, prompt, other_than) if pairs else None
     whole = _pick_whole(mine, wholes, prompt, other_than) if wholes else None
-    if pair is None or whole is None:
-        found, chosen = pair or whole, ONLY[Way.AGGREGATED if pair is None else Way.PAIR]
-    else:
-        options = _option(pair, prompt, other_than), _option(whole, prompt, other_than)
-        chosen = choose(*options, disaggregate, now)
-        found = pair if chosen.way is Way.PAIR else whole
+    found = pair or whole
     if found is None:
         return None
-    prefill = found.prefill.worker
-    ahead = prefill.waiting_tokens + prefill.to_compute(prompt)
+    if pair is not None and whole is not None:
+        by_pair, by_whole = _option(pair, prompt, other_than), _option(whole, prompt, other_than)
+        chosen = choose(by_pair, by_whole, disaggregate, now)
+        found, option = (pair, by_pair) if chosen.way is Way.PAIR else (whole, by_whole)
+        ahead = option.waiting + option.tokens
+    else:
+        chosen = ONLY[Way.AGGREGATED if pair is None else Way.PAIR]
+        prefill = found.prefill.worker
+        ahead = prefill.waiting_tokens + prefill.to_compute(prompt)
     return Picked(found.prefill, found.decode, chosen, ahead, found.group.pace)
 
 
