@@ -1,5 +1,6 @@
 """Whether several routers find prefixes as well as one: the real cores in virtual time, over
-prefill workers that they share and whose caches and loads they know by reports, a second apart.
+prefill workers that they share and whose caches and loads they know by reports, a second apart, and
+earlier where much has changed.
 
 Requests go to the routers in turn. A worker computes one prompt after the other, 20,480 tokens a
 second; decode takes no time. Loads: `documents` is 150 documents of 6,000 tokens, each asked about
@@ -25,12 +26,14 @@ import machine
 
 from router.core import actions, events
 from router.core.machine import Core
-from router.core.values import Bounds, CacheReport, Fingerprint, Phase, Profile
+from router.core.values import Bounds, Fingerprint, Phase, Profile
 from router.policies import LeastLoaded, PolicyFactory, Prefix
+from router.translate import cache_report
 from tandem.endings import Outcome
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import QueueFullError
-from tandem.prefix_blocks import BLOCK_TOKENS, MOST_CHANGES, unpacked
+from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.worker.reports import Reports
 
 TOKENS_A_SECOND = 20_480
 SLOTS = 32
@@ -92,6 +95,7 @@ class Worker:
     queue: deque[Leg] = field(default_factory=deque)
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     log: PrefixLog = field(default_factory=PrefixLog)
+    reports: Reports = field(init=False)
     readers: list[PrefixReader] = field(default_factory=list)
 
     def cached(self, blocks: list[int]) -> int:
@@ -110,13 +114,12 @@ class Worker:
     def report(self, router: int) -> events.WorkerLoad:
         """What it tells a router."""
         told = self.readers[router].take()
-        entered, left = (unpacked(each, MOST_CHANGES) for each in (told.entered, told.left))
         tokens = sum(leg.start.to_compute or 0 for leg in self.queue)
         return events.WorkerLoad(
             self.key,
             len(self.queue),
             prompt_tokens=tokens,
-            cache=CacheReport(told.anew, entered, left),
+            cache=cache_report(told),
         )
 
 
@@ -124,10 +127,15 @@ class World:
     """Routers, workers, and what happens next."""
 
     def __init__(
-        self, routers: int, workers: int, policy: PolicyFactory, cache_tokens: int
+        self,
+        routers: int,
+        workers: int,
+        policy: PolicyFactory,
+        cache_tokens: int,
+        early_reports: float,
     ) -> None:
         self.now, self._order = 0.0, itertools.count()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self.cores = [
             Core(
                 bounds=Bounds(max_queue=10**6),
@@ -141,13 +149,24 @@ class World:
             f"prefill-{n}": Worker(f"prefill-{n}", cache_tokens // BLOCK_TOKENS)
             for n in range(workers)
         }
+        for worker in self.workers.values():
+            worker.reports = Reports(
+                partial(self._tell, worker),
+                slots=SLOTS,
+                early_a_second=early_reports,
+                prefixes=worker.log,
+                clock=lambda: self.now,
+                later=self._later,
+            )
         self.blocks: dict[int, Arrival] = {}
         self.waits: list[float] = []
         self.starts = self.refused = self.prompt = self.hits = 0
         for router in range(routers):
             self._connect(router)
+        for number, worker in enumerate(self.workers.values()):
+            self.at(number / workers, partial(self._report, worker))
 
-    def at(self, when: float, call: Callable[[], None]) -> None:
+    def at(self, when: float, call: Callable[[], object]) -> None:
         heapq.heappush(self._due, (when, next(self._order), call))
 
     def run(self, arrivals: Iterator[Arrival]) -> None:
@@ -162,14 +181,20 @@ class World:
     def _connect(self, router: int) -> None:
         self._feed(router, events.FrontendUp(1))
         self._feed(router, _up("decode-0", Phase.DECODE, 10**6))
-        for number, worker in enumerate(self.workers.values()):
+        for worker in self.workers.values():
             self._feed(router, _up(worker.key, Phase.PREFILL, SLOTS))
             worker.readers.append(worker.log.reader())
-            self.at((number + router / 7) / 10 % 1, partial(self._report, router, worker))
 
-    def _report(self, router: int, worker: Worker) -> None:
-        self._feed(router, worker.report(router))
-        self.at(self.now + 1.0, partial(self._report, router, worker))
+    def _later(self, seconds: float, call: Callable[[], object]) -> None:
+        self.at(self.now + seconds, call)
+
+    def _tell(self, worker: Worker) -> None:
+        for router in range(len(self.cores)):
+            self._feed(router, worker.report(router))
+
+    def _report(self, worker: Worker) -> None:
+        worker.reports.tell()
+        self.at(self.now + 1.0, partial(self._report, worker))
 
     def _submit(self, number: int) -> None:
         _, blocks, rest = self.blocks[number]
@@ -203,6 +228,7 @@ class World:
             self.at(self.now + 0.001, partial(self._refuse, leg))
             return
         worker.queue.append(leg)
+        worker.reports.began(id(leg), prefill.to_compute or 0, prefill.new_blocks)
         if len(worker.queue) == 1:
             self._compute(worker)
 
@@ -224,6 +250,7 @@ class World:
     def _computed(self, worker: Worker) -> None:
         leg = worker.queue.popleft()
         worker.use(leg.blocks)
+        worker.reports.ended(id(leg), leg.start.to_compute or 0)
         self.waits.append(self.now - leg.arrived)
         if worker.queue:
             self._compute(worker)
@@ -254,6 +281,7 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=["least_loaded", "prefix"])
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=[*LOADS])
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--early-reports", type=float, default=10.0)
     options = parser.parse_args()
     print(f"machine: {machine.describe()}; {options.workers} prefill workers")
     made = {"least_loaded": LeastLoaded, "prefix": Prefix}
@@ -262,7 +290,8 @@ def main() -> None:
     ):
         source, rate, cache_tokens = LOADS[load]
         draw = random.Random(7).randrange
-        world = World(routers, options.workers, partial(made[policy], draw), cache_tokens)
+        factory = partial(made[policy], draw)
+        world = World(routers, options.workers, factory, cache_tokens, options.early_reports)
         world.run(source(random.Random(1), rate))
         waits = sorted(world.waits)
         print(

@@ -2,11 +2,11 @@
 
 Requests come at random times to all routers alike, run 0.2 s on a prefill worker and half a minute
 on a decode worker, each with its own chance. Each worker tells each router once a second what it
-has; until then a router does not know what others have started there, and a worker that has no slot
-left refuses. With --prefill-load a prefill worker computes one prompt after the other, of different
-lengths, at such a speed that so large a share of its time is taken. When as many streams are open
-as were asked for, a minute of steady load is measured, in whose middle one router dies and its
-clients come again to the others.
+has, and earlier where much has changed (--early-reports); until then a router does not know what
+others have started there, and a worker that has no slot left refuses. With --prefill-load a prefill
+worker computes one prompt after the other, of different lengths, at such a speed that so large a
+share of its time is taken. When as many streams are open as were asked for, a minute of steady load
+is measured, in whose middle one router dies and its clients come again to the others.
 
 With --decode-routers each decode worker is served by so many of the routers, as with the setting of
 that name; a dead router's share is taken over after two seconds. A decode worker sends a frame a
@@ -43,9 +43,10 @@ from router.core import actions, events
 from router.core.machine import Core
 from router.core.values import Bounds, Phase, Profile
 from router.discovery import Share
-from router.policies import POLICIES, LeastLoaded
+from router.policies import POLICIES, LeastLoaded, PolicyFactory, Prefix
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
+from tandem.worker.reports import Reports
 
 PREFILL_SECONDS, DECODE_SECONDS = 0.2, 30.0
 LINK_SECONDS = 0.0005
@@ -92,6 +93,7 @@ class Worker:
     began: float = 0.0
     """When these began, summed up."""
     busy_until: float = 0.0
+    reports: Reports = field(init=False)
 
     def kv_used(self, now: float) -> int:
         """Prompts, and what was generated since they came."""
@@ -121,13 +123,17 @@ class Router:
         self.share = Share(name, decode_routers=fleet.decode_routers)
         self.serves: set[str] = set()
         """The workers of its share."""
-        made = POLICIES[fleet.policy]
-        if made is LeastLoaded:
-            made = partial(LeastLoaded, fleet.chance.randrange)
+        draw = fleet.chance.randrange
+        made: dict[str, PolicyFactory] = {
+            **POLICIES,
+            "least_loaded": partial(LeastLoaded, draw),
+            "prefix": partial(Prefix, draw),
+        }
+        alone = fleet.policy == "prefix"  # of prefill
         self.core = Core(
             bounds=Bounds(max_queue=1_000_000, max_retries=3),
-            prefill_policy=made,
-            decode_policy=made,
+            prefill_policy=made[fleet.policy],
+            decode_policy=made["least_loaded" if alone else fleet.policy],
             new_room=itertools.count(1).__next__,
         )
         self.alive = True
@@ -209,6 +215,7 @@ class Router:
             return
         stream = self._streams[leg]
         worker.open += 1
+        worker.reports.began((self.name, leg), stream.prompt_tokens)
         worker.prompt_tokens += stream.prompt_tokens
         worker.began += fleet.now
         stream.began[leg] = fleet.now
@@ -249,6 +256,7 @@ class Router:
     def _leave(self, leg: int) -> None:
         worker, stream = self.open[leg], self._streams[leg]
         worker.open -= 1
+        worker.reports.ended((self.name, leg), stream.prompt_tokens)
         worker.prompt_tokens -= stream.prompt_tokens
         worker.began -= stream.began.pop(leg)
 
@@ -277,6 +285,10 @@ class Fleet:
     decode_routers: int = 0
     prefill_speed: float = 0.0
     """Tokens a second; 0: each prompt takes PREFILL_SECONDS, beside the others."""
+    early_reports: float = 10.0
+    """The most a second of a worker, beside the regular ones."""
+    reported: int = 0
+    """Reports of all workers, once for each router."""
     workers: dict[str, Worker] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
     now: float = 0.0
@@ -294,9 +306,16 @@ class Fleet:
     def build(self, workers: int, routers: int) -> None:
         for index in range(workers):
             up = worker_up(index, prefill_slots=PREFILL_SLOTS, decode_slots=self.decode_slots)
-            self.workers[up.worker] = Worker(
-                up.worker, up.profile, self.decode_slots * KV_OF_STREAM
+            worker = Worker(up.worker, up.profile, self.decode_slots * KV_OF_STREAM)
+            worker.reports = Reports(
+                partial(self._tell, worker),
+                slots=up.profile.max_sequences,
+                early_a_second=self.early_reports,
+                prefixes=None,
+                clock=lambda: self.now,
+                later=self.later,
             )
+            self.workers[up.worker] = worker
         self.routers += [Router(self, f"10.1.0.{index}:7000") for index in range(routers)]
         self.divide()
         for worker in self.workers.values():
@@ -351,6 +370,10 @@ class Fleet:
         return sum(each.core.state.open_sequences for each in self.routers if each.alive)
 
     def _report(self, worker: Worker) -> None:
+        worker.reports.tell()
+        self.later(1.0, self._report, worker)
+
+    def _tell(self, worker: Worker) -> None:
         told = events.WorkerLoad(
             worker.key,
             worker.open,
@@ -361,7 +384,7 @@ class Fleet:
         for router in self.routers:
             if router.alive and worker.key in router.serves:
                 router.feed(told)
-        self.later(1.0, self._report, worker)
+                self.reported += 1
 
 
 @dataclass
@@ -401,18 +424,21 @@ def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
     ):  # a faster ramp than the prefill workers can follow would leave a queue
         speed = per_second * MEAN_PROMPT / (options.workers / 2) / options.prefill_load
         ramp = SLOW_RAMP_SECONDS
-    fleet = Fleet(options.policy, options.seed, slots, options.decode_routers, speed)
+    fleet = Fleet(
+        options.policy, options.seed, slots, options.decode_routers, speed, options.early_reports
+    )
     fleet.build(options.workers, routers)
     fleet.come(per_second if speed else options.streams / ramp, ramp)
     fleet.run(ramp)
     fleet.come(per_second, fleet.now + WARM_SECONDS + STEADY_SECONDS)
     fleet.run(WARM_SECONDS)
-    fleet.refused = 0
+    fleet.refused = fleet.reported = 0
     fleet.first_tokens.clear()
     before = {each: (each.spent.copy(), each.handled.copy()) for each in fleet.routers}
     steady, after = Watch(), Watch()
     steady.sample(fleet, STEADY_SECONDS / 2)
     refused, first_tokens = fleet.refused, sorted(fleet.first_tokens)
+    told = fleet.reported / (STEADY_SECONDS / 2)
     costs = [_cost(each, *before[each]) for each in fleet.routers]
     requests = sum(each.handled["Submit"] - before[each][1]["Submit"] for each in fleet.routers)
     open_then = fleet.streams()
@@ -431,6 +457,7 @@ def measured(options: argparse.Namespace, routers: int) -> dict[str, float]:
         "open streams": open_then,
         "us a request": median(each["request"] for each in costs),
         "us a load report": median(each["report"] for each in costs),
+        "load reports of a worker": told / routers / options.workers,
         "CPU of a router, %": 100 * mean(each["seconds"] for each in costs) / (STEADY_SECONDS / 2),
         "decode workers of a router": served - options.workers // 2,
         "frames a router a second": mean(steady.sending) / STEP_SECONDS,
@@ -502,6 +529,7 @@ def main() -> None:
     )
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--early-reports", type=float, default=10.0, help="a second, of a worker")
     parser.add_argument("--json", type=Path, help="where the table goes, for scale_plots.py")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}")

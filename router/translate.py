@@ -95,11 +95,12 @@ def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
         load.prompt_tokens if load.HasField("prompt_tokens") else None,
         load.kv_tokens_used,
         load.kv_tokens_total,
-        _cache_report(load.cache) if load.HasField("cache") else None,
+        cache_report(load.cache) if load.HasField("cache") else None,
     )
 
 
-def _cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
+def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
+    """What it says of its prefix cache."""
     entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
     left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
     return CacheReport(changes.anew, entered, left, changes.keeps_none)
@@ -237,6 +238,7 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         parent_span=action.parent_span,
         canary=action.canary,
         to_compute=action.to_compute,
+        new_blocks=prefix_blocks.pack(action.new_blocks),
     )
 
 

@@ -26,6 +26,7 @@ NAMES: Final = frozenset(
         "disaggregate",
         "discovery",
         "drain_seconds",
+        "early_reports_per_second",
         "eject_after_failures",
         "eject_after_faults",
         "eject_first_seconds",

@@ -948,6 +948,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-401",
+        "Given several routers, when much has begun or ended at a worker, then it tells all of "
+        "them at once, and what prompts bring that it has yet to compute, and no more often than "
+        "its setting says.",
+        ours=True,
+    ),
+    Promise(
         "S5-255",
         "Given the policy prefix, then a request goes to the worker that would have all it has, "
         "and the prompt, computed soonest, so that neither a cached beginning nor a session keeps "

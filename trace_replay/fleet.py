@@ -44,6 +44,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     decode: Pool = Pool()
     aggregated: Pool = Pool()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    early_reports_per_second: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 10.0
+    """Each worker's, as its setting of that name."""
     disaggregate: Disaggregate = "auto"
     """As the routers' setting of that name."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from router.core.events import WorkerLoad, WorkerUp
+from router.core.events import WorkerUp
 from tandem.cli import trace
 from tandem.cli.trace import TracedRequest
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
@@ -80,8 +80,8 @@ class Worker(Protocol):
         """The KV of a leg that is open here has moved, from here or to here."""
         ...
 
-    def load(self) -> WorkerLoad:
-        """What it reports of itself now."""
+    def report(self) -> None:
+        """Tell the routers what it has, as it does each second."""
         ...
 
 
@@ -146,6 +146,8 @@ class Leg:
     teller: Teller
     to_compute: int
     """Prompt tokens that the router expects its worker to compute."""
+    new_blocks: Blocks
+    """Those of its prompt that the router does not expect there."""
     hand_over: HandOver
     open: bool = True
     """Its worker has not closed it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from router.core.values import CacheReport
+from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import Blocks
 
 
@@ -15,12 +15,9 @@ class PrefixCache:
 
     def __init__(self, blocks: int) -> None:
         """`blocks`: how many it holds; 0: nothing is ever found."""
+        self.log = PrefixLog(keeps=blocks > 0)
         self._capacity = blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
-        self._entered: dict[int, None] = {}
-        self._left: dict[int, None] = {}
-        """Since the last report, as what entered."""
-        self._anew = True
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -38,33 +35,10 @@ class PrefixCache:
 
     def add(self, prompt: Blocks) -> None:
         """Take in a prompt that is done, as far as it fits."""
-        blocks = self._blocks
-        for each in reversed(prompt[: self._capacity]):
-            if each not in blocks:
-                _note(each, self._entered, self._left)
+        blocks, kept = self._blocks, prompt[: self._capacity]
+        for each in reversed(kept):
             blocks[each] = None
             blocks.move_to_end(each)
-        while len(blocks) > self._capacity:
-            oldest, _ = blocks.popitem(last=False)
-            _note(oldest, self._left, self._entered)
-
-    def report(self) -> CacheReport:
-        """What has entered and left since the last one. Where both happened, neither is told."""
-        found = CacheReport(
-            self._anew,
-            tuple(self._entered),
-            tuple(self._left),
-            keeps_none=not self._capacity,
-        )
-        self._anew = False
-        self._entered.clear()
-        self._left.clear()
-        return found
-
-
-def _note(block: int, here: dict[int, None], there: dict[int, None]) -> None:
-    """It is here now; if it was there since the last report, it is as it was before."""
-    if block in there:
-        del there[block]
-    else:
-        here[block] = None
+        self.log.enter(kept)
+        over = len(blocks) - self._capacity
+        self.log.leave([blocks.popitem(last=False)[0] for _ in range(over)])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.core.events import WorkerLoad
 from router.core.values import Phase, Reason, Way
 from tandem.cli.bench.figures import TimedAnswer
 from tandem.cli.trace import TracedRequest
@@ -18,7 +19,7 @@ from trace_replay.engine import Engine
 from trace_replay.fleet import FleetFile
 from trace_replay.legs import Request, Worker, blocks_of
 from trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
-from trace_replay.workers import DecodeWorker, PrefillWorker
+from trace_replay.workers import Around, DecodeWorker, PrefillWorker
 
 REPORT_SECONDS = 1.0
 """How often a worker says what it has, as workers do."""
@@ -95,21 +96,27 @@ class Replay:
 
     def _build_workers(self) -> dict[str, Worker]:
         fleet, table, agenda = self._fleet, self._fleet.table, self._agenda
+        around = Around(
+            agenda=agenda,
+            times=table,
+            tell=self._tell,
+            early_reports=fleet.early_reports_per_second,
+        )
         found: list[Worker] = []
         for index in range(fleet.prefill.workers):
             up = worker_up(f"prefill-{index:04}", Phase.PREFILL, fleet.prefill)
-            found.append(PrefillWorker(up, fleet.prefill, table, agenda))
+            found.append(PrefillWorker(up, fleet.prefill, around))
         for index in range(fleet.decode.workers):
             up = worker_up(f"decode-{index:04}", Phase.DECODE, fleet.decode)
-            found.append(DecodeWorker(up, fleet.decode, Engine(agenda, table)))
+            found.append(DecodeWorker(up, fleet.decode, around, Engine(agenda, table)))
         for index in range(fleet.aggregated.workers):
             pool, process = fleet.aggregated, f"aggregated-{index:04}"
             engine = Engine(agenda, table, chunk_tokens=pool.chunk_tokens)
             prefill, decode = (
                 worker_up(faces.key(process, each), each, pool, process=process) for each in Phase
             )
-            found.append(PrefillWorker(prefill, pool, table, agenda, engine))
-            found.append(DecodeWorker(decode, pool, engine))
+            found.append(PrefillWorker(prefill, pool, around, engine))
+            found.append(DecodeWorker(decode, pool, around, engine))
         return {each.up.worker: each for each in found}
 
     def _come(self, index: int) -> None:
@@ -135,10 +142,12 @@ class Replay:
         request.failure = error.code if error is not None else ""
         self._open -= 1
 
-    def _report(self, worker: Worker) -> None:
-        load = worker.load()
+    def _tell(self, load: WorkerLoad) -> None:
         for router in self._routers:
             router.feed(load)
+
+    def _report(self, worker: Worker) -> None:
+        worker.report()
         self._agenda.after(REPORT_SECONDS, self._report, worker)
 
 

@@ -176,7 +176,14 @@ class Router:
             hand_over = self._hand_overs[action.room] = HandOver()
         worker = self._workers[action.worker]
         leg = Leg(
-            action.leg, action.sequence, request, worker, self, action.to_compute or 0, hand_over
+            action.leg,
+            action.sequence,
+            request,
+            worker,
+            self,
+            action.to_compute or 0,
+            action.new_blocks,
+            hand_over,
         )
         if worker.up.profile.phase is Phase.PREFILL:
             hand_over.prefill = leg

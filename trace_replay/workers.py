@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from router.core.events import WorkerLoad, WorkerUp
+from router.translate import cache_report
+from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.worker.reports import Reports
 from trace_replay.agenda import Agenda
 from trace_replay.engine import Engine
 from trace_replay.fleet import Pool
 from trace_replay.legs import HandOver, Leg
 from trace_replay.prefix_cache import PrefixCache
 from trace_replay.times import Curve, Times
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Around:
+    """What a worker stands in."""
+
+    agenda: Agenda
+    times: Times
+    tell: Callable[[WorkerLoad], object]
+    """Tells every router."""
+    early_reports: float
+    """The most a second beside the regular ones."""
+
+    def reports(self, load: Callable[[], WorkerLoad], pool: Pool, log: PrefixLog | None) -> Reports:
+        """Those of a worker that makes loads."""
+        return Reports(
+            lambda: self.tell(load()),
+            slots=pool.slots,
+            early_a_second=self.early_reports,
+            prefixes=log,
+            clock=lambda: self.agenda.now,
+            later=self.agenda.after,
+        )
 
 
 class Slots:
@@ -75,7 +103,7 @@ class PrefillWorker:
     """Computes prompts, keeps what it can of them, and hands their KV over."""
 
     def __init__(
-        self, up: WorkerUp, pool: Pool, times: Times, agenda: Agenda, engine: Engine | None = None
+        self, up: WorkerUp, pool: Pool, around: Around, engine: Engine | None = None
     ) -> None:
         """`engine`: the one that its decode worker has, too. Then nothing is handed over, and a
         prompt is not computed before there is room for it in the KV cache that it stays in.
@@ -84,15 +112,18 @@ class PrefillWorker:
         self._alone = engine is None
         self._slots = Slots(pool.slots)
         self._cache = PrefixCache(pool.cache_tokens // BLOCK_TOKENS)
-        self._engine = engine or Engine(agenda, times)
+        self._told = self._cache.log.reader()
+        self._engine = engine or Engine(around.agenda, around.times)
         self._engine.uncached, self._engine.computed = self._uncached, self._computed
         self._to_compute = 0
-        self._agenda = agenda
-        self._transfer_seconds = Curve(times.transfer_ms)
+        self._agenda = around.agenda
+        self._transfer_seconds = Curve(around.times.transfer_ms)
+        self._reports = around.reports(self._load, pool, self._cache.log)
 
     def start(self, leg: Leg) -> None:
         if self._slots.take(leg):
             self._to_compute += leg.to_compute
+            self._reports.began(leg, leg.to_compute, leg.new_blocks)
             if self._alone:
                 self._engine.compute(leg)
             else:
@@ -102,12 +133,15 @@ class PrefillWorker:
         self._engine.drop(leg)
         self._leave(leg)
 
-    def load(self) -> WorkerLoad:
+    def report(self) -> None:
+        self._reports.tell()
+
+    def _load(self) -> WorkerLoad:
         return WorkerLoad(
             self.up.worker,
             len(self._slots.legs),
             prompt_tokens=self._to_compute,
-            cache=self._cache.report(),
+            cache=cache_report(self._told.take()),
         )
 
     def _uncached(self, leg: Leg) -> int:
@@ -139,20 +173,23 @@ class PrefillWorker:
     def _leave(self, leg: Leg) -> None:
         self._to_compute -= leg.to_compute
         self._slots.leave(leg)
+        self._reports.ended(leg, leg.to_compute)
 
 
 class DecodeWorker:
     """Takes KV in, and generates."""
 
-    def __init__(self, up: WorkerUp, pool: Pool, engine: Engine) -> None:
+    def __init__(self, up: WorkerUp, pool: Pool, around: Around, engine: Engine) -> None:
         self.up = up
         self._slots = Slots(pool.slots)
         self._memory = Memory(pool.kv_tokens)
         self._engine = engine
         self._engine.generated = self._generated
+        self._reports = around.reports(self._load, pool, None)
 
     def start(self, leg: Leg) -> None:
         if self._slots.take(leg):
+            self._reports.began(leg, leg.request.prompt_tokens)
             self._memory.ask(leg)
             self._admit()
 
@@ -160,7 +197,10 @@ class DecodeWorker:
         self._engine.drop(leg)
         self._leave(leg)
 
-    def load(self) -> WorkerLoad:
+    def report(self) -> None:
+        self._reports.tell()
+
+    def _load(self) -> WorkerLoad:
         memory = self._memory
         legs = len(self._slots.legs)
         return WorkerLoad(
@@ -188,5 +228,6 @@ class DecodeWorker:
 
     def _leave(self, leg: Leg) -> None:
         self._slots.leave(leg)
+        self._reports.ended(leg, leg.request.prompt_tokens)
         self._memory.free(leg)
         self._admit()

@@ -8,6 +8,7 @@ from router.core.events import Submit
 from router.core.story import Moment, Story
 from router.core.values import ServedModel, Voucher
 from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
 
 
 class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """No frontend's: see canaries.py."""
     to_compute: int | None = None
     """Prefill: tokens of the prompt that its worker's cache is not expected to have."""
+    new_blocks: Blocks = ()
+    """Prefill: the prompt's blocks that its worker was not known to have, in any order."""
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):

@@ -552,6 +552,7 @@ class Lifecycle:
                 parent_span=sequence.span,
                 canary=sequence.request.canary,
                 to_compute=tokens if is_prefill else None,
+                new_blocks=sent,
             )
         )
         return leg
@@ -576,7 +577,7 @@ class Lifecycle:
         """The leg is closed: its slot is free, and its room once the other leg is closed too."""
         sequence, worker = leg.sequence, leg.worker
         worker.give_back(leg.number, leg.tokens)
-        self._state.fleet.prefixes.settle(worker, leg.fresh)
+        self._state.fleet.prefixes.settle(worker, leg.fresh, self.now)
         del self._state.legs[leg.number]
         request = sequence.request
         request.legs -= 1

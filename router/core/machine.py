@@ -288,7 +288,7 @@ class Core:
             used, total = event.kv_tokens_used, event.kv_tokens_total
             worker.report(event.open_legs, event.prompt_tokens, used, total)
             if event.cache is not None and worker.phase is Phase.PREFILL:
-                self.state.fleet.prefixes.report(worker, event.cache)
+                self.state.fleet.prefixes.report(worker, event.cache, self._lifecycle.now)
             if self.state.fleet.place(worker) or worker.unproved:
                 self._lifecycle.may_start = True
             if event.moved_kv and worker.unproved:

@@ -1,7 +1,7 @@
 """Which prefill workers hold which beginnings of prompts in their caches, as far as is known.
 
 A worker's own reports are the truth. What was sent to it counts as held until they tell: it is
-doubted once its leg is closed, and forgotten unless one of the next reports has it. Of a worker
+doubted once its leg is closed, and forgotten unless it is reported soon. Of a worker
 that reports nothing, what was sent last is held, as much as its KV cache can.
 """
 
@@ -23,8 +23,10 @@ BYTES_A_BLOCK = 270
 """What a block that one worker holds takes here at most; measured."""
 DEFAULT_BYTES = 256 * 1024 * 1024
 MOST_SESSIONS = 65_536
-REPORTS_TO_CONFIRM = 2
-"""The first after a leg's close may have been on its way before."""
+CONFIRM_SECONDS = 1.0
+"""A report that comes so long after a leg's close has all that the leg brought. Engines tell of
+their caches somewhat later than of the legs.
+"""
 _LOOKED_AT = 4
 """Holders of one length that are looked at, for each that is asked for."""
 
@@ -37,12 +39,12 @@ class Holdings:
     """Whether the worker has said so itself, by block. Those of one that reports nothing are in the
     order in which they were last sent.
     """
-    reports: int = 0
-    """How many it has made; 0: it says nothing of its cache."""
+    tells: bool = False
+    """Whether it says anything of its cache."""
     keeps: bool = True
     """False once it has said that it has no cache."""
-    doubts: deque[tuple[int, Blocks]] = field(default_factory=deque)
-    """What is forgotten unless a report has it, by the number of the last that may."""
+    doubts: deque[tuple[float, Blocks]] = field(default_factory=deque)
+    """What the first report from some moment on must have, or else is forgotten."""
 
 
 class Prefixes:
@@ -90,7 +92,7 @@ class Prefixes:
                 self._add(worker, each, told=False)
             else:
                 self._touch(holdings, each)
-        if not holdings.reports and worker.kv_tokens_total:
+        if not holdings.tells and worker.kv_tokens_total:
             self._shrink(worker, worker.kv_tokens_total // BLOCK_TOKENS)
         return fresh
 
@@ -100,13 +102,12 @@ class Prefixes:
         if len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
 
-    def settle(self, worker: Worker, fresh: Blocks) -> None:
+    def settle(self, worker: Worker, fresh: Blocks, now: float) -> None:
         """The leg that was to bring these has closed."""
-        if fresh and worker.holdings.reports:
-            due = worker.holdings.reports + REPORTS_TO_CONFIRM
-            worker.holdings.doubts.append((due, fresh))
+        if fresh and worker.holdings.tells:
+            worker.holdings.doubts.append((now + CONFIRM_SECONDS, fresh))
 
-    def report(self, worker: Worker, report: CacheReport) -> None:
+    def report(self, worker: Worker, report: CacheReport, now: float) -> None:
         """A worker says what its cache holds."""
         holdings = worker.holdings
         holdings.keeps = not report.keeps_none
@@ -119,8 +120,8 @@ class Prefixes:
             self._remove(worker, each)
         for each in report.entered:
             self._add(worker, each, told=True)
-        holdings.reports += 1
-        while holdings.doubts and holdings.doubts[0][0] <= holdings.reports:
+        holdings.tells = True
+        while holdings.doubts and holdings.doubts[0][0] <= now:
             for each in holdings.doubts.popleft()[1]:
                 if holdings.blocks.get(each) is False:
                     self._remove(worker, each)
@@ -134,7 +135,7 @@ class Prefixes:
     def _touch(self, holdings: Holdings, block: int) -> None:
         """It is in use: it is forgotten after others."""
         self._holders.move_to_end(block)
-        if not holdings.reports:
+        if not holdings.tells:
             holdings.blocks[block] = holdings.blocks.pop(block)
 
     def _add(self, worker: Worker, block: int, *, told: bool) -> None:

@@ -1,15 +1,15 @@
 """What an engine's prefix cache holds, and what of it its routers have not been told yet.
 
 An engine writes here which blocks of prompts (see tandem/prefix_blocks.py) enter and leave its
-cache. Each router's stream has a reader of its own, and a router that was told too little of late
-is told all anew.
+cache, and the worker which ones are about to: routers are told of both alike. Each router's stream
+has a reader of its own, and a router that was told too little of late is told all anew.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from tandem.prefix_blocks import MOST_CHANGES, pack
 from tandem.v1 import worker_pb2
@@ -22,6 +22,8 @@ class PrefixLog:
         """`keeps`: False for an engine without a prefix cache."""
         self.keeps = keeps
         self.held: dict[int, None] = {}
+        self.coming: dict[int, int] = {}
+        """Blocks that are about to enter, and how many prompts bring each."""
         self.latest: deque[int] = deque(maxlen=MOST_CHANGES)
         """Blocks that entered or left, the last one last."""
         self.changes = 0
@@ -32,14 +34,42 @@ class PrefixLog:
         for each in blocks:
             if each not in self.held:
                 self.held[each] = None
-                self._changed(each)
+                if each not in self.coming:
+                    self._changed(each)
 
     def leave(self, blocks: Iterable[int]) -> None:
         """These are gone; some may never have been there."""
         for each in blocks:
             if each in self.held:
                 del self.held[each]
+                if each not in self.coming:
+                    self._changed(each)
+
+    def expect(self, blocks: Iterable[int]) -> None:
+        """A prompt brings these; give them back with `settle`."""
+        for each in blocks:
+            count = self.coming.get(each, 0)
+            self.coming[each] = count + 1
+            if not count and each not in self.held:
                 self._changed(each)
+
+    def settle(self, blocks: Iterable[int]) -> None:
+        """That prompt is over: these are there if they have entered."""
+        for each in blocks:
+            self.coming[each] -= 1
+            if not self.coming[each]:
+                del self.coming[each]
+                if each not in self.held:
+                    self._changed(each)
+
+    def tells_of(self, block: int) -> bool:
+        """Whether routers are to know of a block."""
+        return block in self.held or block in self.coming
+
+    def newest(self) -> Iterator[int]:
+        """All that routers are to know of, what came last first."""
+        held = (each for each in reversed(self.held) if each not in self.coming)
+        return chain(reversed(self.coming), held)
 
     def clear(self) -> None:
         """Nothing is there any more."""
@@ -72,9 +102,9 @@ class PrefixReader:
         if not log.keeps:
             return worker_pb2.CacheChanges(keeps_none=True)
         if unread > len(log.latest):
-            known = [*islice(reversed(log.held), MOST_CHANGES)]
+            known = [*islice(log.newest(), MOST_CHANGES)]
             return worker_pb2.CacheChanges(anew=True, entered=pack(reversed(known)))
         changed = dict.fromkeys(islice(reversed(log.latest), unread))
-        entered = [each for each in reversed(changed) if each in log.held]
-        left = [each for each in changed if each not in log.held]
+        entered = [each for each in reversed(changed) if log.tells_of(each)]
+        left = [each for each in changed if not log.tells_of(each)]
         return worker_pb2.CacheChanges(entered=pack(entered), left=pack(left))

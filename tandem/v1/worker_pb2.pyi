@@ -201,7 +201,7 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 @_typing.final
 class CacheChanges(_message.Message):
     """What entered and left a worker's prefix cache since it last said so on this stream. A block is the number that
-    Submit.prompt_blocks has for it.
+    Submit.prompt_blocks has for it. One that an open leg brings (StartLeg.new_blocks) counts as entered already.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -328,6 +328,7 @@ class StartLeg(_message.Message):
     SAY_MADE_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
     TO_COMPUTE_FIELD_NUMBER: _builtins.int
+    NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
     """returned with each envelope; names a frontend at the router"""
@@ -359,6 +360,8 @@ class StartLeg(_message.Message):
     """a few tokens that prove the hand-over: nobody judges, shows or counts them; destination is 0"""
     to_compute: _builtins.int
     """prefill: tokens of the prompt that the router does not expect in the cache; absent: all"""
+    new_blocks: _builtins.bytes
+    """prefill: blocks of the prompt that the router does not expect there, as in CacheChanges"""
     def __init__(
         self,
         *,
@@ -378,10 +381,11 @@ class StartLeg(_message.Message):
         say_made: _builtins.bool = ...,
         canary: _builtins.bool = ...,
         to_compute: _builtins.int | None = ...,
+        new_blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "to_compute", b"to_compute"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "new_blocks", b"new_blocks", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__to_compute: _TypeAlias = _typing.Literal["to_compute"]  # noqa: Y015
     _WhichOneofArgType__to_compute: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute"]  # noqa: Y015

@@ -37,7 +37,13 @@ _POSITIVE = (
     "form_cache_mb",
     "park_seconds",
 )
-_NOT_NEGATIVE = ("drain_seconds", "max_logits_processors", "max_parked", "max_parked_bytes")
+_NOT_NEGATIVE = (
+    "early_reports_per_second",
+    "drain_seconds",
+    "max_logits_processors",
+    "max_parked",
+    "max_parked_bytes",
+)
 _MOST_PARK_SECONDS = 24 * 3600
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
@@ -104,6 +110,12 @@ class WorkerConfig:
     )
     max_sequences: int = setting(
         256, "Most sequences open at once; routers are told, and one more is refused."
+    )
+    early_reports_per_second: float = setting(
+        10.0,
+        "Most reports a second of its load and prefix cache that a worker sends each router beside"
+        " the regular one, as soon as 2,048 prompt tokens or a sixteenth of its slots were started"
+        " or ended; 0: none.",
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,

@@ -288,6 +288,7 @@ class Worker:
             classifiers=classifiers,
             records=Records(self._counters, self._spans()),
             prefixes=engine.prefixes,
+            early_reports=self._config.early_reports_per_second,
         )
         if self._shared is not None:
             self._shell.proved()  # no KV moves

@@ -19,6 +19,7 @@ from tandem.errors import EngineError, HookError, InternalError, TandemError
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem.hooks.deferred import DeferredHooks, Ruling
 from tandem.ids import counter
+from tandem.prefix_blocks import unpacked
 from tandem.v1 import worker_pb2
 from tandem.worker import slices
 from tandem.worker.core import actions, events
@@ -30,6 +31,7 @@ from tandem.worker.kept_tasks import KeptTasks
 from tandem.worker.link import RouterLink
 from tandem.worker.phase import Classifiers
 from tandem.worker.records import Records
+from tandem.worker.reports import Reports
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +51,12 @@ class Shell:
         classifiers: Classifiers | None,
         records: Records,
         prefixes: PrefixLog | None = None,
+        early_reports: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prefixes`: what the engine's prefix cache holds; None: routers are not told of it."""
+        """`prefixes`: what the engine's prefix cache holds; None: routers are not told of it.
+        `early_reports`: the most a second beside the regular ones.
+        """
         self._core = core
         self._intake = intake
         self._engine = engine
@@ -60,6 +65,14 @@ class Shell:
         self._records = records
         self._prefixes = prefixes
         self._clock = clock
+        self._reports = Reports(
+            self._send_load,
+            slots=core.max_legs,
+            early_a_second=early_reports,
+            prefixes=prefixes,
+            clock=clock,
+            later=lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call),
+        )
         self._links: dict[int, RouterLink] = {}
         self._tasks: dict[int, KeptTasks] = {}
         self._new_link = counter()
@@ -79,7 +92,7 @@ class Shell:
             actions.Send: self._send,
             actions.GiveUp: self._give_up,
             actions.CountTransfer: self._count_transfer,
-            actions.LegClosed: self._records.closed,
+            actions.LegClosed: self._closed,
             actions.LegRefused: self._refused,
         }
 
@@ -202,8 +215,7 @@ class Shell:
 
     def report_load(self) -> None:
         """Tell every router what this worker carries."""
-        for link in self._links.values():
-            link.report_load()
+        self._reports.tell()
 
     def flush(self) -> None:
         """End every stream once what waits on it was sent."""
@@ -225,6 +237,10 @@ class Shell:
         if reader is not None:
             load.cache.CopyFrom(reader.take())
         return load
+
+    def _send_load(self) -> None:
+        for link in self._links.values():
+            link.report_load()
 
     # --- what is to be done ----------------------------------------------------------------------
 
@@ -254,6 +270,8 @@ class Shell:
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info
         self._engine.submit(request)
+        blocks = unpacked(action.command.new_blocks)
+        self._reports.began(request.request_id, action.to_compute, blocks)
         if not action.judged:
             return
         try:
@@ -263,6 +281,10 @@ class Shell:
                 self._classifiers.open(request, action.task, output_index=info.output_index)
         except Exception as error:  # noqa: BLE001 - the engine has it: the leg fails closed
             self._told.append(events.JudgeFailed(request.request_id, _hook_error(error)))
+
+    def _closed(self, action: actions.LegClosed) -> None:
+        self._reports.ended(action.leg.request_id, action.leg.to_compute)
+        self._records.closed(action)
 
     def _cancel_engine(self, action: actions.CancelEngine) -> None:
         self._engine.cancel(action.request_id)

@@ -67,17 +67,61 @@ def test_an_engine_without_a_cache_says_so() -> None:
     assert changes == worker_pb2.CacheChanges(keeps_none=True)
 
 
+def test_what_prompts_bring_is_told_until_the_last_of_them_is_over() -> None:
+    log = PrefixLog()
+    reader = log.reader()
+    reader.take()
+    log.expect([1, 2])
+    assert taken(reader.take()) == (False, [1, 2], [])
+    log.expect([2, 3])
+    assert taken(reader.take()) == (False, [3], [])
+    log.settle([1, 2])
+    assert taken(reader.take()) == (False, [], [1])
+    log.settle([2, 3])
+    assert sorted(taken(reader.take())[2]) == [2, 3]
+    assert not log.coming
+
+
+def test_what_was_brought_stays_as_long_as_the_cache_has_it() -> None:
+    log = PrefixLog()
+    reader = log.reader()
+    log.expect([1])
+    assert taken(reader.take()) == (True, [1], [])
+    log.enter([1])
+    log.settle([1])
+    assert (log.changes, taken(reader.take())) == (1, (False, [], []))
+    log.expect([1])
+    log.leave([1])  # it was given up, and is to come again
+    assert taken(reader.take()) == (False, [], [])
+    log.settle([1])
+    assert taken(reader.take()) == (False, [], [1])
+
+
+def test_a_router_that_comes_is_told_of_what_prompts_bring_too() -> None:
+    log = PrefixLog()
+    log.enter([1, 2])
+    log.expect([7, 2])
+    anew, entered, _ = taken(log.reader().take())
+    assert (anew, sorted(entered)) == (True, [1, 2, 7])
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_several_readers_always_end_up_with_what_is_held(seed: int) -> None:
-    dice, log = random.Random(seed), PrefixLog()
+    dice, log, coming = random.Random(seed), PrefixLog(), list[list[int]]()
     readers = [(log.reader(), set[int]()) for _ in range(3)]
     for _ in range(200):
         blocks = [dice.randrange(40) for _ in range(dice.randrange(6))]
-        dice.choice((log.enter, log.leave))(blocks)
+        if coming and dice.random() < 0.3:
+            log.settle(coming.pop(dice.randrange(len(coming))))
+        elif dice.random() < 0.4:
+            log.expect(blocks)
+            coming.append(blocks)
+        else:
+            dice.choice((log.enter, log.leave))(blocks)
         reader, known = dice.choice(readers)
         anew, entered, left = taken(reader.take())
         if anew:
             known.clear()
         known |= set(entered)
         known -= set(left)
-        assert known == set(log.held)
+        assert known == {*log.held, *(block for each in coming for block in each)}

@@ -33,17 +33,11 @@ def test_a_gap_ends_what_is_found_and_a_prompt_larger_than_all_is_kept_in_part()
     assert PrefixCache(0).match((1,)) == 0
 
 
-def test_reports_tell_what_came_and_went_since_the_last_one() -> None:
+def test_its_log_has_what_is_there() -> None:
     cache = PrefixCache(2)
-    cache.add((1, 2))
-    first = cache.report()
-    assert (first.anew, set(first.entered), set(first.left)) == (True, {1, 2}, set())
-    cache.add((3, 4))
-    cache.add((1, 2))  # they are back before anybody was told that they had gone
-    second = cache.report()
-    assert (second.anew, second.entered, second.left) == (False, (), ())
+    cache.add((1, 2, 3))
+    assert {*cache.log.held} == {1, 2}
     cache.add((5,))
-    third = cache.report()
-    assert (set(third.entered), set(third.left)) == ({5}, {2})
-    assert not third.keeps_none
-    assert PrefixCache(0).report().keeps_none
+    assert {*cache.log.held} == {1, 5}
+    assert cache.log.keeps
+    assert not PrefixCache(0).log.keeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from statistics import median
 
 import pytest
@@ -177,6 +178,36 @@ def test_prefix_is_nowhere_worse_than_the_least_load_by_more_than_a_hundredth(ki
     if kind == "shared":
         assert prefix.hit_rate > load.hit_rate + 0.3
         assert p90(prefix) < p90(load) / 2
+
+
+def questions(documents: int, *, rate: float) -> tuple[TracedRequest, ...]:
+    """Three to each document of 12,288 tokens, some two seconds apart."""
+    chance, began = random.Random(1), 0.0
+    found: list[TracedRequest] = []
+    for document in range(documents):
+        began = at = began + chance.expovariate(rate / 3)
+        blocks = tuple(range(document * 100, document * 100 + 24))
+        for number in range(3):
+            own = 10**7 + 10 * document + number
+            found.append(TracedRequest(at * 1000, 12_388, 2, (*blocks, own)))
+            at += chance.expovariate(0.5)
+    return tuple(sorted(found, key=lambda each: each.timestamp))
+
+
+@pytest.mark.promise("S5-401")
+def test_eight_routers_know_of_prompts_that_wait_as_one_does() -> None:
+    """Prompts wait for a second: the next question to a document comes before its first is done."""
+    trace = questions(150, rate=14.0)
+    one, eight = (
+        run(
+            fleet(FAST, prefill=Pool(workers=6, cache_tokens=307_200), routers=routers),
+            trace,
+            "prefix",
+        )
+        for routers in (1, 8)
+    )
+    assert eight.hit_rate > one.hit_rate - 0.03
+    assert p90(eight) < 1.5 * p90(one)
 
 
 @pytest.mark.promise("S5-363")

@@ -70,33 +70,35 @@ def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
 def test_what_a_worker_reports_is_the_truth() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
-    prefixes.report(one, told(BLOCKS[:6]))
+    prefixes.report(one, told(BLOCKS[:6]), 1.0)
     assert depth(one) == 6
-    prefixes.report(one, told(left=BLOCKS[2:6]))
+    prefixes.report(one, told(left=BLOCKS[2:6]), 2.0)
     assert depth(one) == 2
 
 
 @pytest.mark.promise("S5-254")
 def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
     prefixes, one = Prefixes(), prefill("a")
-    prefixes.report(one, told())
+    prefixes.report(one, told(), 0.0)
     fresh = prefixes.send(one, PROMPT)
-    for _ in range(9):  # as long as the leg is open it may be computed yet
-        prefixes.report(one, told())
+    for second in range(9):  # as long as the leg is open it may be computed yet
+        prefixes.report(one, told(), second)
     assert depth(one) == 10
-    prefixes.settle(one, fresh)
-    prefixes.report(one, told(BLOCKS[:3]))
+    prefixes.settle(one, fresh, 10.0)
+    prefixes.report(one, told(BLOCKS[:3]), 10.1)
+    for early in (10.2, 10.3, 10.9):  # however many there are, they may be of the time before
+        prefixes.report(one, told(), early)
     assert depth(one) == 10
-    prefixes.report(one, told())
+    prefixes.report(one, told(), 11.0)
     assert depth(one) == 3
 
 
 @pytest.mark.promise("S5-254")
 def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -> None:
     prefixes, one = Prefixes(), prefill("a")
-    prefixes.report(one, told(BLOCKS))
+    prefixes.report(one, told(BLOCKS), 1.0)
     prefixes.send(one, prompt((21, 22)))
-    prefixes.report(one, told(BLOCKS[:1], anew=True))
+    prefixes.report(one, told(BLOCKS[:1], anew=True), 2.0)
     assert depth(one) == 1
     assert depth(one, (21, 22)) == 2
 
@@ -107,7 +109,7 @@ def test_of_a_worker_that_reports_nothing_what_its_kv_cache_can_hold_is_believed
     one.kv_tokens_total = 6 * BLOCK_TOKENS
     first, second, third = (prompt(range(n, n + 3)) for n in (100, 200, 300))
     for each in (first, second, first, third):
-        prefixes.settle(one, prefixes.send(one, each))
+        prefixes.settle(one, prefixes.send(one, each), 1.0)
     assert [depth(one, each.blocks) for each in (first, second, third)] == [3, 0, 3]
     prefixes.send(one, prompt(range(400, 402)))
     assert depth(one, first.blocks) == 1  # the end of a prompt goes first
@@ -126,13 +128,13 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
 def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longest_ago() -> None:
     prefixes, one, other = Prefixes(20 * BYTES_A_BLOCK), prefill("a"), prefill("b")
     prefixes.send(one, PROMPT)
-    prefixes.report(other, told(range(100, 110)))
+    prefixes.report(other, told(range(100, 110)), 1.0)
     prefixes.send(one, PROMPT)
-    prefixes.report(other, told(range(200, 205)))
+    prefixes.report(other, told(range(200, 205)), 1.0)
     assert prefixes.count == 20
     assert depth(one) == 10
     assert depth(other, tuple(range(100, 110))) < 10
-    prefixes.report(other, told(range(300, 400)))
+    prefixes.report(other, told(range(300, 400)), 1.0)
     assert prefixes.count == 20
     assert depth(one) == 0
 
@@ -143,7 +145,7 @@ def test_a_block_takes_what_is_counted_for_it() -> None:
     tracemalloc.start()
     prefixes = Prefixes()
     for _ in range(440):
-        prefixes.report(one, told([numbers.getrandbits(64) for _ in range(100)]))
+        prefixes.report(one, told([numbers.getrandbits(64) for _ in range(100)]), 1.0)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.9 * BYTES_A_BLOCK < taken / prefixes.count < BYTES_A_BLOCK
@@ -296,13 +298,15 @@ def test_a_leg_is_booked_and_told_as_what_its_worker_is_to_compute() -> None:
     bench = large(1)
     first, second = (started(bench, n, BLOCKS)[0] for n in (1, 2))
     assert [first.to_compute, second.to_compute] == [650, 10]
+    assert [sorted(each.new_blocks) for each in (first, second)] == [[*BLOCKS], []]
     worker = bench.core.state.fleet.workers[first.worker]
     assert worker.tokens == 660
     counts = bench.core.state.counts
     assert (counts.prompt_tokens, counts.cached_tokens) == (1300, 640)
     bench.close(first)
     assert worker.tokens == 10
-    assert all(each.to_compute is None for each in bench.done if isinstance(each, StartLeg))
+    decode = [each for each in bench.done if isinstance(each, StartLeg)]
+    assert all(each.to_compute is None and not each.new_blocks for each in decode)
 
 
 @pytest.mark.promise("S5-257")

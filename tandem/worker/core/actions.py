@@ -28,6 +28,8 @@ class Begin(msgspec.Struct, frozen=True):
     task: common_pb2.Task
     command: worker_pb2.StartLeg
     info: SequenceInfo
+    to_compute: int
+    """As the leg's."""
     judged: bool = True
     """Hooks and classifiers are to know of it."""
 

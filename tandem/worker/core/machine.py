@@ -77,7 +77,8 @@ class Core:
         """
         self._rules = rules
         self._worker = worker
-        self._max_legs = max_legs
+        self.max_legs = max_legs
+        """The most that are open at once."""
         self._hooked = hooked
         self.budget = budget
         self._now = 0.0
@@ -179,8 +180,8 @@ class Core:
         if self.draining:
             self._refuse(link, command, DrainingError("this worker is shutting down"))
             return
-        if len(self._open) >= self._max_legs:
-            full = QueueFullError(f"this worker runs {self._max_legs} sequences already")
+        if len(self._open) >= self.max_legs:
+            full = QueueFullError(f"this worker runs {self.max_legs} sequences already")
             self._refuse(link, command, full)
             return
         allotment = self.budget.allotment(lambda: self._too_large.append(leg))
@@ -245,7 +246,7 @@ class Core:
             replayed=len(request.made),
         )
         known = fresh and not command.canary
-        self._actions.append(actions.Begin(request, task, command, info, known))
+        self._actions.append(actions.Begin(request, task, command, info, leg.to_compute, known))
 
     def _unreadable(self, event: events.Unreadable) -> None:
         if self._may_use(event.link, event.command.leg):

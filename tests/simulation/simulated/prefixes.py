@@ -66,8 +66,8 @@ class _Hope:
     """A leg that was sent blocks."""
 
     blocks: tuple[int, ...]
-    over_by: int | None = None
-    """The report by which it must have been told; None: the leg is open."""
+    over_at: float | None = None
+    """From then on a report must tell of them; None: the leg is open."""
 
 
 @dataclass(slots=True)
@@ -75,27 +75,27 @@ class CacheBook:
     """What may be in a worker's cache, and what surely is, as far as its router was told."""
 
     told: set[int] = field(default_factory=set)
-    reports: int = 0
+    tells: bool = False
     keeps: bool = True
     hopes: dict[int, _Hope] = field(default_factory=dict)
 
-    def report(self, report: CacheReport) -> None:
+    def report(self, report: CacheReport, now: float) -> None:
         self.keeps = not report.keeps_none
         if report.anew or report.keeps_none:
             self.told.clear()
         self.told -= set(report.left)
         self.told |= set(report.entered)
-        self.reports += 1
+        self.tells = True
         for leg, hope in list(self.hopes.items()):
-            if hope.over_by is not None and hope.over_by <= self.reports:
+            if hope.over_at is not None and hope.over_at <= now:
                 del self.hopes[leg]
 
-    def closed(self, leg: int) -> None:
+    def closed(self, leg: int, now: float) -> None:
         """A leg is over: what it was to bring is told soon, or is not there. Of a worker that says
         nothing it is believed.
         """
-        if self.reports and (hope := self.hopes.get(leg)):
-            hope.over_by = self.reports + 2
+        if self.tells and (hope := self.hopes.get(leg)):
+            hope.over_at = now + 1.0
 
     def start(
         self,

@@ -432,7 +432,7 @@ class RouterRules:
             known = tokens is not None
             worker.others_tokens = max(0, tokens - worker.tokens) if known else worker.others
             if event.cache is not None:
-                worker.cache.report(event.cache)
+                worker.cache.report(event.cache, self.now)
             if event.moved_kv and not worker.proved:
                 self.canaries.prove(worker)
                 self._take_proved()
@@ -559,7 +559,7 @@ class RouterRules:
         sequence = leg.sequence
         del self.books.legs[leg.number]
         leg.worker.legs.pop(leg.number, None)
-        leg.worker.cache.closed(leg.number)
+        leg.worker.cache.closed(leg.number, self.now)
         if leg is sequence.prefill:
             sequence.prefill = None
             sequence.unsent = not closed.begun

@@ -40,6 +40,8 @@ from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
 
+EARLY_REPORTS = 10.0
+"""A second; each leg is reason for one where there are so few slots."""
 PHASES = {Phase.PREFILL: common_pb2.PHASE_PREFILL, Phase.DECODE: common_pb2.PHASE_DECODE}
 
 
@@ -192,6 +194,7 @@ class WorkerProcess:
             classifiers=self.classifying,
             records=Records(WorkerCounters()),
             prefixes=self.engine.cache.told if prefill else None,
+            early_reports=EARLY_REPORTS,
             clock=dice.loop.time,
         )
         if spec.whole:

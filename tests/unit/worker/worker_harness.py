@@ -192,6 +192,7 @@ class Bench:
         max_held_bytes: int = DEFAULT_BYTES,
         park_seconds: float = 0.0,
         prefixes: PrefixLog | None = None,
+        early_reports: float = 0.0,
         **intake: Any,
     ) -> None:
         self.engine = ScriptedEngine()
@@ -231,6 +232,7 @@ class Bench:
             classifiers=parts.classifiers,
             records=Records(self.counters, spans),
             prefixes=prefixes,
+            early_reports=early_reports,
             clock=lambda: self.now,
         )
         _at_once(inline.start(self.shell.on_rulings))
@@ -270,6 +272,7 @@ class Bench:
         context_only: bool = False,
         task_digest: bytes = b"",
         to_compute: int | None = None,
+        new_blocks: bytes = b"",
         say_made: bool = False,
         task: dict[str, Any] | None = None,
         **sampling: Any,
@@ -301,6 +304,7 @@ class Bench:
             context_only=context_only,
             task_digest=task_digest,
             to_compute=to_compute,
+            new_blocks=new_blocks,
             say_made=say_made,
         )
 
