@@ -43,15 +43,17 @@ _ROUTER = (
     " decode_routers routers router_service advertise_host"
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
+_ENGINE = (
+    "bootstrap_port data_parallel decode_data_parallel decode_tensor_parallel device kv_port"
+    " tensor_parallel"
+)
 OWNED: dict[str, frozenset[str]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
     "router": frozenset(f"{_ALL} {_ROUTER}".split()),
     "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
     "decode": frozenset(f"{_ALL} {_WORKER}".split()),
     "worker": frozenset(f"{_ALL} {_WORKER}".split()),
-    "engine": frozenset(
-        ("bootstrap_port", "decode_tensor_parallel", "device", "kv_port", "tensor_parallel")
-    ),
+    "engine": frozenset(_ENGINE.split()),
 }
 """Settings that the chart makes from values of its own: they are not taken in a `config`."""
 

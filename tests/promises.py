@@ -872,6 +872,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-371",
+        "Given data-parallel ranks, then a sequence is with one of them in each phase, decode asks "
+        "the one that has its prompt, and what is counted is counted over all of them.",
+        ours=True,
+    ),
+    Promise(
         "S5-392",
         "Given a step with processors on a GPU, then nothing of Tandem's own waits for the device "
         "in it, and a row that failed ends its request before its token is shown.",

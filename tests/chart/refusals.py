@@ -137,6 +137,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**GPU, "engine": {"tensorParallel": 4, "decodeTensorParallel": 6}},
         "set engine.decodeTensorParallel to a multiple of engine.tensorParallel, or to a part",
     ),
+    "groups-of-parts-of-ranks": (
+        {**GPU, "engine": {"tensorParallel": 4, "decodeTensorParallel": 6, "dataParallel": 4}},
+        "engine.dataParallel must divide engine.tensorParallel, and of decode likewise",
+    ),
     "two-certificates": (
         {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},
         "tls has two sources of its certificate",

@@ -458,6 +458,22 @@ def test_each_phase_asks_for_its_own_accelerators_and_is_told_of_both() -> None:
     assert told == {"prefill": [4, 8], "decode": [4, 8], "worker": [4, None]}
 
 
+@pytest.mark.promise("S5-371")
+def test_data_parallel_groups_take_no_accelerators_of_their_own() -> None:
+    values = {
+        "model": {"uri": "pvc://models/m"},
+        "engine": {"tensorParallel": 8, "dataParallel": 8, "decodeDataParallel": 4},
+        "worker": {"enabled": True},
+    }
+    found = {}
+    for component, pod in pods.of_values(values).items():
+        if component in ("prefill", "decode", "worker"):
+            options = pod.settings["engine_options"]
+            groups = [options.get(f"{of}data_parallel") for of in ("", "decode_")]
+            found[component] = (pod.main["resources"]["limits"]["nvidia.com/gpu"], *groups)
+    assert found == {"prefill": (8, 8, 4), "decode": (8, 8, 4), "worker": (8, 8, None)}
+
+
 @pytest.mark.parametrize("uri", ["", "hf://org/model"])
 def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}

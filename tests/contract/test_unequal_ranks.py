@@ -1,5 +1,5 @@
-"""Pairs whose phases divide a model among unequal numbers of ranks, in both directions: KV heads
-arrive where each rank of decode reads them.
+"""Pairs whose phases divide a model among unequal numbers of ranks, or among groups of ranks: KV
+heads arrive where each rank of decode reads them.
 
 Real SGLang on the CPU, over loopback, in float32: sums over two ranks differ from those over one in
 the last digits alone. GPUs, NCCL and what lies between machines are not in it.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import tiny_qwen3
 from worker_pair import Pair, WorkerProcess, connected, launched_pair
 
 from tandem.v1 import worker_pb2
@@ -27,34 +29,45 @@ PROMPTS = [[5 + (11 * number + place) % 200 for place in range(20 + number)] for
 TOKENS = 6
 KV_BYTES = 4096
 """Of a token, in float32."""
-SIZES = ((2, 1), (1, 2))
-"""A pair takes 110 seconds of CPU time to start: more than the first only where they are asked for.
+CAPACITY = 8192
+
+
+class Case(NamedTuple):
+    options: str
+    ranks: tuple[int, int]
+    """Among which a sequence's KV is divided, in prefill and in decode."""
+    groups: tuple[int, int] = (1, 1)
+    """Data-parallel ones."""
+
+
+CASES = {
+    "2-to-1": Case("tensor_parallel=2,decode_tensor_parallel=1", (2, 1)),
+    "1-to-2": Case("tensor_parallel=1,decode_tensor_parallel=2", (1, 2)),
+    "2-to-groups": Case("tensor_parallel=2,decode_data_parallel=2", (2, 1), (1, 2)),
+    "groups-to-2": Case("tensor_parallel=2,data_parallel=2,decode_data_parallel=1", (1, 2), (2, 1)),
+}
+"""A pair takes two minutes of CPU time to start: more than the first only where all are asked for.
 """
-ALL = bool(os.environ.get("TANDEM_TEST_ALL_RANKS"))
+RUN = CASES if os.environ.get("ALL_RANKS") else ("2-to-1",)
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
-@pytest.fixture(
-    scope="module",
-    params=SIZES if ALL else SIZES[:1],
-    ids=lambda sizes: f"{sizes[0]}-to-{sizes[1]}",
-)
-def ranks(request: pytest.FixtureRequest) -> tuple[int, int]:
-    """Of prefill and of decode."""
-    sizes: tuple[int, int] = request.param
-    return sizes
+@pytest.fixture(scope="module", params=RUN)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
 
 
 @pytest.fixture(scope="module")
 def workers(
-    ranks: tuple[int, int], model_path: Path, tmp_path_factory: pytest.TempPathFactory
+    case: Case, model_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workers]:
-    sizes = "tensor_parallel={},decode_tensor_parallel={}".format(*ranks)
-    flags = [f"--engine-options=device=cpu,dtype=float32,max_total_tokens=8192,{sizes}"]
-    folder = tmp_path_factory.mktemp("unequal")
-    with launched_pair("sglang", model_path, folder, ready_seconds=READY_SECONDS, flags=flags) as w:
-        yield w
-        assert [worker.end() for worker in w] == [0, 0]
+    common = f"device=cpu,dtype=float32,max_total_tokens={CAPACITY}"
+    flags = ["--served-model-name=tandem-tiny", f"--engine-options={common},{case.options}"]
+    folder = tmp_path_factory.mktemp("ranks")
+    model = tiny_qwen3.make(model_path, tmp_path_factory.mktemp("qwen3"))
+    with launched_pair("sglang", model, folder, ready_seconds=READY_SECONDS, flags=flags) as pair:
+        yield pair
+        assert [worker.end() for worker in pair] == [0, 0]
 
 
 async def _generate(pair: Pair, prompt: list[int], tokens: int) -> list[int]:
@@ -66,15 +79,15 @@ async def _generate(pair: Pair, prompt: list[int], tokens: int) -> list[int]:
     return sequence.token_ids[-tokens:]
 
 
-async def test_decode_goes_on_as_prefill_itself_would(
-    workers: Workers, ranks: tuple[int, int]
-) -> None:
+@pytest.mark.promise("S5-371")
+async def test_decode_goes_on_as_prefill_itself_would(workers: Workers, case: Case) -> None:
     """Prefill reads what decode made, and makes the same token next."""
     async with connected(workers) as pair:
-        for stub in pair.stubs:
+        for stub, groups in zip(pair.stubs, case.groups, strict=True):
             described = await stub.Describe(worker_pb2.DescribeWorkerRequest())
             print_ = described.fingerprint
-            assert (print_.tensor_parallel, print_.decode_tensor_parallel) == ranks
+            assert (print_.tensor_parallel, print_.decode_tensor_parallel) == case.ranks
+            assert described.load.kv_tokens_total == groups * CAPACITY
         made = [await _generate(pair, prompt, TOKENS) for prompt in PROMPTS]
         assert len({tuple(tokens) for tokens in made}) > 1
         for prompt, tokens in zip(PROMPTS, made, strict=True):

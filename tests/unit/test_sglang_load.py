@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, Role
+from tandem.engine.sglang.additions import shared_numbers
+from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.engine import SglangEngine
 
 
@@ -25,6 +27,7 @@ def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0) -> Any
     }
     made._stepped = time.monotonic() - stepped_seconds_ago
     made._retractions, made._states = 0, None
+    made._data_ranks = DataRanks(1, role)
     return made
 
 
@@ -115,6 +118,14 @@ def test_without_snapshots_load_is_estimated_and_nothing_is_said_of_ranks(said: 
     load = made.load()
     assert (load.waiting_legs, load.kv_tokens_used, load.kv_tokens_total) == (1, 5, 1000)
     assert not made.figures().ranks
+
+
+@pytest.mark.promise("S5-371")
+def test_states_of_processors_are_counted_over_all_data_parallel_ranks() -> None:
+    made = engine(Role.DECODE)
+    made._states = shared_numbers(3)
+    made._states[0], made._states[2] = 4, 5
+    assert made.figures().logits_states == 9
 
 
 def test_retractions_of_open_and_of_ended_requests_are_counted() -> None:

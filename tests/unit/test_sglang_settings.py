@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tandem.engine import model_files
-from tandem.engine.base import ONE_NODE, EngineSettings, Nodes, Role
+from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
+from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.processors import Processors
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -91,6 +92,9 @@ def with_history() -> Registry:
         ({"mem_fraction_static": 1.5}, "mem_fraction_static"),
         ({"bootstrap_port": 70000}, "bootstrap_port"),
         ({"tensor_parallel": 0}, "tensor_parallel"),
+        ({"data_parallel": 0}, "data_parallel"),
+        ({"server_args": '{"dp_size": 2}'}, "data_parallel"),
+        ({"server_args": '{"load_balance_method": "round_robin"}'}, "which data-parallel rank"),
         ({"disable_overlap_schedule": "perhaps"}, "disable_overlap_schedule"),
         ({"server_args": "{"}, "server_args"),
         ({"server_args": "[]"}, "server_args"),
@@ -428,6 +432,19 @@ def test_each_phase_has_its_own_number_of_ranks_and_knows_the_other_s() -> None:
         (Role.PREFILL, {"tensor_parallel": 3, "decode_tensor_parallel": 2}, "2 and 3 ranks"),
         (Role.DECODE, {"tensor_parallel": 4, "decode_tensor_parallel": 6}, "4 and 6 ranks"),
         (Role.AGGREGATED, UNEQUAL, "decode_tensor_parallel is for workers of one phase"),
+        (Role.AGGREGATED, {"decode_data_parallel": 1}, "decode_data_parallel is for workers"),
+        (Role.PREFILL, {"tensor_parallel": 4, "data_parallel": 3}, "3 groups cannot share 4"),
+        (
+            Role.PREFILL,
+            {"tensor_parallel": 4, "decode_tensor_parallel": 2, "decode_data_parallel": 4},
+            "4 groups cannot share 2",
+        ),
+        (
+            Role.DECODE,
+            {"tensor_parallel": 6, "data_parallel": 2, "decode_data_parallel": 3},
+            "2 and 3 ranks",
+        ),
+        (Role.DECODE, {"tensor_parallel": 6, "data_parallel": 3}, "3 data-parallel ranks cannot"),
     ],
 )
 def test_ranks_that_cannot_hand_over_are_refused_before_sglang_is_imported(
@@ -435,6 +452,55 @@ def test_ranks_that_cannot_hand_over_are_refused_before_sglang_is_imported(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         SglangEngine(role, settings(raw))
+
+
+WIDE = {"tensor_parallel": 8, "data_parallel": 8, "decode_tensor_parallel": 4}
+WIDE |= {"decode_data_parallel": 4}
+
+
+@pytest.mark.promise("S5-371")
+def test_data_parallel_ranks_divide_sequences_and_share_what_is_given_for_all() -> None:
+    made = {role: server_args(role, WIDE, device="cuda") for role in Role}
+    sizes = {role: (each["tp_size"], each["dp_size"]) for role, each in made.items()}
+    assert sizes == {Role.PREFILL: (8, 8), Role.DECODE: (4, 4), Role.AGGREGATED: (8, 8)}
+    assert all(each["enable_dp_attention"] for each in made.values())
+    assert made[Role.DECODE]["max_running_requests"] == 8
+    assert made[Role.DECODE]["cuda_graph_max_bs_decode"] == 2
+    assert {"dp_size", "enable_dp_attention", "port"}.isdisjoint(server_args(Role.DECODE, {}))
+    assert parallel.kv_ranks(options.parse(WIDE)) == {Role.PREFILL: 1, Role.DECODE: 1}
+
+
+@pytest.mark.promise("S5-371")
+def test_engines_of_one_machine_meet_at_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang itself would count from one port in all of them."""
+    monkeypatch.setattr(arguments, "_PORTS", range(20_000, 20_001))
+    for taken in (20_013, 20_233, 20_239):
+        with socket.create_server(("127.0.0.1", taken)), pytest.raises(StartError, match="ports"):
+            arguments.port_before_free_ones("127.0.0.1")
+    assert arguments.port_before_free_ones("127.0.0.1") == 20_000
+
+
+def request_in(room: int) -> EngineRequest:
+    return EngineRequest(
+        request_id=room, token_ids=[1], sampling=common_pb2.SamplingParams(), room=room
+    )
+
+
+@pytest.mark.promise("S5-371")
+@pytest.mark.parametrize("role", [Role.DECODE, Role.AGGREGATED])
+def test_a_sequence_goes_to_the_rank_with_the_fewest_open_ones(role: Role) -> None:
+    ranks = DataRanks(3, role)
+    assert [ranks.take(request_in(room)) for room in range(5)] == [0, 1, 2, 0, 1]
+    for ended in (1, 4, 4, 77):
+        ranks.leave(ended)
+    assert [ranks.take(request_in(room)) for room in (10, 11, 12)] == [1, 1, 2]
+
+
+@pytest.mark.promise("S5-371")
+def test_prefill_s_rank_follows_from_the_room_as_decode_expects() -> None:
+    ranks = DataRanks(3, Role.PREFILL)
+    assert [ranks.take(request_in(room)) for room in (7, 7 + 3, 8, 2**62)] == [1, 1, 2, 1]
+    assert DataRanks(1, Role.PREFILL).take(request_in(7)) is None
 
 
 def test_each_rank_has_a_core_of_its_own_on_cpu() -> None:

@@ -41,7 +41,12 @@ class Manager:
 
 
 async def run(
-    manager: Manager, role: Role = Role.DECODE, *, grammars: bool = True, seconds: float = 5.0
+    manager: Manager,
+    role: Role = Role.DECODE,
+    *,
+    grammars: bool = True,
+    ranks: int = 1,
+    seconds: float = 5.0,
 ) -> None:
     launched: Any = SimpleNamespace(manager=manager, new_request=dict)
     bounds = EngineBounds(
@@ -52,7 +57,7 @@ async def run(
         seeded=True,
         scores_prompts=True,
     )
-    await warm_up.run(launched, bounds, grammars=grammars, seconds=seconds)
+    await warm_up.run(launched, bounds, grammars=grammars, ranks=ranks, seconds=seconds)
 
 
 async def test_each_kind_of_request_runs_once_by_itself_and_in_one_batch() -> None:
@@ -66,6 +71,21 @@ async def test_each_kind_of_request_runs_once_by_itself_and_in_one_batch() -> No
         assert [("regex" in params) for params in kinds] == [False, False, True]
     assert len({fields["rid"] for fields in manager.asked}) == 6
     assert len({len(fields["rid"]) for fields in manager.asked}) == 1
+
+
+@pytest.mark.promise("S5-371")
+async def test_each_data_parallel_rank_runs_all_of_them_and_by_their_rooms_too() -> None:
+    manager = Manager()
+    await run(manager, ranks=3)
+    assert manager.open_at_start[:9] == [1, 2, 3] * 3
+    assert manager.open_at_start[9:] == list(range(1, 10))
+    for rank in range(3):
+        asked = [fields for fields in manager.asked if fields["routed_dp_rank"] == rank]
+        assert len(asked) == 6
+        assert {fields["bootstrap_room"] % 3 for fields in asked} == {rank}
+    rooms = {fields["bootstrap_room"] for fields in manager.asked}
+    assert len(rooms) == 18
+    assert 0 not in rooms
 
 
 async def test_all_that_sampling_can_do_is_done_once() -> None:

@@ -157,11 +157,15 @@ logits_processors: {{ toYaml .Values.logitsProcessors | nindent 2 }}
 {{- $component := index . 1 }}
 {{- $options := dict }}
 {{- if eq (include "tandem.engine" $root) "sglang" }}
-{{- $options = dict "device" $root.Values.engine.device "tensor_parallel" $root.Values.engine.tensorParallel }}
-{{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
-{{- if and $root.Values.engine.decodeTensorParallel (ne $component "worker") }}
-{{- $_ := set $options "decode_tensor_parallel" $root.Values.engine.decodeTensorParallel }}
+{{- $engine := $root.Values.engine }}
+{{- $options = dict "device" $engine.device "tensor_parallel" $engine.tensorParallel }}
+{{- range $name, $value := dict "data_parallel" $engine.dataParallel }}
+{{- if gt (int $value) 1 }}{{ $_ := set $options $name $value }}{{ end }}
 {{- end }}
+{{- range $name, $value := dict "decode_tensor_parallel" $engine.decodeTensorParallel "decode_data_parallel" $engine.decodeDataParallel }}
+{{- if and $value (ne $component "worker") }}{{ $_ := set $options $name $value }}{{ end }}
+{{- end }}
+{{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
 {{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
 {{- end }}
 {{- mergeOverwrite (dict) $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _shared_number() -> Any:
-    return multiprocessing.get_context("spawn").RawValue("q", 0)
+def shared_numbers(count: int) -> Any:
+    """So many, each 0, in memory that a worker's process and those of its engine share."""
+    return multiprocessing.get_context("spawn").RawArray("q", count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +32,6 @@ class Additions:
     """For hand-overs after the first that succeeds."""
     grammar_cache_bytes: int
     """Most that the scheduler may keep of compiled grammars."""
-    states: Any = field(default_factory=_shared_number)
-    """In memory that both processes share: how many sequences have logits processors now. Each rank
-    writes its own number, which is the same on all of them."""
+    states: Any = field(default_factory=lambda: shared_numbers(1))
+    """How many sequences have logits processors now, by data-parallel rank: `shared_numbers`. All
+    ranks that share a sequence write the same."""

@@ -30,6 +30,13 @@ because it has limits for each step: one of xgrammar's may take seconds, in whic
 _CPU_KV_TOKENS = 65536
 _CUDA_PAGE_SIZE = 64
 """A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
+_PORTS = range(10_000, 32_000)
+"""Below those that systems give to connections."""
+_PORT_TRIES = 100
+_HANDSHAKE, _INNER = 13, range(233, 240)
+"""What SGLang adds to its port: DP_ATTENTION_HANDSHAKE_PORT_DELTA, and ZMQ_TCP_PORT_DELTA with what
+follows it.
+"""
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
 
@@ -102,23 +109,27 @@ def server_args(
     processors: bool,
     nodes: Nodes = ONE_NODE,
     cache_events: str = "",
+    inner_port: int = 0,
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors.
-    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere.
+    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere. `inner_port`:
+    see `port_before_free_ones`; 0: SGLang's own.
     """
+    sizes = parallel.of(options, role)
     arguments: dict[str, Any] = {
         "log_level": "error",  # of the child processes
         "device": device,
         "dtype": options.dtype,
         "random_seed": options.random_seed or secrets.randbits(30),
-        "tp_size": parallel.of(options, role).tensor,
+        "tp_size": sizes.tensor,
+        **({"dp_size": sizes.data, "enable_dp_attention": True} if sizes.data > 1 else {}),
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause
         ONE_LINE_JSON: True,  # of which a model may want no end
         **(
             _cpu_defaults()
             if device == "cpu"
-            else _cuda_defaults(options, role, model_path, max_sequences)
+            else _cuda_defaults(options, role, model_path, max_sequences // sizes.data)
         ),
         **_chosen(options),
         **({"kv_events_config": cache_events} if cache_events else {}),
@@ -126,7 +137,7 @@ def server_args(
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
         "host": host,
-        "max_running_requests": max_sequences,
+        "max_running_requests": max_sequences,  # of all data-parallel ranks together
         "batch_notify_size": max_sequences,  # a step's outputs are one step here, not parts of it
         "incremental_streaming_output": True,
         "enable_custom_logit_processor": processors,
@@ -139,6 +150,8 @@ def server_args(
             "disaggregation_transfer_backend": "nixl",
             "disaggregation_bootstrap_port": bootstrap_port,
         }
+    if inner_port:
+        arguments["port"] = inner_port
     if nodes.count > 1:
         arguments |= {
             "nnodes": nodes.count,
@@ -185,6 +198,28 @@ def listening_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
+def port_before_free_ones(host: str) -> int:
+    """One from which SGLang counts to those where the processes of data-parallel ranks meet: by
+    default the same in each engine of a machine. Raises StartError.
+    """
+    for _ in range(_PORT_TRIES):
+        port = secrets.choice(_PORTS)
+        wanted = [(host, port + _HANDSHAKE), *(("127.0.0.1", port + n) for n in _INNER)]
+        if all(_is_free(*address) for address in wanted):
+            return port
+    raise StartError("found no free ports for SGLang's data-parallel ranks to meet at")
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
 def _cpu_defaults() -> Mapping[str, Any]:
     return {
         "attention_backend": "torch_native",
@@ -201,6 +236,7 @@ def _cpu_defaults() -> Mapping[str, Any]:
 def _cuda_defaults(
     options: Options, role: Role, model_path: Path, max_sequences: int
 ) -> Mapping[str, Any]:
+    """`max_sequences`: of a data-parallel rank."""
     defaults = {}
     if role is not Role.PREFILL:
         # Larger steps than SGLang captured graphs for, 256 on an H100, would run without one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, Role
@@ -70,7 +71,7 @@ def description(
     """`ranks`: among how many a sequence's KV is to be divided, in either phase."""
     return EngineDescription(
         fingerprint=_fingerprint(
-            launched, model_path, model_name, {**ranks, limits.role: launched.arguments["tp_size"]}
+            launched, model_path, model_name, {**ranks, limits.role: _kv_ranks(launched.arguments)}
         ),
         limits=worker_pb2.Limits(
             max_sequences=max_sequences,
@@ -106,6 +107,11 @@ def _fingerprint(
         tokenizer_sha256=model_files.tokenizer_sha256(model_path),
         protocol_version=PROTOCOL_VERSION,
     )
+
+
+def _kv_ranks(arguments: Mapping[str, Any]) -> int:
+    groups = arguments["dp_size"] if arguments["enable_dp_attention"] else 1
+    return int(arguments["tp_size"] // groups)
 
 
 def _eos_token_ids(launched: Launched, model_path: Path) -> frozenset[int]:

@@ -27,6 +27,7 @@ from tandem.engine.base import (
     waiting,
 )
 from tandem.engine.sglang import describe, requests, validation
+from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.load import read as read_load
 from tandem.engine.sglang.outputs import RunningRows
@@ -57,6 +58,7 @@ class SglangEngine:
         self._settings = settings
         self._setup = Setup(role, settings)
         self._endpoint: tuple[str, int] | None = None
+        self._data_ranks = DataRanks(self._setup.parallel.data, role)
         self._streams: dict[str, RequestStream] = {}
         """By SGLang's names."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,6 +132,7 @@ class SglangEngine:
             endpoint=self._endpoint,
             processor=self._launched.processor,
             steering=steering,
+            rank=self._data_ranks.take(request),
         )
         stream = RequestStream(
             request,
@@ -184,7 +187,7 @@ class SglangEngine:
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""
         return EngineFigures(
-            logits_states=0 if self._states is None else int(self._states.value),
+            logits_states=0 if self._states is None else sum(self._states),
             retractions=self._retractions + sum(e.retractions for e in self._streams.values()),
             ranks=self._ranks(),
         )
@@ -251,6 +254,7 @@ class SglangEngine:
         if delta.end is not None:
             stream = self._streams.pop(requests.rid(delta.request_id))
             self._retractions += stream.retractions
+            self._data_ranks.leave(delta.request_id)
         self._pending.append(delta)
         self._arrived.set()
 

@@ -37,7 +37,8 @@ class Launched:
     engine: Any
     """SGLang's Engine."""
     schedulers: Sequence[Any]
-    """Their processes: one for each rank on this node."""
+    """Their processes, one for each rank on this node; or with data-parallel ranks the one process
+    that has those for children, and ends with the last of them."""
     manager: Any
     """Its TokenizerManager, which lives in this process. None where this node follows another."""
     new_request: Callable[..., Any]
@@ -48,7 +49,7 @@ class Launched:
     arguments: Mapping[str, Any]
     """ServerArgs as SGLang resolved them."""
     capacity: int
-    """Tokens the KV cache holds."""
+    """Tokens the KV cache of a data-parallel rank holds."""
     freeze_request: Callable[[], Any]
     """FreezeGCReq."""
     shutdown_request: Callable[[], Any]
@@ -155,7 +156,7 @@ class EngineThread:
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
-        from tandem.engine.sglang import cpu, scheduler, unequal
+        from tandem.engine.sglang import controller, cpu, scheduler, unequal
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
@@ -163,6 +164,7 @@ class EngineThread:
         if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)
+        upstream.run_data_parallel_controller_process = controller.run
 
         check = unequal.check if self._unequal else None
 

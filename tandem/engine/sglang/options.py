@@ -43,6 +43,12 @@ class Options:
     decode_tensor_parallel: int = 0
     """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
     too. Only for models with plain attention, or with latents (MLA)."""
+    data_parallel: int = 1
+    """Groups among which they are divided for attention, each for sequences of its own (DP
+    attention)."""
+    decode_data_parallel: int = 0
+    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
+    too."""
     random_seed: int = 0
     """The seed of requests that name none; 0 takes another one at each start."""
     bootstrap_port: int = 0
@@ -97,6 +103,8 @@ def _check(options: Options) -> None:
         "chunked_prefill_size": -1,
         "tensor_parallel": 1,
         "decode_tensor_parallel": 0,
+        "data_parallel": 1,
+        "decode_data_parallel": 0,
         "bootstrap_port": 0,
         "handover_timeout_seconds": 1,
         "first_handover_timeout_seconds": 1,

@@ -12,6 +12,8 @@ from tandem.engine.base import Role
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError
 
+_OF_DECODE = ("decode_tensor_parallel", "decode_data_parallel")
+
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
@@ -19,33 +21,49 @@ class Parallel:
 
     tensor: int
     """Accelerators that share each layer."""
+    data: int
+    """Groups of them in which attention is computed apart, for sequences of their own."""
+
+    @property
+    def kv_ranks(self) -> int:
+        """Among so many a sequence's KV is divided."""
+        return self.tensor // self.data
 
 
 def of(options: Options, role: Role) -> Parallel:
     """What a worker of that role has."""
-    tensor = options.tensor_parallel
+    tensor, data = options.tensor_parallel, options.data_parallel
     if role is Role.DECODE:
         tensor = options.decode_tensor_parallel or tensor
-    return Parallel(tensor)
+        data = options.decode_data_parallel or data
+    return Parallel(tensor, data)
 
 
 def kv_ranks(options: Options) -> dict[Role, int]:
     """Ranks among which a sequence's KV is divided, in either phase."""
-    return {role: of(options, role).tensor for role in (Role.PREFILL, Role.DECODE)}
+    return {role: of(options, role).kv_ranks for role in (Role.PREFILL, Role.DECODE)}
 
 
 def check(options: Options, role: Role) -> None:
     """Raises ConfigError for sizes that this role does not have, and for those that SGLang cannot
     hand KV over between, whatever the model.
     """
-    if role is Role.AGGREGATED and options.decode_tensor_parallel:
+    given = [name for name in _OF_DECODE if getattr(options, name)]
+    if role is Role.AGGREGATED and given:
         raise ConfigError(
-            "engine option decode_tensor_parallel is for workers of one phase: "
-            "an aggregated one has tensor_parallel alone"
+            f"engine option {given[0]} is for workers of one phase: an aggregated one has "
+            f"{given[0].removeprefix('decode_')} alone"
         )
+    for each in (of(options, Role.PREFILL), of(options, Role.DECODE)):
+        if each.tensor % each.data:
+            raise ConfigError(
+                f"{each.data} groups cannot share {each.tensor} accelerators equally: set engine "
+                "option tensor_parallel to a multiple of data_parallel, in both phases"
+            )
     few, many = sorted(kv_ranks(options).values())
     if many % few:
         raise ConfigError(
             f"no KV can be handed over between {few} and {many} ranks: set engine options "
-            "tensor_parallel and decode_tensor_parallel so that one is a multiple of the other"
+            "tensor_parallel and decode_tensor_parallel, each divided by the phase's groups "
+            "(data_parallel), so that one is a multiple of the other"
         )

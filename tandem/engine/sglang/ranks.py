@@ -1,4 +1,4 @@
-"""Runs in SGLang's scheduler processes: what tensor-parallel ranks decide alike.
+"""Runs in SGLang's scheduler processes: what ranks that share a sequence decide alike.
 
 Each rank plans its batches by itself, and they have to be the same: where a request ends on one of
 them alone, their sums no longer fit, which ends the process on CPUs and may wait for ever on GPUs.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang.srt.layers.dp_attention import is_dp_attention_enabled
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.runtime_context import get_parallel
 from torch import distributed
@@ -20,8 +21,10 @@ from torch import distributed
 
 def agree(codes: Any) -> None:
     """Make each of `codes` the largest of all ranks, in place."""
-    group = get_parallel().tp_group.device_group
-    distributed.all_reduce(codes, op=distributed.ReduceOp.MAX, group=group)
+    parallel = get_parallel()
+    # Those that SGLang's sampler goes by: data-parallel ranks have batches of their own.
+    group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
+    distributed.all_reduce(codes, op=distributed.ReduceOp.MAX, group=group.device_group)
 
 
 def share_tokens() -> None:

@@ -36,6 +36,7 @@ def fields(
     endpoint: tuple[str, int] | None,
     processor: str,
     steering: Steering | None,
+    rank: int | None = None,
 ) -> dict[str, Any]:
     """Arguments of SGLang's GenerateReqInput.
 
@@ -43,6 +44,7 @@ def fields(
         endpoint: host and port where a PREFILL engine begins hand-overs.
         processor: the serialised class that applies logits specs.
         steering: the request's logits processors.
+        rank: the data-parallel rank that it goes to; None: there is one alone.
     """
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -53,6 +55,8 @@ def fields(
         "log_metrics": True,
         "cache_salt": request.cache_salt or None,
     }
+    if rank is not None:
+        arguments["routed_dp_rank"] = rank
     of_prompt = scores_prompt(request, role)
     if sampling.HasField("logprobs") or of_prompt:
         arguments |= {

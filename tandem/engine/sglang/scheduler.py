@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcCh
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
 
+from tandem import orphans
 from tandem.engine.sglang import (
     cpu,
     delayed_sampling,
@@ -58,11 +60,14 @@ _MEASURED = "_tandem_measured"
 _NOBODY = FAKE_BOOTSTRAP_HOST
 """Where the hand-overs of a warm-up go."""
 _SERVER_ERROR = 500
+_DATA_RANK = 5
+"""The place of `dp_rank` among the arguments of SGLang's scheduler process."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     """SGLang's scheduler process, with Tandem's additions."""
     _leave_interrupts_to_parent()
+    _end_with_parent()
     threads.report_deaths()
     log = ucx_log()
     load_plugins()
@@ -79,7 +84,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
     grammars.catch_up()
-    _apply_processors(additions)
+    _apply_processors(additions, args[_DATA_RANK] or 0)
     try:
         run_scheduler_process(*args, **kwargs)
     finally:
@@ -98,7 +103,7 @@ def _send_past_detokenizer() -> None:
     SchedulerIpcChannels.create = directly
 
 
-def _apply_processors(additions: Additions) -> None:
+def _apply_processors(additions: Additions, data_rank: int) -> None:
     registry = Registry.from_portable(additions.registry)
     agree = None
     if additions.ranks > 1:
@@ -109,7 +114,14 @@ def _apply_processors(additions: Additions) -> None:
     delayed_sampling.delay_where_history_is_read()
     WATCH.install()
     states = additions.states
-    state.report_alive(lambda count: setattr(states, "value", count))
+    state.report_alive(lambda count: states.__setitem__(data_rank, count))
+
+
+def _end_with_parent() -> None:
+    """SGLang asks for that too, but not before all of it has been imported."""
+    if parent := multiprocessing.parent_process():
+        assert parent.pid is not None
+        orphans.die_with(parent.pid)
 
 
 def _leave_interrupts_to_parent() -> None:

@@ -25,6 +25,8 @@ OWNED: Mapping[str, str] = {
     "chunked_prefill_size": "engine option chunked_prefill_size",
     "context_length": "engine option context_length",
     "device": "engine option device",
+    "dp_size": "engine options data_parallel and decode_data_parallel",
+    "enable_dp_attention": "engine options data_parallel and decode_data_parallel",
     "disable_overlap_schedule": "engine option disable_overlap_schedule",
     "disaggregation_bootstrap_port": "engine option bootstrap_port",
     "disaggregation_mode": "the component: a prefill or a decode worker",
@@ -123,15 +125,7 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "seeds are those of engine option seeded_sampling": _names(
         "enable_deterministic_inference rl_on_policy_target"
     ),
-    "a worker is one data-parallel rank": _names(
-        """
-        dp_size enable_dp_attention enable_dp_attention_local_control_broadcast enable_dp_lm_head
-        enable_prefill_delayer load_balance_method prefill_delayer_forward_passes_buckets
-        prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
-        prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
-        prefill_delayer_wait_seconds_buckets speculative_skip_dp_mlp_sync
-        """
-    ),
+    "Tandem says which data-parallel rank a sequence goes to": _names("load_balance_method"),
     "a worker counts its accelerators by engine option tensor_parallel alone": _names(
         """
         enable_dynamic_chunking pp_async_batch_depth pp_max_micro_batch_size pp_size
@@ -271,9 +265,14 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         attn_cp_size cp_strategy dcp_comm_backend dcp_replicate_q_proj dcp_size
         disable_attn_tp_gather dist_timeout dwdp_size elastic_ep_initial_size
         enable_attn_tp_input_scattered enable_cp_decode_attn_tp enable_dense_mlp_attn_tp
-        enable_dsa_cache_layer_split enable_layernorm_sp enable_p2p_check enable_prefill_cp
+        enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dsa_cache_layer_split
+        enable_layernorm_sp enable_p2p_check enable_prefill_cp enable_prefill_delayer
         enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all ep_join_rank_offset ep_size
-        gated_launch_port max_ep_size moe_dense_tp_size moe_dp_size nccl_port shared_experts_tp_size
+        gated_launch_port max_ep_size moe_dense_tp_size moe_dp_size nccl_port
+        prefill_delayer_forward_passes_buckets prefill_delayer_max_delay_ms
+        prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
+        prefill_delayer_token_usage_low_watermark prefill_delayer_wait_seconds_buckets
+        shared_experts_tp_size speculative_skip_dp_mlp_sync
         """
     ),
     "Devices": _names(

@@ -10,7 +10,7 @@ from tandem.engine.base import EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang import arguments, parallel, processors, warm_up
 from tandem.engine.sglang import options as engine_options
-from tandem.engine.sglang.additions import Additions
+from tandem.engine.sglang.additions import Additions, shared_numbers
 from tandem.engine.sglang.cache_events import CacheSubscription
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.validation import EngineBounds
@@ -31,6 +31,11 @@ class Setup:
         parallel.check(self._options, role)
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
+        if settings.max_sequences % self.parallel.data:
+            raise ConfigError(
+                f"{self.parallel.data} data-parallel ranks cannot share {settings.max_sequences} "
+                "sequences equally: set max_sequences to a multiple of engine option data_parallel"
+            )
         if self.parallel.tensor % settings.nodes.count:
             raise ConfigError(
                 f"{settings.nodes.count} nodes cannot share {self.parallel.tensor}"
@@ -41,7 +46,7 @@ class Setup:
         self._facts = model_files.processor_facts(settings.model_path)
         model = Model(**self._facts)
         self.processors = processors.Processors(
-            settings.registry, self._options, model, self.parallel.tensor
+            settings.registry, self._options, model, self.parallel.kv_ranks
         )
         self.seeded = self._options.seeded_sampling
         self.cache = self._subscription()
@@ -67,7 +72,11 @@ class Setup:
             self._options
         )
         await warm_up.run(
-            launched, bounds, grammars=grammars, seconds=self._options.warm_up_seconds
+            launched,
+            bounds,
+            grammars=grammars,
+            ranks=self.parallel.data,
+            seconds=self._options.warm_up_seconds,
         )
 
     def thread(self, *, bootstrap_port: int = 0) -> tuple[EngineThread, Any]:
@@ -83,12 +92,13 @@ class Setup:
             seeded=self.seeded,
             speculative=arguments.speculative(self._options),
             on_cpu=self._device == "cpu",
-            ranks=ranks,
+            ranks=self.parallel.kv_ranks,
             peer_ranks=self.kv_ranks[Role.PREFILL if self._role is Role.DECODE else Role.DECODE],
             registry=self.processors.portable,
             model=self._facts,
             handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
+            states=shared_numbers(self.parallel.data),
         )
         made = arguments.server_args(
             self._options,
@@ -101,16 +111,24 @@ class Setup:
             processors=self.processors.enabled,
             nodes=self._settings.nodes,
             cache_events="" if self.cache is None else self.cache.config,
+            inner_port=self._inner_port(),
         )
         unequal = len(set(self.kv_ranks.values())) > 1
         return EngineThread(made, additions, unequal=unequal), additions.states
 
+    def _inner_port(self) -> int:
+        """Ranks on several nodes meet at ports that follow the leader's."""
+        if self.parallel.data == 1 or self._settings.nodes.count > 1:
+            return 0
+        return arguments.port_before_free_ones(self._settings.host)
+
     def _subscription(self) -> CacheSubscription | None:
-        """Decode computes no prompts, and the leader's first rank speaks for all. An operator who
-        has events published elsewhere keeps them.
+        """Decode computes no prompts, and the leader's first rank speaks for all; but data-parallel
+        ones have a cache each, and routers do not choose among them. An operator who has events
+        published elsewhere keeps them.
         """
         extra = self._options.extra
-        if self._role is Role.DECODE or self._settings.nodes.rank:
+        if self._role is Role.DECODE or self._settings.nodes.rank or self.parallel.data > 1:
             return None
         if extra.get("disable_radix_cache") or "kv_events_config" in extra:
             return None

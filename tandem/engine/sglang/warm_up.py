@@ -5,6 +5,7 @@ compiled when they are first used, which may take minutes on a GPU. They hand ov
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Mapping
@@ -26,22 +27,26 @@ _GRAMMAR = {"regex": r"[\s\S]*"}
 """Any text fits it: decode begins with a token that nobody chose."""
 
 
-async def run(launched: Launched, bounds: EngineBounds, *, grammars: bool, seconds: float) -> None:
-    """One request of each kind that kernels differ by, first by itself, because what is compiled
-    for one row is compiled again for several, then all in one batch.
+async def run(
+    launched: Launched, bounds: EngineBounds, *, grammars: bool, ranks: int = 1, seconds: float
+) -> None:
+    """One request of each kind that kernels differ by, on each of so many data-parallel ranks:
+    first by itself, because what is compiled for one row is compiled again for several, then all in
+    one batch.
 
     `grammars`: SGLang applies some. Raises StartError where they take more than `seconds`, or one
     fails.
     """
     began = time.monotonic()
     kinds = [_plain(), _drawn(bounds), *([_plain() | _GRAMMAR] if grammars else ())]
+    rooms = itertools.count(ranks)  # prefill finds a room's rank by the remainder
     try:
         async with asyncio.timeout(seconds):
-            for room, sampling in enumerate(kinds, start=1):
-                await _generate(launched, bounds, sampling, room=room)
-            async with asyncio.TaskGroup() as together:
-                for room, sampling in enumerate(kinds, start=1 + len(kinds)):
-                    together.create_task(_generate(launched, bounds, sampling, room=room))
+            for batch in (*([kind] for kind in kinds), kinds):
+                async with asyncio.TaskGroup() as together:
+                    for sampling, rank in itertools.product(batch, range(ranks)):
+                        sent = _generate(launched, bounds, sampling, room=next(rooms), rank=rank)
+                        together.create_task(sent)
     except TimeoutError:
         raise StartError(
             f"SGLang's first requests took more than {seconds:g} s: raise engine option "
@@ -55,13 +60,14 @@ async def run(launched: Launched, bounds: EngineBounds, *, grammars: bool, secon
 
 
 async def _generate(
-    launched: Launched, bounds: EngineBounds, sampling: Mapping[str, Any], *, room: int
+    launched: Launched, bounds: EngineBounds, sampling: Mapping[str, Any], *, room: int, rank: int
 ) -> None:
     fields: dict[str, Any] = {
         "rid": requests.rid(-room),
         "input_ids": list(range(min(_PROMPT_TOKENS, bounds.vocabulary))),
         "sampling_params": dict(sampling),
         "stream": True,
+        "routed_dp_rank": rank,
         "return_logprob": True,
         "logprob_start_len": -1,
         "top_logprobs_num": 2,
