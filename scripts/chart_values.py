@@ -44,8 +44,8 @@ _ROUTER = (
     " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
 _ENGINE = (
-    "bootstrap_port data_parallel decode_data_parallel decode_tensor_parallel device kv_port"
-    " tensor_parallel"
+    "bootstrap_port data_parallel decode_data_parallel decode_pipeline_parallel"
+    " decode_tensor_parallel device kv_port pipeline_parallel tensor_parallel"
 )
 OWNED: dict[str, frozenset[str]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),

@@ -85,6 +85,8 @@ class Fingerprint(NamedTuple):
     """Its engine serves both phases, which have the same instance: neither pairs with another."""
     decode_tensor_parallel: int = 0
     """Ranks of decode, where they are not as many."""
+    pipeline_parallel: int = 0
+    """Parts of prefill that have some of the layers each; 0: it has one."""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 

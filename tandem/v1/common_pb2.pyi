@@ -612,6 +612,7 @@ class Fingerprint(_message.Message):
     DEPLOYMENT_REVISION_FIELD_NUMBER: _builtins.int
     AGGREGATED_FIELD_NUMBER: _builtins.int
     DECODE_TENSOR_PARALLEL_FIELD_NUMBER: _builtins.int
+    PIPELINE_PARALLEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """the name that requests use"""
     revision: _builtins.str
@@ -635,6 +636,8 @@ class Fingerprint(_message.Message):
     """one engine serves both phases: this worker pairs with the one of the same instance alone"""
     decode_tensor_parallel: _builtins.int
     """ranks of decode, where they are not as many; both phases say the numbers of both"""
+    pipeline_parallel: _builtins.int
+    """parts of prefill that have some of the layers each; 0: it has one"""
     def __init__(
         self,
         *,
@@ -652,10 +655,11 @@ class Fingerprint(_message.Message):
         deployment_revision: _builtins.str = ...,
         aggregated: _builtins.bool = ...,
         decode_tensor_parallel: _builtins.int = ...,
+        pipeline_parallel: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "model", b"model", "page_size", b"page_size", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "model", b"model", "page_size", b"page_size", "pipeline_parallel", b"pipeline_parallel", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

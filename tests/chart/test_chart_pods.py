@@ -474,6 +474,23 @@ def test_data_parallel_groups_take_no_accelerators_of_their_own() -> None:
     assert found == {"prefill": (8, 8, 4), "decode": (8, 8, 4), "worker": (8, 8, None)}
 
 
+@pytest.mark.parametrize(("decode", "devices"), [(0, 4), (1, 2)])
+def test_groups_of_layers_have_accelerators_each(decode: int, devices: int) -> None:
+    values = {
+        "model": {"uri": "pvc://models/m"},
+        "engine": {"tensorParallel": 4, "pipelineParallel": 2, "decodePipelineParallel": decode},
+        "prefill": {"workload": {"nodes": 2}},
+        "decode": {"workload": {"nodes": 2}},
+        "worker": {"enabled": True},
+    }
+    found = {
+        component: pod.main["resources"]["limits"]["nvidia.com/gpu"]
+        for component, pod in pods.of_values(values).items()
+        if component in ("prefill", "decode", "worker")
+    }
+    assert found == {"prefill": 4, "decode": devices, "worker": 8}
+
+
 @pytest.mark.parametrize("uri", ["", "hf://org/model"])
 def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}

@@ -133,6 +133,7 @@ def additions(*, ranks: int, peer_ranks: int) -> Additions:
         on_cpu=True,
         ranks=ranks,
         peer_ranks=peer_ranks,
+        stages=1,
         registry={},
         model={},
         handover_timeout_seconds=60,

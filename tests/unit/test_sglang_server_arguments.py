@@ -143,22 +143,66 @@ def test_every_argument_of_sglang_is_classified(told: dict[str, Any]) -> None:
     assert set(told["names"]) == set(classified())
 
 
+SHAPES: dict[str, tuple[dict[str, Any], str, Role]] = {
+    "experts": (
+        {
+            "tensor_parallel": 16,
+            "data_parallel": 16,
+            "server_args": '{"ep_size": 16, "moe_a2a_backend": "deepep"}',
+        },
+        "DeepSeek-V3",
+        Role.DECODE,
+    ),
+    "groups": (
+        {"tensor_parallel": 8, "data_parallel": 4, "server_args": '{"ep_size": 8}'},
+        "Qwen3-235B-A22B",
+        Role.PREFILL,
+    ),
+    "layers": (
+        {"tensor_parallel": 4, "pipeline_parallel": 2},
+        "Llama-3.3-70B-Instruct",
+        Role.PREFILL,
+    ),
+}
+"""Options, model and role."""
+
+
 @pytest.fixture(scope="module")
-def said_of_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Why phases of a model cannot have unequal ranks; empty: they can."""
+def resolved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What SGLang makes of prefill workers of each model, and of the shapes."""
     folder = tmp_path_factory.mktemp("states")
     (folder / "config.json").write_text(json.dumps(STATES), encoding="utf-8")
     models = {"states": folder, **{path.name: path for path in CONFIGS.iterdir()}}
-    given = [made({}, model_path=path, role=Role.PREFILL) for path in models.values()]
-    resolved = sglang_arguments.ask(given)["resolved"]
-    return dict(zip(models, [each["unequal"] for each in resolved], strict=True))
+    given = {name: made({}, model_path=at, role=Role.PREFILL) for name, at in models.items()}
+    for name, (raw, model, role) in SHAPES.items():
+        given[name] = made(raw, model_path=CONFIGS / model, role=role)
+    answers = sglang_arguments.ask(list(given.values()))["resolved"]
+    return dict(zip(given, answers, strict=True))
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-371")
+def test_sglang_takes_ranks_for_sequences_experts_and_layers(
+    resolved: dict[str, dict[str, Any]],
+) -> None:
+    names = ("tp_size", "dp_size", "pp_size", "ep_size", "enable_dp_attention")
+    found = {shape: [resolved[shape][name] for name in names] for shape in SHAPES}
+    assert found == {
+        "experts": [16, 16, 1, 16, True],
+        "groups": [8, 4, 1, 8, True],
+        "layers": [4, 1, 2, 1, False],
+    }
+    assert resolved["groups"]["load_balance_method"] == "follow_bootstrap_room"
+    assert resolved["experts"]["cuda_graph_config"]["decode"]["max_bs"] == 300 // 16
+    assert resolved["layers"]["disable_overlap_schedule"]
 
 
 @pytest.mark.sglang
 @pytest.mark.promise("S5-370")
 def test_unequal_ranks_are_refused_for_models_that_keep_more_than_plain_kv(
-    said_of_models: dict[str, str],
+    resolved: dict[str, dict[str, Any]],
 ) -> None:
+    said_of_models = {name: each["unequal"] for name, each in resolved.items()}
     refused = {name: said for name, said in said_of_models.items() if said}
     assert refused.keys() == {"states", "gpt-oss-120b"}
     assert "because some layers keep a state" in refused["states"]

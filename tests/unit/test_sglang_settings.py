@@ -480,6 +480,30 @@ def test_engines_of_one_machine_meet_at_ports_of_their_own(monkeypatch: pytest.M
     assert arguments.port_before_free_ones("127.0.0.1") == 20_000
 
 
+STAGED = {"tensor_parallel": 2, "pipeline_parallel": 4}
+
+
+@pytest.mark.parametrize(("decode", "stages"), [(0, 4), (1, 1), (4, 4)])
+def test_decode_has_as_many_groups_of_layers_as_prefill_or_one(decode: int, stages: int) -> None:
+    raw = STAGED | {"decode_pipeline_parallel": decode}
+    made = {role: server_args(role, raw).get("pp_size", 1) for role in Role}
+    assert made == {Role.PREFILL: 4, Role.DECODE: stages, Role.AGGREGATED: 4}
+    assert parallel.of(options.parse(raw), Role.PREFILL).accelerators == 8
+    SglangEngine(Role.DECODE, settings(raw))
+
+
+def test_other_numbers_of_groups_of_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="decode_pipeline_parallel to 1 or 0"):
+        SglangEngine(Role.DECODE, settings(STAGED | {"decode_pipeline_parallel": 2}))
+
+
+def test_processors_of_which_a_part_of_the_model_would_not_see_the_end_are_refused() -> None:
+    model = Model(vocabulary=100, eos_token_ids=[1])
+    with pytest.raises(StartError, match=r"reader.*pipeline_parallel to 1"):
+        Processors(with_history(), options.parse({}), model, stages=2)
+    assert not Processors(Registry.builtin(), options.parse({}), model, stages=2).enabled
+
+
 def request_in(room: int) -> EngineRequest:
     return EngineRequest(
         request_id=room, token_ids=[1], sampling=common_pb2.SamplingParams(), room=room

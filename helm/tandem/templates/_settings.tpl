@@ -159,10 +159,10 @@ logits_processors: {{ toYaml .Values.logitsProcessors | nindent 2 }}
 {{- if eq (include "tandem.engine" $root) "sglang" }}
 {{- $engine := $root.Values.engine }}
 {{- $options = dict "device" $engine.device "tensor_parallel" $engine.tensorParallel }}
-{{- range $name, $value := dict "data_parallel" $engine.dataParallel }}
+{{- range $name, $value := dict "data_parallel" $engine.dataParallel "pipeline_parallel" $engine.pipelineParallel }}
 {{- if gt (int $value) 1 }}{{ $_ := set $options $name $value }}{{ end }}
 {{- end }}
-{{- range $name, $value := dict "decode_tensor_parallel" $engine.decodeTensorParallel "decode_data_parallel" $engine.decodeDataParallel }}
+{{- range $name, $value := dict "decode_tensor_parallel" $engine.decodeTensorParallel "decode_data_parallel" $engine.decodeDataParallel "decode_pipeline_parallel" $engine.decodePipelineParallel }}
 {{- if and $value (ne $component "worker") }}{{ $_ := set $options $name $value }}{{ end }}
 {{- end }}
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}

@@ -16,7 +16,11 @@
 {{- /* Accelerators of a worker, on all its nodes: (list $ "prefill"). */}}
 {{- define "tandem.accelerators" -}}
 {{- $engine := (index . 0).Values.engine -}}
-{{- ternary (default $engine.tensorParallel $engine.decodeTensorParallel) $engine.tensorParallel (eq (index . 1) "decode") }}
+{{- if eq (index . 1) "decode" }}
+{{- mul (default $engine.tensorParallel $engine.decodeTensorParallel) (default $engine.pipelineParallel $engine.decodePipelineParallel) }}
+{{- else }}
+{{- mul $engine.tensorParallel $engine.pipelineParallel }}
+{{- end }}
 {{- end }}
 
 {{- /* kvTransfer.rdma for a component: (list $ "prefill"). No KV moves but between the two phases. */}}

@@ -22,6 +22,8 @@ class Additions:
     on_cpu: bool
     ranks: int
     """Among which a sequence's KV is divided here, on all nodes."""
+    stages: int
+    """Parts of the model that have some of its layers each."""
     peer_ranks: int
     """The same of the other phase."""
     registry: Mapping[str, Any]

@@ -122,6 +122,7 @@ def server_args(
         "dtype": options.dtype,
         "random_seed": options.random_seed or secrets.randbits(30),
         "tp_size": sizes.tensor,
+        **({"pp_size": sizes.pipeline} if sizes.pipeline > 1 else {}),
         **({"dp_size": sizes.data, "enable_dp_attention": True} if sizes.data > 1 else {}),
         "disable_overlap_schedule": options.disable_overlap_schedule,
         "sleep_on_idle": True,  # an idle scheduler would poll without a pause

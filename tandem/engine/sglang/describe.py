@@ -67,11 +67,18 @@ def description(
     kv_endpoint: str,
     prefixes: PrefixLog | None,
     ranks: Mapping[Role, int],
+    stages: int,
 ) -> EngineDescription:
-    """`ranks`: among how many a sequence's KV is to be divided, in either phase."""
+    """`ranks`: among how many a sequence's KV is to be divided, in either phase. `stages`: parts
+    of prefill's model that have some of its layers each.
+    """
     return EngineDescription(
         fingerprint=_fingerprint(
-            launched, model_path, model_name, {**ranks, limits.role: _kv_ranks(launched.arguments)}
+            launched,
+            model_path,
+            model_name,
+            {**ranks, limits.role: _kv_ranks(launched.arguments)},
+            stages,
         ),
         limits=worker_pb2.Limits(
             max_sequences=max_sequences,
@@ -87,7 +94,7 @@ def description(
 
 
 def _fingerprint(
-    launched: Launched, model_path: Path, model_name: str, ranks: Mapping[Role, int]
+    launched: Launched, model_path: Path, model_name: str, ranks: Mapping[Role, int], stages: int
 ) -> common_pb2.Fingerprint:
     prefill, decode = ranks[Role.PREFILL], ranks[Role.DECODE]
     arguments = launched.arguments
@@ -104,6 +111,7 @@ def _fingerprint(
         kv_layout=_KV_LAYOUT,
         tensor_parallel=prefill,
         decode_tensor_parallel=0 if decode == prefill else decode,
+        pipeline_parallel=stages if stages > 1 else 0,
         tokenizer_sha256=model_files.tokenizer_sha256(model_path),
         protocol_version=PROTOCOL_VERSION,
     )

@@ -98,6 +98,7 @@ class SglangEngine:
                 kv_endpoint=requests.format_endpoint(*self._endpoint) if self._endpoint else "",
                 prefixes=self._setup.prefix_log(),
                 ranks=self._setup.kv_ranks,
+                stages=self._setup.prefill_stages,
             )
             self._run_manager(self._launched.manager)
             await self._warm_up(self._launched, self._bounds)

@@ -49,6 +49,11 @@ class Options:
     decode_data_parallel: int = 0
     """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
     too."""
+    pipeline_parallel: int = 1
+    """Groups of tensor_parallel accelerators, each with a part of the layers. No logits processors
+    with it."""
+    decode_pipeline_parallel: int = 0
+    """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
     random_seed: int = 0
     """The seed of requests that name none; 0 takes another one at each start."""
     bootstrap_port: int = 0
@@ -105,6 +110,8 @@ def _check(options: Options) -> None:
         "decode_tensor_parallel": 0,
         "data_parallel": 1,
         "decode_data_parallel": 0,
+        "pipeline_parallel": 1,
+        "decode_pipeline_parallel": 0,
         "bootstrap_port": 0,
         "handover_timeout_seconds": 1,
         "first_handover_timeout_seconds": 1,

@@ -12,7 +12,7 @@ from tandem.engine.base import Role
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError
 
-_OF_DECODE = ("decode_tensor_parallel", "decode_data_parallel")
+_OF_DECODE = ("decode_tensor_parallel", "decode_data_parallel", "decode_pipeline_parallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,28 @@ class Parallel:
     data: int
     """Groups of them in which attention is computed apart, for sequences of their own."""
 
+    pipeline: int
+    """Groups of `tensor` accelerators that have a part of the layers each."""
+
+    @property
+    def accelerators(self) -> int:
+        return self.tensor * self.pipeline
+
     @property
     def kv_ranks(self) -> int:
-        """Among so many a sequence's KV is divided."""
+        """Among so many a sequence's KV of a layer is divided."""
         return self.tensor // self.data
 
 
 def of(options: Options, role: Role) -> Parallel:
     """What a worker of that role has."""
     tensor, data = options.tensor_parallel, options.data_parallel
+    pipeline = options.pipeline_parallel
     if role is Role.DECODE:
         tensor = options.decode_tensor_parallel or tensor
         data = options.decode_data_parallel or data
-    return Parallel(tensor, data)
+        pipeline = options.decode_pipeline_parallel or pipeline
+    return Parallel(tensor, data, pipeline)
 
 
 def kv_ranks(options: Options) -> dict[Role, int]:
@@ -60,6 +69,11 @@ def check(options: Options, role: Role) -> None:
                 f"{each.data} groups cannot share {each.tensor} accelerators equally: set engine "
                 "option tensor_parallel to a multiple of data_parallel, in both phases"
             )
+    if options.decode_pipeline_parallel not in (0, 1, options.pipeline_parallel):
+        raise ConfigError(
+            "SGLang hands KV over to as many groups of layers as prefill has, or to one: set engine"
+            " option decode_pipeline_parallel to 1 or 0"
+        )
     few, many = sorted(kv_ranks(options).values())
     if many % few:
         raise ConfigError(

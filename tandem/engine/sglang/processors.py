@@ -37,9 +37,12 @@ class Steering:
 class Processors:
     """The registry of a worker, as SGLang can run it."""
 
-    def __init__(self, registry: Registry, options: Options, model: Model, ranks: int = 1) -> None:
-        """`ranks`: how many run each of them. Raises StartError for a processor that SGLang would
-        pass over, that it cannot import, or that several ranks would not agree on.
+    def __init__(
+        self, registry: Registry, options: Options, model: Model, ranks: int = 1, stages: int = 1
+    ) -> None:
+        """`ranks`: how many run each of them. `stages`: parts of the model that have some of its
+        layers each. Raises StartError for a processor that SGLang would pass over, that it cannot
+        import, or that several ranks would not agree on.
         """
         self._registry = registry
         self._model = model
@@ -52,6 +55,12 @@ class Processors:
             raise StartError(
                 f"speculative decoding skips logits processors ({', '.join(added)}): "
                 "drop speculative_algorithm from server_args, or the processors"
+            )
+        self._staged = stages > 1
+        if self._staged and added:
+            raise StartError(
+                f"logits processors ({', '.join(added)}) run in the last part of a model alone, and"
+                " the others would not see one fail: set pipeline_parallel to 1, or drop them"
             )
         if ranks > 1:
             _check_deterministic(registry)
@@ -68,7 +77,7 @@ class Processors:
     @property
     def enabled(self) -> bool:
         """Whether SGLang has to accept processors at all (S3-086)."""
-        return bool(self._registry.names()) and not self._speculative
+        return bool(self._registry.names()) and not (self._speculative or self._staged)
 
     def steering(
         self, spec: LogitsProcessorSpec | None, bias: common_pb2.EmbeddingBias | None = None

@@ -208,7 +208,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         times = req.time_stats
         return [
             (
-                pages * page_bytes * self.additions.ranks,
+                pages * page_bytes * self.additions.ranks * self.additions.stages,
                 times.wait_queue_entry_time - times.decode_transfer_queue_entry_time,
                 self._transport(UNKNOWN),
             )
@@ -225,11 +225,11 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         """How often a share as large as this rank's is written, by all ranks together: SGLang
         counts what this one writes, and KV heads that several ranks of decode hold once.
         """
-        own, peer = self.additions.ranks, self.additions.peer_ranks
+        own, peer, stages = self.additions.ranks, self.additions.peer_ranks, self.additions.stages
         if manager.is_mla_backend:
-            return min(own, peer)
+            return min(own, peer) * stages
         heads: int = manager.kv_args.total_kv_head_num
-        return own * max(1, peer // max(own, heads))
+        return own * max(1, peer // max(own, heads)) * stages
 
 
 def _blame_grammar(req: Any, failure: str) -> None:

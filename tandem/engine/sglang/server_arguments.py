@@ -41,6 +41,7 @@ OWNED: Mapping[str, str] = {
     "nnodes": "setting nodes",
     "node_rank": "setting node_rank",
     "page_size": "engine option page_size",
+    "pp_size": "engine options pipeline_parallel and decode_pipeline_parallel",
     "random_seed": "engine option random_seed",
     "sampling_backend": "engine option seeded_sampling",
     "served_model_name": "setting served_model_name",
@@ -126,11 +127,6 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
         "enable_deterministic_inference rl_on_policy_target"
     ),
     "Tandem says which data-parallel rank a sequence goes to": _names("load_balance_method"),
-    "a worker counts its accelerators by engine option tensor_parallel alone": _names(
-        """
-        enable_dynamic_chunking pp_async_batch_depth pp_max_micro_batch_size pp_size
-        """
-    ),
     "KV is handed over by NIXL": _names("disaggregation_transfer_backend"),
     "NIXL does not read it: the variable UCX_NET_DEVICES names devices": _names(
         "disaggregation_ib_device"
@@ -266,9 +262,11 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         disable_attn_tp_gather dist_timeout dwdp_size elastic_ep_initial_size
         enable_attn_tp_input_scattered enable_cp_decode_attn_tp enable_dense_mlp_attn_tp
         enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dsa_cache_layer_split
-        enable_layernorm_sp enable_p2p_check enable_prefill_cp enable_prefill_delayer
-        enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all ep_join_rank_offset ep_size
-        gated_launch_port max_ep_size moe_dense_tp_size moe_dp_size nccl_port
+        enable_dynamic_chunking enable_layernorm_sp enable_p2p_check enable_prefill_cp
+        enable_prefill_delayer enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all
+        ep_join_rank_offset ep_size
+        gated_launch_port max_ep_size moe_dense_tp_size moe_dp_size nccl_port pp_async_batch_depth
+        pp_max_micro_batch_size
         prefill_delayer_forward_passes_buckets prefill_delayer_max_delay_ms
         prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
         prefill_delayer_token_usage_low_watermark prefill_delayer_wait_seconds_buckets

@@ -31,14 +31,15 @@ class Setup:
         parallel.check(self._options, role)
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
+        self.prefill_stages = self._options.pipeline_parallel
         if settings.max_sequences % self.parallel.data:
             raise ConfigError(
                 f"{self.parallel.data} data-parallel ranks cannot share {settings.max_sequences} "
                 "sequences equally: set max_sequences to a multiple of engine option data_parallel"
             )
-        if self.parallel.tensor % settings.nodes.count:
+        if self.parallel.accelerators % settings.nodes.count:
             raise ConfigError(
-                f"{settings.nodes.count} nodes cannot share {self.parallel.tensor}"
+                f"{settings.nodes.count} nodes cannot share {self.parallel.accelerators}"
                 " accelerators equally: set engine option tensor_parallel to a multiple of the"
                 " setting nodes"
             )
@@ -46,7 +47,11 @@ class Setup:
         self._facts = model_files.processor_facts(settings.model_path)
         model = Model(**self._facts)
         self.processors = processors.Processors(
-            settings.registry, self._options, model, self.parallel.kv_ranks
+            settings.registry,
+            self._options,
+            model,
+            ranks=self.parallel.kv_ranks,
+            stages=self.parallel.pipeline,
         )
         self.seeded = self._options.seeded_sampling
         self.cache = self._subscription()
@@ -93,6 +98,7 @@ class Setup:
             speculative=arguments.speculative(self._options),
             on_cpu=self._device == "cpu",
             ranks=self.parallel.kv_ranks,
+            stages=self.parallel.pipeline,
             peer_ranks=self.kv_ranks[Role.PREFILL if self._role is Role.DECODE else Role.DECODE],
             registry=self.processors.portable,
             model=self._facts,
