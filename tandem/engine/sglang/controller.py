@@ -49,7 +49,7 @@ def _serve(controller: Any) -> None:
 
 
 def _forward(controller: Any) -> None:
-    """All that has come."""
+    """Give out all that has come by now."""
     while True:
         try:
             request = sock_recv(controller.recv_from_tokenizer, flags=zmq.NOBLOCK)

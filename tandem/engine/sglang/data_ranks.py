@@ -28,6 +28,6 @@ class DataRanks:
         return rank
 
     def leave(self, request_id: int) -> None:
-        """It has ended."""
+        """The request of that number has ended."""
         if (rank := self._of.pop(request_id, None)) is not None:
             self._open[rank] -= 1
