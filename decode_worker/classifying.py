@@ -118,6 +118,7 @@ class Classifying:
             request_metadata={
                 "trace_id": task.trace_id,
                 "model": task.model,
+                "lora_adapter": task.lora_adapter,
                 "phase": "decode",
                 "output_index": guarded.output_index,
                 "streaming": task.streaming,
@@ -146,5 +147,6 @@ def _write_down(
                 text_after=shown,
                 token_count=len(question.token_ids),
                 replay=0 < len(question.token_ids) <= len(guarded.request.made),
+                lora_adapter=guarded.task.lora_adapter,
             )
         )

@@ -52,7 +52,7 @@ def submit(
         raise InvalidRequestError(f"timeout_ms must be at most {limit}", param="timeout_ms")
     task = _complete(request.task)
     data = task.SerializeToString()
-    logits_processors = permissions.check(data)
+    needs = permissions.check(data)
     return events.Submit(
         frontend=frontend,
         first_sequence=FIRST_SEQUENCE,
@@ -62,7 +62,8 @@ def submit(
         task=data,
         prompt_tokens=len(task.prompt_token_ids),
         max_tokens=task.sampling.max_tokens,
-        logits_processors=logits_processors,
+        logits_processors=needs.logits_processors,
+        lora_adapter=needs.lora_adapter,
         priority=request.priority,
         want_report=task.want_report,
         prompt_logprobs=task.sampling.HasField("prompt_logprobs"),

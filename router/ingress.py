@@ -44,14 +44,14 @@ def read_submit(
     """
     fault: RequestError | None = None
     voucher: Voucher | None = None
-    logits_processors: frozenset[str] = frozenset()
+    needs = translate.NOTHING
     try:
         check_names(message.trace_id, message.model)
         if len(message.tokenizer_sha256) > MAX_TOKENIZER_CHARACTERS:
             raise InvalidRequestError("that is no hash of a tokenizer", param="tokenizer_sha256")
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
-        logits_processors = permissions.check(message.task)
+        needs = permissions.check(message.task)
         voucher = of_submit(vouchers, message)
     except RequestError as error:
         fault = error
@@ -63,7 +63,7 @@ def read_submit(
         message,
         max_timeout_seconds=max_timeout_seconds,
         tracing=tracing,
-        logits_processors=logits_processors,
+        needs=needs,
         voucher=voucher,
         fault=fault,
     )

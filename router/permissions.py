@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from router.core.values import Needs
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.v1 import common_pb2
 
@@ -16,7 +17,9 @@ OF_FIELDS = frozenset(
 )
 """Processors behind `response_format`, `guided_...`, tools, `min_tokens` and
 `thinking_token_budget`: all clients may use them."""
-_NONE: frozenset[str] = frozenset()
+MOST_ADAPTER_CHARACTERS = 64
+"""Of a LoRA adapter's name: no worker's is longer."""
+_NOTHING = Needs()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,10 @@ class Permissions:
     allow_reports: bool = False
     allow_external_scores: bool = False
 
-    def check(self, task: bytes) -> frozenset[str]:
-        """The logits processors that it names. Raises UnsupportedError for what is not offered, and
-        InvalidRequestError for bytes that are no tandem.v1.Task. Neither the prompt nor arguments
-        are read.
+    def check(self, task: bytes) -> Needs:
+        """What it names that not all workers may have. Raises UnsupportedError for what is not
+        offered, and InvalidRequestError for bytes that are no tandem.v1.Task. Neither the prompt
+        nor arguments are read.
         """
         try:
             asked = common_pb2.TaskRequests.FromString(task)
@@ -49,5 +52,13 @@ class Permissions:
                     f"this router lets no logits processor {name[:64]!r} pass",
                     param=f"logits_processors[{place}].name",
                 )
+        if len(asked.lora_adapter) > MOST_ADAPTER_CHARACTERS:
+            raise InvalidRequestError(
+                f"a LoRA adapter's name has at most {MOST_ADAPTER_CHARACTERS} characters",
+                param="lora_adapter",
+            )
         names = asked.logits.processors
-        return frozenset([each.name for each in names]) if names else _NONE
+        if not (names or asked.lora_adapter):
+            return _NOTHING
+        known = frozenset([each.name for each in names])
+        return Needs(logits_processors=known, lora_adapter=asked.lora_adapter)

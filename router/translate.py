@@ -13,6 +13,7 @@ from router.core.values import (
     CacheReport,
     Fingerprint,
     KvCache,
+    Needs,
     Phase,
     Profile,
     ServedModel,
@@ -28,6 +29,7 @@ from tandem.v1 import common_pb2, router_pb2, worker_pb2
 MOST_FIRST_TOKENS = 1
 """A context-only leg brings no more: prefill makes one, and a hook may hold it back."""
 DIGEST_BYTES = 32
+NOTHING = Needs()
 MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
 MAX_OBSTACLE_CHARACTERS = 200
@@ -64,6 +66,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         has_hook=description.has_hook,
         propagate_terminate=description.propagate_terminate,
         logits_processors=frozenset(description.logits_processors),
+        lora_adapters=frozenset(description.lora_adapters),
         keeps_tasks=description.keeps_tasks,
         parks=description.parks,
         has_classifiers=description.has_classifiers,
@@ -112,13 +115,12 @@ def submit(
     *,
     max_timeout_seconds: float,
     tracing: bool,
-    logits_processors: frozenset[str] = frozenset(),
+    needs: Needs = NOTHING,
     voucher: Voucher | None = None,
     fault: RequestError | None = None,
 ) -> events.Submit:
-    """`tracing`: this router makes spans of the requests that its frontends trace.
-    `logits_processors`: those that its task names. `voucher`: what it brings, checked. `fault`: why
-    it is to be refused.
+    """`tracing`: this router makes spans of the requests that its frontends trace. `needs`: what
+    its task names. `voucher`: what it brings, checked. `fault`: why it is to be refused.
     """
     return events.Submit(
         frontend=frontend,
@@ -132,7 +134,8 @@ def submit(
         prompt_blocks=prefix_blocks.unpacked(message.prompt_blocks),
         session=message.session,
         max_tokens=message.max_tokens,
-        logits_processors=logits_processors,
+        logits_processors=needs.logits_processors,
+        lora_adapter=needs.lora_adapter,
         priority=message.priority,
         want_report=message.want_report,
         resume=message.resume,
@@ -295,6 +298,7 @@ def _served(model: ServedModel) -> router_pb2.ServedModel:
         waits=model.waits,
         longest_context=model.longest_context,
         any_logits_processors=model.any_logits_processors,
+        lora_adapters=model.lora_adapters,
     )
 
 

@@ -1,8 +1,9 @@
 """What prompts have in common, as numbers: one for each whole block of tokens from the start on.
 
 A block's number follows from all tokens up to its end, so two prompts that share the number of a
-block share all before it, and have the same salt. Frontends make them, workers say of which ones
-they keep the KV, and routers compare them: none of these has to see the tokens of another.
+block share all before it, and have the same salt and LoRA adapter. Frontends make them, workers say
+of which ones they keep the KV, and routers compare them: none of these has to see the tokens of
+another.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ Blocks = Sequence[int]
 """Numbers of 64 bits, from the prompt's start on."""
 
 
-def packed(token_ids: Sequence[int], salt: str = "") -> bytes:
+def packed(token_ids: Sequence[int], salt: str = "", lora_adapter: str = "") -> bytes:
     """The numbers of a prompt's blocks, 8 bytes each; a rest of fewer tokens has none.
 
-    `salt`: that of the caches it may be found in (Task.cache_salt).
+    `salt`: that of the caches it may be found in (Task.cache_salt). `lora_adapter`: what computes
+    its KV beside the model; another makes other KV of the same tokens.
     """
     count = min(len(token_ids) // BLOCK_TOKENS, MAX_BLOCKS)
     if not count:
         return b""
     tokens = memoryview(_little(array("I", token_ids[: count * BLOCK_TOKENS])))
-    number = root(salt)
+    number = root(salt, lora_adapter)
     numbers = []
     size = len(tokens) // count
     for start in range(0, len(tokens), size):
@@ -42,9 +44,10 @@ def packed(token_ids: Sequence[int], salt: str = "") -> bytes:
     return b"".join(numbers)
 
 
-def root(salt: str = "") -> bytes:
-    """What stands before the first block of every prompt with that salt."""
-    return blake2b(salt.encode(errors="surrogatepass"), digest_size=NUMBER_BYTES).digest()
+def root(salt: str = "", lora_adapter: str = "") -> bytes:
+    """What stands before the first block of every prompt with that salt and adapter."""
+    key = blake2b(lora_adapter.encode()).digest() if lora_adapter else b""
+    return blake2b(salt.encode(errors="surrogatepass"), digest_size=NUMBER_BYTES, key=key).digest()
 
 
 def following(number: bytes, token_ids: Sequence[int]) -> bytes:
@@ -65,9 +68,9 @@ def pack(numbers: Iterable[int]) -> bytes:
     return _little(array("Q", numbers))
 
 
-def session_number(name: str, salt: str = "") -> int:
+def session_number(name: str, salt: str = "", lora_adapter: str = "") -> int:
     """What stands for a client's name of a session; never 0."""
-    digest = blake2b(root(salt), digest_size=NUMBER_BYTES)
+    digest = blake2b(root(salt, lora_adapter), digest_size=NUMBER_BYTES)
     digest.update(name.encode(errors="surrogatepass"))
     return int.from_bytes(digest.digest(), "little") or 1
 

@@ -165,6 +165,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     created: int
     owned_by: str = "tandem"
     max_model_len: int
+    root: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a name for a LoRA adapter: what it stands for, model:adapter."""
+    parent: str | msgspec.UnsetType = msgspec.UNSET
+    """The model of that adapter."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):

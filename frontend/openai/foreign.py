@@ -38,7 +38,7 @@ _OF_CHATS = "chats alone have it"
 _ONLY_TEXT = "only text is offered"
 _THINKING = "see `reasoning_effort`, `thinking_token_budget` and `chat_template_kwargs`"
 _NO_CACHE_KEYS = "prefix caches are kept apart by API key; see `share_prefix_cache`"
-_NO_ADAPTERS = "one model is served, without adapters"
+_ADAPTERS = "`model` names an adapter, as model:adapter"
 _NO_INSIDES = "it tells of the engine's insides, which answers do not"
 _NO_TEMPLATE_CHOICE = "the model's own chat template writes the prompt"
 _ROUTED_HERE = "the router chooses workers"
@@ -110,7 +110,7 @@ _BOTH: dict[str, Foreign] = {
     "stream_interval": Foreign("chunks leave as they come", ("1",)),
     "cache_salt": Foreign(_NO_CACHE_KEYS),
     "extra_key": Foreign(_NO_CACHE_KEYS),
-    "lora_path": Foreign(_NO_ADAPTERS),
+    "lora_path": Foreign(_ADAPTERS),
     "session_params": Foreign("every request stands for itself", _EMPTY_OBJECT),
     "vllm_xargs": Foreign("see `logits_processors`", _EMPTY_OBJECT),
     "kv_transfer_params": Foreign(_ROUTED_HERE),

@@ -80,7 +80,7 @@ class Generation:
                 self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
                 self._measure(call, state, arrived)
-                self._metrics.models.count(model.name, failed=state.error is not None)
+                self._metrics.models.count(submission.full_model, failed=state.error is not None)
             return state.error
 
     async def _stream(
@@ -248,7 +248,7 @@ def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> No
             "gen_ai.operation.name": dialect.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": submission.shown_model,
-            "gen_ai.response.model": submission.model,
+            "gen_ai.response.model": submission.full_model,
             "gen_ai.request.stream": submission.streaming,
             "gen_ai.request.choice.count": submission.n,
             "gen_ai.request.max_tokens": max(each.max_tokens for each in submission.prompts),

@@ -5,6 +5,7 @@ and this deployment's limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,13 @@ _DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for plain completions. A chat may use all that is left of the context."""
 
 
+class _Cache(NamedTuple):
+    """Which cached prefixes a request may use."""
+
+    cache_salt: str
+    lora_adapter: str
+
+
 class Preprocessor:
     """Checks requests for one model. Every failure is a RequestError with `param`."""
 
@@ -76,25 +84,26 @@ class Preprocessor:
         trace_id: str,
         grant: Grant | None = None,
         salt: str = "",
+        lora_adapter: str = "",
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
-        its prefix cache's; None: no key was asked.
+        its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
         """
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
             _check_allowed(request, grant)
-        salt = "" if self._config.share_prefix_cache else salt
+        cache = _Cache("" if self._config.share_prefix_cache else salt, lora_adapter)
         parsing, tools = None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
             parsing = self._chats.parsing(request, tools, text)
-            prompts = [self._chat_prompt(request, text, limits, salt)]
+            prompts = [self._chat_prompt(request, text, limits, cache)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
-            prompts = self._completion_prompts(request, limits, salt)
+            prompts = self._completion_prompts(request, limits, cache)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         return self._submission(
@@ -107,7 +116,7 @@ class Preprocessor:
             id=id,
             trace_id=trace_id,
             grant=grant,
-            salt=salt,
+            cache=cache,
         )
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
@@ -148,17 +157,19 @@ class Preprocessor:
                 param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
             )
 
-    def _chat_prompt(self, request: ChatRequest, text: str, limits: Limits, salt: str) -> Prompt:
+    def _chat_prompt(
+        self, request: ChatRequest, text: str, limits: Limits, cache: _Cache
+    ) -> Prompt:
         if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt.of(token_ids, max_tokens=max_tokens, cache_salt=salt)
+        return Prompt.of(token_ids, max_tokens=max_tokens, **cache._asdict())
 
     def _completion_prompts(
-        self, request: CompletionRequest, limits: Limits, salt: str
+        self, request: CompletionRequest, limits: Limits, cache: _Cache
     ) -> list[Prompt]:
         if request.echo and request.detokenize is False:
             raise UnsupportedError("`echo` is not offered without text", param="echo")
@@ -168,10 +179,10 @@ class Preprocessor:
                 f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
                 param="prompt" if len(prompts) > 1 else "n",
             )
-        return [self._prompt(request, limits, prompt, salt) for prompt in prompts]
+        return [self._prompt(request, limits, prompt, cache) for prompt in prompts]
 
     def _prompt(
-        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], salt: str
+        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], cache: _Cache
     ) -> Prompt:
         if isinstance(prompt, str):
             limits.check_text(prompt, param="prompt")
@@ -185,7 +196,7 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(token_ids, max_tokens=max_tokens, cache_salt=salt, echo=echo)
+        return Prompt.of(token_ids, max_tokens=max_tokens, echo=echo, **cache._asdict())
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -220,7 +231,7 @@ class Preprocessor:
         id: str,
         trace_id: str,
         grant: Grant | None,
-        salt: str,
+        cache: _Cache,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         processors = processors_of(
@@ -260,7 +271,8 @@ class Preprocessor:
             resume=self._config.resume if request.resume is None else request.resume,
             tenant="" if grant is None else grant.name,
             weight=1 if grant is None else grant.weight,
-            cache_salt=salt,
+            cache_salt=cache.cache_salt,
+            lora_adapter=cache.lora_adapter,
             session=request.prompt_cache_key or request.user or "",
         )
 

@@ -124,7 +124,12 @@ def _free_slots(state: State, request: Request) -> int:
 
 def _unmet_error(offers: Collection[Offer], request: Request) -> TandemError | None:
     """Why no pair can run a request, whatever its others would do."""
-    submit, names = request.submit, request.needs.logits_processors
+    submit, needs = request.submit, request.needs
+    offers = [each for each in offers if each.adapts(needs)]
+    if not offers:
+        told = f"{submit.model}:{needs.lora_adapter}"
+        return UnknownModelError(f"no worker serves the model {told!r:.200}", param="model")
+    names = needs.logits_processors
     knowing = [each for each in offers if names <= each.logits_processors]
     if not knowing:
         told = ", ".join(sorted(names))

@@ -96,4 +96,5 @@ def _served(edition: Edition, paired: Collection[Group]) -> ServedModel:
         ready_pairs=sum(group.pairs for group in paired),
         logits_processors=tuple(sorted(frozenset.intersection(*names))),
         any_logits_processors=tuple(sorted(frozenset.union(*names))),
+        lora_adapters=tuple(sorted(frozenset.union(*(g.offer.lora_adapters for g in paired)))),
     )

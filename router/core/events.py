@@ -45,6 +45,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 0
     logits_processors: frozenset[str] = frozenset()
     """Those that its task names."""
+    lora_adapter: str = ""
+    """The one that its task names."""
     priority: int = 0
     want_report: bool = False
     resume: bool = False
@@ -70,7 +72,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs(self) -> Needs:
         tokens = self.prompt_tokens + (self.max_tokens or 1) if self.prompt_tokens else 0
-        return Needs(tokens, self.logits_processors)
+        return Needs(tokens, self.logits_processors, self.lora_adapter)
 
     @property
     def prompt(self) -> Prompt:

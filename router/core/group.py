@@ -26,6 +26,7 @@ class Traits(NamedTuple):
     context_length: int
     vocabulary: int
     logits_processors: frozenset[str]
+    lora_adapters: frozenset[str]
     has_hook: bool
     has_classifiers: bool
     parks: bool
@@ -160,6 +161,7 @@ class Group:
             self.offer = Offer(
                 min(each.context_length for each in traits),
                 frozenset.intersection(*(each.logits_processors for each in traits)),
+                frozenset.intersection(*(each.lora_adapters for each in traits)),
             )
 
     @property
@@ -249,6 +251,7 @@ def traits_of(worker: Worker) -> Traits:
         profile.context_length,
         profile.vocabulary,
         profile.logits_processors,
+        profile.lora_adapters,
         profile.has_hook,
         profile.has_classifiers,
         profile.parks,

@@ -87,6 +87,7 @@ class Fingerprint(NamedTuple):
     """Ranks of decode, where they are not as many."""
     pipeline_parallel: int = 0
     """Parts of prefill that have some of the layers each; 0: it has one."""
+    lora_sha256: str = ""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 
@@ -120,6 +121,7 @@ class Profile:
     has_hook: bool = False
     propagate_terminate: bool = False
     logits_processors: frozenset[str] = frozenset()
+    lora_adapters: frozenset[str] = frozenset()
     keeps_tasks: bool = False
     """A task that several legs run need be said to it only once."""
     parks: bool = False
@@ -161,6 +163,8 @@ class Needs(NamedTuple):
     tokens: int = 0
     """Those of prompt and completion together; 0: not known."""
     logits_processors: frozenset[str] = frozenset()
+    lora_adapter: str = ""
+    """Empty: the model alone."""
 
 
 class Offer(NamedTuple):
@@ -168,12 +172,18 @@ class Offer(NamedTuple):
 
     context_length: int
     logits_processors: frozenset[str]
+    lora_adapters: frozenset[str] = frozenset()
 
     def meets(self, needs: Needs) -> bool:
         return (
             needs.tokens <= self.context_length
             and needs.logits_processors <= self.logits_processors
+            and self.adapts(needs)
         )
+
+    def adapts(self, needs: Needs) -> bool:
+        """Whether they have the adapter."""
+        return not needs.lora_adapter or needs.lora_adapter in self.lora_adapters
 
 
 class KvCache(NamedTuple):
@@ -197,6 +207,7 @@ class ServedModel:
     ready_pairs: int = 0
     logits_processors: tuple[str, ...] = ()
     any_logits_processors: tuple[str, ...] = ()
+    lora_adapters: tuple[str, ...] = ()
     waits: bool = False
     """It has no pair now, had one lately, and requests wait for the next."""
 

@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Without weights: what a frontend, or the sim engine, needs.",
     )
     add(
+        "--lora",
+        action="store_true",
+        help="It is a LoRA adapter in PEFT's layout.",
+    )
+    add(
         "--wait",
         type=float,
         default=3600.0,
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
     """Raises ConfigError for an address that is none."""
-    source = Source(arguments.uri, arguments.revision, arguments.only_tokenizer)
+    source = Source(arguments.uri, arguments.revision, arguments.only_tokenizer, arguments.lora)
     folder = ModelFolder(arguments.to)
     try:
         origin = _origin(source, folder)
@@ -83,7 +88,7 @@ def _fetch(
             return
         began = time.monotonic()
         listing = origin.listing()
-        names = wanted(listing.files, only_tokenizer=source.only_tokenizer)
+        names = wanted(listing.files, only_tokenizer=source.only_tokenizer, adapter=source.lora)
         files = {name: listing.files[name] for name in names}
         folder.check_space(files)
         console.line(f"fetching {source}: {_size(files)}")

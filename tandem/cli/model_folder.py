@@ -37,6 +37,8 @@ class Source:
     uri: str
     revision: str = ""
     only_tokenizer: bool = False
+    lora: bool = False
+    """It is a LoRA adapter."""
 
     def __str__(self) -> str:
         return f"{self.uri}@{self.revision}" if self.revision else self.uri

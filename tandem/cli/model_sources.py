@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tandem.cli.model_folder import FetchError, ModelFolder
+from tandem.engine import lora
 
 TOKENIZER = frozenset(
     (
@@ -22,6 +23,7 @@ TOKENIZER = frozenset(
         "tokenizer_config.json",
     )
 )
+ADAPTER = (lora.CONFIG, lora.WEIGHTS)
 _SAFETENSORS = ".safetensors"
 _OTHER_WEIGHTS = (".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth")
 _NO_PART = (".md", ".png", ".jpg", ".pdf", ".gitattributes", ".gitignore")
@@ -45,10 +47,17 @@ class ModelSource(Protocol):
         ...
 
 
-def wanted(names: Iterable[str], *, only_tokenizer: bool) -> list[str]:
-    """The files that serve: those at the top, and weights in one format only. Raises FetchError
-    where what a model needs is missing.
+def wanted(
+    names: Iterable[str], *, only_tokenizer: bool = False, adapter: bool = False
+) -> list[str]:
+    """The files that serve: those at the top, and weights in one format only; of a LoRA adapter,
+    which workers know by two, these alone. Raises FetchError where what is needed is missing.
     """
+    names = list(names)
+    if adapter:
+        if missing := [name for name in ADAPTER if name not in names]:
+            raise FetchError(f"this is no LoRA adapter in PEFT's layout: no {', '.join(missing)}")
+        return list(ADAPTER)
     top = [name for name in names if "/" not in name and not name.endswith(_NO_PART)]
     if only_tokenizer:
         chosen = [name for name in top if name in TOKENIZER]

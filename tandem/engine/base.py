@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import TandemError
 from tandem.logits.registry import Registry
@@ -85,7 +86,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """What is left of the deadline: the engine gives up on a hand-over by then."""
     trace_id: str = ""
     cache_salt: str = ""
-    """Cached prefixes are those of requests that have the same one."""
+    """Cached prefixes are those of requests that have the same one, and the same adapter."""
+    lora_adapter: str = ""
+    """One of EngineSettings.lora_adapters, by name; empty: the model alone."""
     tenant: str = ""
     """The client's key, by name; empty: none was asked."""
     output_index: int = 0
@@ -261,6 +264,8 @@ class EngineSettings:
     tap: LogitsTap | None = None
     """Where an engine in the program's own process leaves logits. Only sim does."""
     parking: ParkingLimits = ParkingLimits()
+    lora_adapters: Sequence[LoraAdapter] = ()
+    """What requests may name beside the model; the fingerprint says which they are."""
 
 
 class Engine(Protocol):

@@ -25,14 +25,14 @@ def tokenizer_sha256(model_path: Path) -> str:
     return hashlib.sha256(_read(model_path / "tokenizer.json")).hexdigest()
 
 
-def revision(model_path: Path) -> str:
-    """Names the weights: hex SHA-256 of `config.json` and each weight file's name, size and edges.
+def revision(model_path: Path, config: str = "config.json") -> str:
+    """Names the weights: hex SHA-256 of `config` and each weight file's name, size and edges.
 
     The first and last MiB of each file are read, never all of it: a safetensors file begins with
     the index of its tensors, and two trainings of one model differ in their first layers. A copy of
     the folder has the same revision.
     """
-    digest = hashlib.sha256(_read(model_path / "config.json"))
+    digest = hashlib.sha256(_read(model_path / config))
     for path in sorted(p for p in model_path.iterdir() if p.suffix in _WEIGHT_SUFFIXES):
         digest.update(f"{path.name}:{path.stat().st_size}".encode())
         digest.update(_edges(path))

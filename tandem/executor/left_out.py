@@ -15,7 +15,8 @@ _Class = TypeVar("_Class", bound=type)
 _BEAMS = "beams are not searched: every sequence is sampled"
 _DRAFTS = "engines draft tokens by their own settings, if at all"
 _INPUTS = "a request is made of token ids alone"
-_ADAPTERS = "no engine here serves adapters"
+_LANGUAGES = "no engine here serves adapters of languages"
+_OWN_ADAPTERS = "workers load adapters by their own settings, and a task_id names one"
 _ENCODER = "models are decoders alone"
 _WORKERS = "the workers' own settings say it"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
@@ -30,7 +31,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "multimodal_input": _INPUTS,
         "multimodal_embedding": _INPUTS,
         "mrope_config": _INPUTS,
-        "lora_config": _ADAPTERS,
         "lookahead_config": _DRAFTS,
         "eagle_config": _DRAFTS,
         "kv_cache_retention_config": "workers evict what was used least recently",
@@ -40,10 +40,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "cross_attention_mask": _ENCODER,
         "skip_cross_attn_blocks": _ENCODER,
         "num_return_sequences": "say it in SamplingConfig",
-        "language_adapter_uid": _ADAPTERS,
+        "language_adapter_uid": _LANGUAGES,
         "disagg_request_id": "context_phase_params say whose the KV cache is",
     },
     "ContextPhaseParams": {"draft_tokens": _DRAFTS},
+    "LoraConfig": {"weights": _OWN_ADAPTERS, "config": _OWN_ADAPTERS},
     "SamplingConfig": {
         "random_seed": "it is the older name of seed",
         "min_length": "it is the older name of min_tokens",
@@ -68,7 +69,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "max_batch_size": _WORKERS,
         "max_num_tokens": _WORKERS,
         "parallel_config": _WORKERS,
-        "peft_cache_config": _ADAPTERS,
+        "peft_cache_config": _WORKERS,
         "decoding_config": _DRAFTS,
         "use_gpu_direct_storage": _WORKERS,
         "gpu_weights_percent": _WORKERS,
@@ -92,6 +93,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 ORDER: Mapping[str, tuple[str, ...]] = {
     "Request": ("input_token_ids", "max_tokens"),
     "ContextPhaseParams": ("first_gen_tokens", "req_id", "opaque_state", "draft_tokens"),
+    "LoraConfig": ("task_id", "weights", "config"),
     "SamplingConfig": ("beam_width",),
     "OutputConfig": (
         "return_log_probs",
@@ -137,13 +139,12 @@ NAMES: Mapping[str, str] = {
     "KvCacheRetentionConfig": "workers evict what was used least recently",
     "KvCacheTransferMode": "workers evict what was used least recently",
     "LookaheadDecodingConfig": _DRAFTS,
-    "LoraConfig": _ADAPTERS,
     "ModelType": "models are decoders alone, and the workers' folder says which",
     "MropeConfig": _INPUTS,
     "MultimodalInput": _INPUTS,
     "OrchestratorConfig": _WORKERS,
     "ParallelConfig": _WORKERS,
-    "PeftCacheConfig": _ADAPTERS,
+    "PeftCacheConfig": _WORKERS,
     "PromptTuningConfig": _INPUTS,
     "RuntimeDefaults": _WORKERS,
     "SchedulerConfig": _WORKERS,

@@ -40,6 +40,16 @@ class ContextPhaseParams:
 
 @refuses_left_out
 @dataclass(slots=True)
+class LoraConfig:
+    """The LoRA adapter that runs a request: of those that the workers have, the one whose name is
+    this number.
+    """
+
+    task_id: int
+
+
+@refuses_left_out
+@dataclass(slots=True)
 class SamplingConfig:
     """How tokens are chosen. Without `top_k` above 1, `top_p` and `min_p` it is greedy, whatever
     the temperature, as it is there.
@@ -144,6 +154,8 @@ class Request:
     guided_decoding_params: GuidedDecodingParams | None = None
     allotted_time_ms: timedelta | int | None = None
     """From `enqueue_request` on; an int is of milliseconds. Then the request ends as TIMED_OUT."""
+    lora_config: LoraConfig | None = None
+    """None: the model alone."""
     cache_salt_id: int | None = None
     """Cached prefixes are those of requests with the same one."""
 

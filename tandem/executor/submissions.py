@@ -16,7 +16,13 @@ from typing import Any, SupportsIndex
 
 from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
-from tandem.errors import InvalidRequestError, NoPairError, RequestError, UnsupportedError
+from tandem.errors import (
+    InvalidRequestError,
+    NoPairError,
+    RequestError,
+    UnknownModelError,
+    UnsupportedError,
+)
 from tandem.executor import halves
 from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.entries import Asked
@@ -123,12 +129,16 @@ def _submission(
     params.ClearField("max_tokens")
     entries = list(_processors(request_id, request))
     salt = "" if request.cache_salt_id is None else str(request.cache_salt_id)
+    adapter = _lora_adapter(request, served)
     return Submission(
         id=f"executor-{request_id}",
         trace_id=ids.new_trace_id(),
         model=served.name,
         tokenizer_sha256=served.tokenizer_sha256,
-        prompts=[Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt)],
+        prompts=[
+            Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt, lora_adapter=adapter)
+        ],
+        lora_adapter=adapter,
         n=request.sampling_config.num_return_sequences or 1,
         sampling=params,
         logits=LogitsProcessorSpec(tuple(entries)).to_proto() if entries else None,
@@ -148,6 +158,18 @@ def _submission(
         voucher=halves.voucher_of(request),
         resume=config.resume,
     )
+
+
+def _lora_adapter(request: Request, served: router_pb2.ServedModel) -> str:
+    """The name of the one that it asks for; empty: it asks for none. Raises UnknownModelError."""
+    if request.lora_config is None:
+        return ""
+    name = str(index(request.lora_config.task_id))
+    if name not in served.lora_adapters:
+        raise UnknownModelError(
+            f"no worker has a LoRA adapter whose name is {name}", param="lora_config"
+        )
+    return name
 
 
 def _check(request: Request) -> None:

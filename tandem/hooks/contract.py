@@ -69,6 +69,8 @@ class Chunk(NamedTuple):
     model: str = ""
     replay: bool = False
     """Another worker's hook has judged it, which was lost; see `resumable` above."""
+    lora_adapter: str = ""
+    """Of the model, that wrote it; empty: the model alone did."""
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ class SequenceInfo(Struct, frozen=True, kw_only=True):
     """The name of the client's key; empty: no key was asked."""
     replayed: int = 0
     """So many of its first tokens another worker's hooks have judged, which was lost."""
+    lora_adapter: str = ""
 
 
 class Work(Struct):

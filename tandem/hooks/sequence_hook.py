@@ -103,6 +103,7 @@ class SequenceHook:
                 info.trace_id,
                 loaded.model,
                 self.replay,
+                info.lora_adapter,
             ),
         )
 

@@ -13,13 +13,22 @@ from tandem.v1 import router_pb2
 class EditionView:
     """The model with one tokenizer, at one router."""
 
-    __slots__ = ("free_slots", "longest_context", "paired", "processors", "sent", "takes")
+    __slots__ = (
+        "adapters",
+        "free_slots",
+        "longest_context",
+        "paired",
+        "processors",
+        "sent",
+        "takes",
+    )
 
     def __init__(self, model: router_pb2.ServedModel) -> None:
         self.takes = takes(model)
         self.paired = model.ready_pairs > 0
         self.longest_context = longest_context(model) or inf
         self.processors = {*model.logits_processors, *model.any_logits_processors}
+        self.adapters = {"", *model.lora_adapters}
         self.free_slots = model.free_slots if model.HasField("free_slots") else None
         """Sequences that could start there, less those that waited; None: it does not say."""
         self.sent = 0
@@ -34,6 +43,7 @@ class EditionView:
         return (
             submission.context_tokens <= self.longest_context
             and submission.processor_names <= self.processors
+            and submission.lora_adapter in self.adapters
         )
 
     @property

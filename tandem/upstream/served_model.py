@@ -48,6 +48,7 @@ def _joined(models: Sequence[router_pb2.ServedModel]) -> router_pb2.ServedModel:
         longest_context=max(map(longest_context, models)),
         any_logits_processors=sorted(set.union(*names, some)),
         kv_cache=_widest(models),
+        lora_adapters=sorted({name for each in models for name in each.lora_adapters}),
     )
 
 

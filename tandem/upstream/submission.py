@@ -33,9 +33,14 @@ class Prompt(Struct, kw_only=True):
 
     @staticmethod
     def of(
-        token_ids: Sequence[int], *, max_tokens: int, cache_salt: str = "", echo: str | None = None
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        cache_salt: str = "",
+        lora_adapter: str = "",
+        echo: str | None = None,
     ) -> Prompt:
-        """A prompt of these tokens, which caches know by that salt."""
+        """A prompt of these tokens, which caches know by that salt and adapter."""
         task = common_pb2.Task(
             prompt_token_ids=token_ids, sampling=common_pb2.SamplingParams(max_tokens=max_tokens)
         )
@@ -44,7 +49,7 @@ class Prompt(Struct, kw_only=True):
             max_tokens=max_tokens,
             task=task.SerializeToString(),
             echo=echo,
-            blocks=prefix_blocks.packed(token_ids, cache_salt),
+            blocks=prefix_blocks.packed(token_ids, cache_salt, lora_adapter),
         )
 
 
@@ -53,6 +58,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """What the answer is called; it is ours, and never used twice."""
     trace_id: str
     model: str
+    lora_adapter: str = ""
+    """Which of the model's runs it; empty: the model alone."""
     tokenizer_sha256: str
     """Its prompts' token ids are of this tokenizer."""
     prompts: Sequence[Prompt]
@@ -129,7 +136,14 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def session_number(self) -> int:
         """What stands for its session; 0: it has none."""
-        return prefix_blocks.session_number(self.session, self.cache_salt) if self.session else 0
+        if not self.session:
+            return 0
+        return prefix_blocks.session_number(self.session, self.cache_salt, self.lora_adapter)
+
+    @property
+    def full_model(self) -> str:
+        """What runs it: the model, and the adapter after a colon."""
+        return f"{self.model}:{self.lora_adapter}" if self.lora_adapter else self.model
 
     @property
     def processor_names(self) -> set[str]:
@@ -174,6 +188,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             shown_special_tokens=self.shown_special_tokens,
+            lora_adapter=self.lora_adapter,
         ).SerializeToString()
 
     def to_submit(

@@ -302,6 +302,7 @@ class Task(_message.Message):
     EMBEDDING_BIAS_FIELD_NUMBER: _builtins.int
     SHOWN_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -321,6 +322,8 @@ class Task(_message.Message):
     """Submit.tenant, for audit logs"""
     cache_salt: _builtins.str
     """prefix caches are shared only by tasks with the same one"""
+    lora_adapter: _builtins.str
+    """which of the model's LoRA adapters runs it, in both phases; empty: the model alone"""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -368,10 +371,11 @@ class Task(_message.Message):
         embedding_bias: Global___EmbeddingBias | None = ...,
         shown_special_tokens: _abc.Iterable[_builtins.int] | None = ...,
         resume: Global___Resumption | None = ...,
+        lora_adapter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "logits", b"logits", "lora_adapter", b"lora_adapter", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -440,8 +444,10 @@ class TaskRequests(_message.Message):
     LOGITS_FIELD_NUMBER: _builtins.int
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     WANT_EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
+    LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     want_report: _builtins.bool
     want_external_scores: _builtins.bool
+    lora_adapter: _builtins.str
     @_builtins.property
     def logits(self) -> Global___ProcessorNames: ...
     def __init__(
@@ -450,10 +456,11 @@ class TaskRequests(_message.Message):
         logits: Global___ProcessorNames | None = ...,
         want_report: _builtins.bool = ...,
         want_external_scores: _builtins.bool = ...,
+        lora_adapter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "lora_adapter", b"lora_adapter", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -613,6 +620,7 @@ class Fingerprint(_message.Message):
     AGGREGATED_FIELD_NUMBER: _builtins.int
     DECODE_TENSOR_PARALLEL_FIELD_NUMBER: _builtins.int
     PIPELINE_PARALLEL_FIELD_NUMBER: _builtins.int
+    LORA_SHA256_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """the name that requests use"""
     revision: _builtins.str
@@ -638,6 +646,8 @@ class Fingerprint(_message.Message):
     """ranks of decode, where they are not as many; both phases say the numbers of both"""
     pipeline_parallel: _builtins.int
     """parts of prefill that have some of the layers each; 0: it has one"""
+    lora_sha256: _builtins.str
+    """of its LoRA adapters, names and files; empty: it has none"""
     def __init__(
         self,
         *,
@@ -656,10 +666,11 @@ class Fingerprint(_message.Message):
         aggregated: _builtins.bool = ...,
         decode_tensor_parallel: _builtins.int = ...,
         pipeline_parallel: _builtins.int = ...,
+        lora_sha256: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "model", b"model", "page_size", b"page_size", "pipeline_parallel", b"pipeline_parallel", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "lora_sha256", b"lora_sha256", "model", b"model", "page_size", b"page_size", "pipeline_parallel", b"pipeline_parallel", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

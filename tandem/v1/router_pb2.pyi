@@ -331,6 +331,7 @@ class ServedModel(_message.Message):
     ANY_LOGITS_PROCESSORS_FIELD_NUMBER: _builtins.int
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
     KV_CACHE_FIELD_NUMBER: _builtins.int
+    LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
@@ -357,6 +358,10 @@ class ServedModel(_message.Message):
     def kv_cache(self) -> Global___KvCache:
         """of its decode workers that take work, together; absent: not said, or not by each of them"""
 
+    @_builtins.property
+    def lora_adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of its LoRA adapters that some pair has"""
+
     def __init__(
         self,
         *,
@@ -370,10 +375,11 @@ class ServedModel(_message.Message):
         any_logits_processors: _abc.Iterable[_builtins.str] | None = ...,
         free_slots: _builtins.int | None = ...,
         kv_cache: Global___KvCache | None = ...,
+        lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "lora_adapters", b"lora_adapters", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_slots: _TypeAlias = _typing.Literal["free_slots"]  # noqa: Y015
     _WhichOneofArgType__free_slots: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots"]  # noqa: Y015

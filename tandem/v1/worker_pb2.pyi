@@ -56,6 +56,7 @@ class WorkerDescription(_message.Message):
     KEEPS_TASKS_FIELD_NUMBER: _builtins.int
     PARKS_FIELD_NUMBER: _builtins.int
     HAS_CLASSIFIERS_FIELD_NUMBER: _builtins.int
+    LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -83,6 +84,10 @@ class WorkerDescription(_message.Message):
     def logits_processors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names that this worker knows"""
 
+    @_builtins.property
+    def lora_adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of the model's LoRA adapters that it has"""
+
     def __init__(
         self,
         *,
@@ -99,10 +104,11 @@ class WorkerDescription(_message.Message):
         keeps_tasks: _builtins.bool = ...,
         parks: _builtins.bool = ...,
         has_classifiers: _builtins.bool = ...,
+        lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

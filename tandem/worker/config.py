@@ -11,6 +11,7 @@ from typing import Any, Literal
 from tandem import tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
+from tandem.engine import lora
 from tandem.engine.base import Nodes, ParkingLimits
 from tandem.errors import ConfigError
 from tandem.hooks.contract import Phase
@@ -36,6 +37,8 @@ _POSITIVE = (
     "form_memory_mb",
     "form_cache_mb",
     "park_seconds",
+    "max_lora_adapters",
+    "max_lora_rank",
 )
 _NOT_NEGATIVE = (
     "early_reports_per_second",
@@ -91,6 +94,15 @@ class WorkerConfig:
     model_path: Path = setting(REQUIRED, "Folder of the model, in Hugging Face layout.")
     served_model_name: str = setting(
         "", "The `model` that requests name; empty: the name of the model's folder."
+    )
+    lora_adapters: dict[str, str] = setting(
+        {},
+        "LoRA adapters of the model, by name: the folder of each, in PEFT's layout. Requests name"
+        " one as model:adapter; equal in both phases. See docs/lora.md.",
+    )
+    max_lora_adapters: int = setting(64, "Most LoRA adapters of one worker; at most 256.")
+    max_lora_rank: int = setting(
+        128, "Highest rank of a LoRA adapter; a higher one is refused at the start."
     )
     engine_options: dict[str, Any] = setting(
         {}, "Options of the engine itself; each engine documents its own and refuses others."
@@ -225,9 +237,19 @@ class WorkerConfig:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.park_seconds > _MOST_PARK_SECONDS:
             raise ConfigError(f"park_seconds must be at most {_MOST_PARK_SECONDS}")
+        self._check_lora_adapters()
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
         tls.check(self)
+
+    def _check_lora_adapters(self) -> None:
+        if self.max_lora_adapters > lora.MOST_ADAPTERS:
+            raise ConfigError(f"max_lora_adapters must be at most {lora.MOST_ADAPTERS}")
+        if len(self.lora_adapters) > self.max_lora_adapters:
+            raise ConfigError(
+                f"lora_adapters holds {len(self.lora_adapters)}: more than max_lora_adapters"
+            )
+        lora.check_names(self.lora_adapters)
 
     def spec_limits(self) -> SpecLimits:
         """What the logits processors of a request may come to."""

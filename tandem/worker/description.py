@@ -41,6 +41,7 @@ def describe(
         has_classifiers=has_classifiers,
         propagate_terminate=config.propagate_terminate and phase == "prefill",
         logits_processors=registry.offered(),
+        lora_adapters=sorted(config.lora_adapters),
         keeps_tasks=True,
         parks=engine.parks and config.max_parked > 0,
     )

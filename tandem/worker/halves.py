@@ -22,6 +22,7 @@ def digest(task: common_pb2.Task, token_ids: array[int]) -> bytes:
         tenant=task.tenant,
         cache_salt=task.cache_salt,
         shown_special_tokens=task.shown_special_tokens,
+        lora_adapter=task.lora_adapter,
     )
     common.sampling.ClearField("max_tokens")
     bias = task.embedding_bias
@@ -43,5 +44,5 @@ def check(task: common_pb2.Task, token_ids: array[int], expected: bytes) -> None
     if digest(task, token_ids) != expected:
         raise VoucherError(
             "the request is not that of the first half: prompt, sampling, biases, processors, salt,"
-            " tenant and special tokens shown have to be the same"
+            " tenant, LoRA adapter and special tokens shown have to be the same"
         )

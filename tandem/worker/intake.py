@@ -82,14 +82,16 @@ class Intake:
         forced: Sequence[LogitsProcessorEntry],
         spec_limits: SpecLimits = DEFAULT_LIMITS,
         park_seconds: float = 0.0,
+        lora_adapters: Collection[str] = (),
         cannot_resume: Collection[str] = (),
         obstacle: str = "",
     ) -> None:
         """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
         `forced`: processors that every request gets, after its own.
         `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
-        none. `cannot_resume`: as the engine describes it. `obstacle`: why no other worker could go
-        on with what this one has begun, whatever it is; empty: others could.
+        none. `lora_adapters`: the names of those that the engine has. `cannot_resume`: as the
+        engine describes it. `obstacle`: why no other worker could go on with what this one has
+        begun, whatever it is; empty: others could.
         """
         self._role = role
         self._model = model
@@ -99,6 +101,7 @@ class Intake:
         self._forced = tuple(forced)
         self._spec_limits = spec_limits
         self._park_seconds = park_seconds
+        self._lora_adapters = lora_adapters
         self._cannot_resume = cannot_resume
         self._obstacle = obstacle
         self._specs = SpecReader(spec_limits)
@@ -163,6 +166,7 @@ class Intake:
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
             cache_salt=task.cache_salt,
+            lora_adapter=task.lora_adapter,
             tenant=task.tenant,
             embedding_bias=task.embedding_bias if task.HasField("embedding_bias") else None,
             output_index=command.output_index,
@@ -203,6 +207,8 @@ class Intake:
             raise InvalidRequestError("trace_id must be 32 lower-case hex digits", param="trace_id")
         if task.model != self._model:
             raise UnknownModelError("this worker serves another model", param="model")
+        if task.lora_adapter and task.lora_adapter not in self._lora_adapters:
+            raise UnknownModelError("this worker has no such LoRA adapter", param="model")
         sampling.check(task.sampling, vocabulary=self._limits.vocabulary)
         task_checks.check(task, self._limits)
         if task.HasField("embedding_bias"):

@@ -273,6 +273,7 @@ class Worker:
                 role=Role(self._phase),
                 model=self._config.model_name(),
                 limits=engine.limits,
+                lora_adapters=frozenset(self._config.lora_adapters),
                 cannot_resume=engine.cannot_resume,
                 obstacle="" if resumable else NOT_RESUMABLE,
                 tokenizer=self._tokenizer,

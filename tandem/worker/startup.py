@@ -8,7 +8,7 @@ import time
 from typing import Protocol, TypeVar
 
 from tandem.config import export
-from tandem.engine import factory, model_files
+from tandem.engine import factory, lora, model_files
 from tandem.engine.base import EngineDescription, EngineSettings
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
@@ -48,6 +48,7 @@ def load_registry(config: WorkerConfig) -> Registry:
 def engine_settings(
     phase: Phase, config: WorkerConfig, registry: Registry, tls: PeerTls | None = None
 ) -> EngineSettings:
+    """Raises ConfigError for an address, or files of LoRA adapters, that cannot be used."""
     return EngineSettings(
         model_path=config.model_path,
         model_name=config.model_name(),
@@ -59,6 +60,9 @@ def engine_settings(
         tls=tls,
         form_cache_bytes=config.form_cache_mb * 2**20,
         parking=config.parking_limits(),
+        lora_adapters=lora.load(
+            config.lora_adapters, config.model_path, max_rank=config.max_lora_rank
+        ),
     )
 
 

@@ -37,6 +37,7 @@ EXTERNAL = {
     "hf-model": {"Secret/hub-token", "ConfigMap/own-ca"},
     "hooks": {"ConfigMap/more-hooks", "PersistentVolumeClaim/hook-data"},
     "ingress-gateway": {"Secret/tandem-keys"},
+    "lora": {"Secret/hub-token", "PersistentVolumeClaim/adapters"},
     "multi-node": {"PersistentVolumeClaim/models"},
     "several-models": {
         "Secret/hub-token",

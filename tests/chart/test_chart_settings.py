@@ -129,6 +129,23 @@ def test_a_frontend_is_given_the_models_of_other_releases(tmp_path: Path) -> Non
     assert mounts["/further-models"]["readOnly"]
 
 
+@pytest.mark.promise("S6-402")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_both_phases_are_given_the_same_adapters(phase: str, tmp_path: Path) -> None:
+    made = settings("lora", phase, tmp_path)
+    folders = {"sql": "/lora-adapters/sql", "tone-2": "/adapters/tone-2"}
+    assert made.lora_adapters == folders
+    pod = by_name("lora", "Deployment")[f"tandem-{phase}"]["spec"]["template"]["spec"]
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/lora-adapters"]["readOnly"]
+    assert "/adapters" in mounts
+    (fetch,) = [each for each in pod["initContainers"] if "--lora" in each["args"]]
+    assert fetch["command"][-1] == "hf://org/qwen3-sql"
+    assert "--to=/lora-adapters/sql" in fetch["args"]
+    assert {"name": "lora-adapters", "mountPath": "/lora-adapters"} in fetch["volumeMounts"]
+    assert "HF_TOKEN" in [each["name"] for each in fetch["env"]]
+
+
 @pytest.mark.promise("S5-277")
 def test_routers_that_divide_workers_know_themselves_by_their_service(tmp_path: Path) -> None:
     """What its Service lists of a router is what the router takes for itself."""
@@ -202,6 +219,7 @@ def test_the_tandem_command_takes_its_arguments(name: str) -> None:
         ({"image": {"tag": "other"}}, False),
         ({"hooks": {"workers": 1}}, False),
         ({"logitsProcessors": {"a": "b:C"}}, False),
+        ({"loraAdapters": [{"name": "a", "path": "/a"}]}, False),
         ({"code": {"files": {"a.py": "A = 1"}}}, False),
         ({"engine": {"options": {"page_size": 32}}}, False),
         ({"kvTransfer": {"ucx": {"tls": "tcp"}}}, False),

@@ -25,10 +25,10 @@ class Oracle:
         page = np.zeros((1, 64 * _LONGEST), dtype=np.uint8)
         self._pool = KvPool(page, page_size=_LONGEST, token_bytes=64, context_length=_LONGEST)
 
-    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
-        """Its first tokens."""
-        self._pool.fill([0], prompt)
-        state = begin(self._pool.slot([0], len(prompt) - 1), None)
+    def answer(self, prompt: Sequence[int], count: int, lora_adapter: str = "") -> list[int]:
+        """Its first tokens, with an adapter of the model."""
+        self._pool.fill([0], prompt, lora_adapter)
+        state = begin(self._pool.slot([0], len(prompt) - 1), None, lora_adapter)
         tokens: list[int] = []
         for _ in range(count):
             tokens.append(self._language.word(state))

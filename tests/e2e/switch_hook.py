@@ -82,5 +82,6 @@ class SwitchHook:
             "aborted": chunk.aborted,
             "streaming": chunk.streaming,
             "model": chunk.model,
+            "lora_adapter": chunk.lora_adapter,
         }
         self._log.write(json.dumps(entry) + "\n")

@@ -17,7 +17,7 @@ from router.ingress import (
     check_message,
     read_submit,
 )
-from router.permissions import OF_FIELDS, Permissions
+from router.permissions import MOST_ADAPTER_CHARACTERS, OF_FIELDS, Permissions
 from tandem.endings import Outcome
 from tandem.errors import (
     MAX_MESSAGE_CHARS,
@@ -111,7 +111,7 @@ def test_what_is_not_allowed_does_not_pass(asked: bytes, allowed: dict[str, Any]
 
 
 def test_forms_of_answers_need_no_leave() -> None:
-    assert Permissions().check(_task(*OF_FIELDS)) == OF_FIELDS
+    assert Permissions().check(_task(*OF_FIELDS)).logits_processors == OF_FIELDS
 
 
 @pytest.mark.promise("S5-221")
@@ -125,6 +125,19 @@ def test_the_core_is_told_which_logits_processors_a_task_names(names: tuple[str,
         tracing=False,
     )
     assert read.needs.logits_processors == frozenset(names)
+
+
+@pytest.mark.promise("S6-401")
+def test_the_core_is_told_which_adapter_a_task_names() -> None:
+    needs = Permissions().check(_task(lora_adapter="sql"))
+    assert (needs.lora_adapter, needs.logits_processors) == ("sql", frozenset())
+    assert Permissions().check(_task()).lora_adapter == ""
+
+
+def test_a_name_that_no_adapter_has_is_not_kept() -> None:
+    longest = "x" * MOST_ADAPTER_CHARACTERS
+    assert Permissions().check(_task(lora_adapter=longest)).lora_adapter == longest
+    assert _code(_submit(task=_task(lora_adapter=longest + "x"))) == "invalid_request"
 
 
 def test_a_refusal_quotes_little_of_a_name() -> None:

@@ -74,6 +74,37 @@ def test_what_only_one_revision_knows_runs_there() -> None:
     assert "come, gone" in str(end.error)
 
 
+@pytest.mark.promise("S6-401")
+def test_what_needs_an_adapter_runs_where_it_is() -> None:
+    old, new = ({"lora_adapters": frozenset({"sql", name})} for name in ("gone", "come"))
+    bench = made(old, new)
+    (served,) = bench.core.state.fleet.served()
+    assert served.lora_adapters == ("come", "gone", "sql")
+    for number, (name, revision) in enumerate((("gone", OLD), ("come", NEW)), start=1):
+        bench.submit(number, lora_adapter=name)
+        assert where(bench) == [revision] * 2
+    bench.submit(3, lora_adapter="come")
+    assert not bench.done, "it waits for the place that is taken"
+    bench.submit(4, lora_adapter="none")
+    (end,) = bench.of(actions.EndSequence)
+    assert bench.ends() == [(4, "model_not_found")]
+    assert "tiny:none" in str(end.error)
+
+
+@pytest.mark.promise("S6-402")
+def test_unequal_sets_of_adapters_make_no_pair() -> None:
+    bench = Bench(0, 0)
+    for phase, digest in ((Phase.PREFILL, "a"), (Phase.DECODE, "b")):
+        bench.worker(
+            phase,
+            fingerprint=FINGERPRINT._replace(lora_sha256=digest),
+            lora_adapters=frozenset({"sql"}),
+        )
+    bench.submit(1, lora_adapter="sql")
+    assert bench.ends() == [(1, "no_pair")]
+    assert bench.core.state.counts.pairs_rejected == {"lora_sha256": 1}
+
+
 def test_the_context_that_counts_is_of_those_that_know_the_processors() -> None:
     names = frozenset({"come"})
     bench = made({"context_length": 1_000}, {"logits_processors": names})

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tandem.engine.sglang import cache_events
 from tandem.engine.sglang.cache_events import CacheEvents
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
 
@@ -43,7 +44,7 @@ class Scheduler:
             "block_size": self.size,
             "lora_id": None,
             "medium": "GPU",
-            **({"cache_salt": salt} if salt else {}),
+            **({"cache_salt": cache_events.salt(salt, "")} if salt else {}),
         }
 
     def removed(self, tokens: Sequence[int], *, first: int) -> dict[str, Any]:

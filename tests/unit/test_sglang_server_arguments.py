@@ -77,11 +77,12 @@ def test_what_would_have_no_effect_is_refused_by_name_with_the_reason(reason: st
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    given = {"tp_size": 4, "lora_paths": ["a"], "quantisation": "fp8", "quantization": "fp8"}
+    given = {"tp_size": 4, "api_key": "a", "quantisation": "fp8", "quantization": "fp8"}
     with pytest.raises(ConfigError) as refused:
         options.parse({"server_args": json.dumps(given)})
     assert str(refused.value) == (
-        "engine option server_args must not hold lora_paths: a request cannot name an adapter; "
+        "engine option server_args must not hold api_key: a worker starts none of SGLang's HTTP and"
+        " gRPC servers; "
         f"quantisation: SGLang {server_arguments.VERSION} has no such argument; "
         "tp_size: it is set by engine options tensor_parallel and decode_tensor_parallel"
     )

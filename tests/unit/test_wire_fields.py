@@ -130,6 +130,7 @@ def description(phase: int) -> worker_pb2.WorkerDescription:
         limits=LIMITS,
         load=LOAD,
         logits_processors=["json_schema"],
+        lora_adapters=["sql"],
     )
 
 
@@ -384,6 +385,7 @@ FLEET = router_pb2.Fleet(
             logits_processors=["p"],
             longest_context=100,
             any_logits_processors=["q"],
+            lora_adapters=["sql"],
             free_slots=-3,
             kv_cache=router_pb2.KvCache(pages=9, used_pages=4, page_size=16),
         )

@@ -12,7 +12,7 @@ from frontend.metrics import Metrics
 from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
 from frontend.openai.dialects import Dialect
-from frontend.openai.reading.models import LoadedModel, Models
+from frontend.openai.reading.models import Chosen, LoadedModel, Models
 from frontend.openai.reading.reader import decode
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answerable, Answered, Order, Read
@@ -74,24 +74,30 @@ class Reading:
             request = decode(dialect, body, self._unknown_fields)
             self._tell(call, request.ignored)
             asked = request.generating
-            model = await self._models.choose(asked.model, asked.user, call.grant)
+            chosen = await self._models.choose(asked.model, asked.user, call.grant)
+            model = chosen.model
             served = await model.route.served_model(call.connection, asked.timeout)
+            chosen.check(served)
             return Submissible(
                 model,
                 model.reader.submission(
                     request,
                     served,
+                    lora_adapter=chosen.lora_adapter,
                     id=call.id,
                     trace_id=call.trace_id,
                     grant=call.grant,
                     salt=salt,
                 ),
             )
-        model = await self._named(body, call)
+        chosen = await self._named(body, call)
+        model = chosen.model
         served = await model.route.served_model(call.connection, None)
+        chosen.check(served)
         order = Order(
             kind=dialect.kind,
             model=model.name,
+            lora_adapter=chosen.lora_adapter,
             body=body,
             served=served.SerializeToString(),
             id=call.id,
@@ -109,7 +115,10 @@ class Reading:
         RefusedError.
         """
         body = await call.body()
-        model = await self._named(body, call)
+        chosen = await self._named(body, call)
+        model = chosen.model
+        if model.route.served is not None:
+            chosen.check(model.route.served)
         order = Order(kind=kind, model=model.name, body=body)
         small = len(body) <= SMALL_BYTES
         if small:
@@ -120,8 +129,8 @@ class Reading:
         self._tell(call, read.ignored)
         return read.body
 
-    async def _named(self, body: bytes, call: Call) -> LoadedModel:
-        """The model that a body is for, of which nothing else is read yet."""
+    async def _named(self, body: bytes, call: Call) -> Chosen:
+        """What a body is for, of which nothing else is read yet."""
         named = _ASKED_MODEL.decode(body, self._unknown_fields).request
         return await self._models.choose(named.model, named.known_user, call.grant)
 

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from frontend.config import FrontendConfig
 from frontend.metrics import Metrics
@@ -31,6 +32,7 @@ from tandem.errors import (
 from tandem.keys.grant import Grant
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.model_route import ModelRoute
+from tandem.v1 import router_pb2
 from tandem.watched_file import LOOK_SECONDS
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,31 @@ class LoadedModel:
         self.created = int(time.time())
         self.shown_at = time.monotonic()
         """When a router was last seen to serve it."""
+
+    @property
+    def lora_adapters(self) -> Sequence[str]:
+        """Names of those that some pair has, as routers said last."""
+        return self.route.served.lora_adapters if self.route.served is not None else ()
+
+
+class Chosen(NamedTuple):
+    """What a request goes to."""
+
+    model: LoadedModel
+    lora_adapter: str
+    """Of the model; empty: the model alone."""
+    name: str
+    """What the request called it."""
+
+    def check(self, served: router_pb2.ServedModel) -> None:
+        """Raises UnknownModelError where no pair has the adapter, and NoPairError where the name
+        was given to it here: it was promised.
+        """
+        if not self.lora_adapter or self.lora_adapter in served.lora_adapters:
+            return
+        if self.name == f"{self.model.name}:{self.lora_adapter}":
+            raise UnknownModelError(f"The model `{self.name[:100]}` does not exist", param="model")
+        raise NoPairError(f"`{self.name}` stands for a LoRA adapter that is not served here now")
 
 
 class Models:
@@ -93,9 +120,9 @@ class Models:
 
     # --- requests ---
 
-    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> LoadedModel:
-        """The model that a request for a name goes to; None: it names none. `user` is the client's
-        word for who asks.
+    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> Chosen:
+        """What a request for a name goes to; None: it names none. `user` is the client's word for
+        who asks. Whether workers have the adapter is yet to be checked.
 
         Raises UnknownModelError for what is no name here, NotAllowedError where the key is not
         allowed it, and NoPairError where what it stands for is not served here.
@@ -106,8 +133,9 @@ class Models:
             raise self._unknown(name, grant)
         if not self._allows(grant, name, targets):
             raise NotAllowedError(f"This key is not allowed the model `{name}`", param="model")
-        chosen = choose(name, targets, user, self._draw)
-        return self._loaded.get(chosen) or await self._load(name, chosen)
+        model, adapter = self._parts(choose(name, targets, user, self._draw))
+        loaded = self._loaded.get(model) or await self._load(name, model)
+        return Chosen(loaded, adapter, name)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
         """Those of all names that a key may ask for and that stand for a loaded model."""
@@ -164,7 +192,17 @@ class Models:
         """What a name stands for; nothing: it is none."""
         if targets := self._names.get(name):
             return targets
-        return (Target(name, 1.0),) if name in self._paths or name in self._loaded else ()
+        return (Target(name, 1.0),) if self._knows(self._parts(name)[0]) else ()
+
+    def _parts(self, name: str) -> tuple[str, str]:
+        """The model and the adapter of model:adapter, unless a model itself is called so."""
+        model, _, adapter = name.rpartition(":")
+        if adapter and self._knows(model) and not self._knows(name):
+            return model, adapter
+        return name, ""
+
+    def _knows(self, model: str) -> bool:
+        return model in self._paths or model in self._loaded
 
     def _unknown(self, name: str, grant: Grant | None) -> UnknownModelError:
         """A key is told of what workers serve only where it is allowed that."""
@@ -192,17 +230,34 @@ class Models:
         return len(self._targets(name)) == 1
 
     def _listed_names(self) -> Iterator[str]:
-        yield from dict.fromkeys((*self._loaded, *self._names))
+        own = [
+            name
+            for model in self._loaded.values()
+            for name in (model.name, *(f"{model.name}:{each}" for each in model.lora_adapters))
+        ]
+        yield from dict.fromkeys((*own, *self._names))
 
     def _card(self, name: str, grant: Grant | None) -> ModelCard | None:
         """None: it is not shown."""
         targets = self._targets(name)
-        models = [self._loaded[each.model] for each in targets if each.model in self._loaded]
+        models = [model for each in targets if (model := self._present(each.model))]
         if not models or not self._allows(grant, name, targets):
             return None
         longest = min(model.tokenizer.context_length for model in models)
         created = min(model.created for model in models)
-        return ModelCard(id=name, created=created, max_model_len=longest)
+        card = ModelCard(id=name, created=created, max_model_len=longest)
+        base, adapter = self._parts(targets[0].model)
+        if adapter and len(targets) == 1:
+            card.root, card.parent = targets[0].model, base
+        return card
+
+    def _present(self, name: str) -> LoadedModel | None:
+        """A model that is loaded, with an adapter if one is named; None: it is not here."""
+        model, adapter = self._parts(name)
+        loaded = self._loaded.get(model)
+        if loaded is None or (adapter and adapter not in loaded.lora_adapters):
+            return None
+        return loaded
 
     # --- files ---
 

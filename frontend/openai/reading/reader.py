@@ -96,11 +96,18 @@ class Reader:
         trace_id: str,
         grant: Grant | None,
         salt: str,
+        lora_adapter: str = "",
     ) -> Asked:
         """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
             asked = self._preprocessor.submission(
-                request.generating, served, id=id, trace_id=trace_id, grant=grant, salt=salt
+                request.generating,
+                served,
+                id=id,
+                trace_id=trace_id,
+                grant=grant,
+                salt=salt,
+                lora_adapter=lora_adapter,
             )
         except RequestError as error:
             request.dialect.name(error)
@@ -125,6 +132,7 @@ class Reader:
             trace_id=order.trace_id,
             grant=order.grant,
             salt=order.salt,
+            lora_adapter=order.lora_adapter,
         )
         return Read(submission, request.ignored)
 

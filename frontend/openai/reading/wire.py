@@ -56,6 +56,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     grant: Grant | None = None
     """Belongs to the key that it came with; None: no key was asked."""
     salt: str = ""
+    lora_adapter: str = ""
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):

@@ -141,6 +141,33 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
+{{- /* The folder of a LoRA adapter in a worker. */}}
+{{- define "tandem.loraPath" -}}
+{{- if .path }}{{ .path }}{{ else }}/lora-adapters/{{ .name }}{{ end }}
+{{- end }}
+
+{{- /* Whether LoRA adapters are downloaded; empty: no. */}}
+{{- define "tandem.fetchesLora" -}}
+{{- range .Values.loraAdapters }}{{ if .uri }}yes{{ end }}{{ end }}
+{{- end }}
+
+{{- /* The container that downloads one: (list $ 0 $adapter). */}}
+{{- define "tandem.fetchLora" -}}
+{{- $root := index . 0 }}
+{{- $adapter := index . 2 -}}
+- name: fetch-lora-{{ index . 1 }}
+  image: {{ include "tandem.image" (list $root $root.Values.image) }}
+  imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+  command: [tandem, fetch-model, {{ $adapter.uri | quote }}]
+  args:
+    {{- if hasPrefix "hf://" $adapter.uri }}
+    - --revision={{ default "main" $adapter.revision }}
+    {{- end }}
+    - --to={{ include "tandem.loraPath" $adapter }}
+    - --lora
+  {{- include "tandem.fetchRights" (list $root (regexFind "^[a-z0-9]+" $adapter.uri) "lora-adapters" "/lora-adapters") | nindent 2 }}
+{{- end }}
+
 {{- /* The folder of a model of other releases, of the frontend's `models`. */}}
 {{- define "tandem.furtherPath" -}}
 {{- if .path }}{{ .path }}{{ else }}/further-models/{{ replace "/" "--" .name }}{{ end }}

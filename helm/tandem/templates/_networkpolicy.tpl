@@ -59,9 +59,9 @@
 {{- default (ternary "443" "80" (eq $url.scheme "https")) $port }}
 {{- end }}
 
-{{- /* The model's hub or bucket, for the download in an init container. */}}
+{{- /* The hub or bucket of the model, or of its LoRA adapters, for the download in an init container. */}}
 {{- define "tandem.hubEgress" -}}
-{{- if include "tandem.isRemote" . }}{{ include "tandem.hubPort" . }}{{ end }}
+{{- if or (include "tandem.isRemote" .) (include "tandem.fetchesLora" .) }}{{ include "tandem.hubPort" . }}{{ end }}
 {{- end }}
 
 {{- define "tandem.hubPort" -}}

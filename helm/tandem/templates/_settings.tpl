@@ -149,6 +149,12 @@
 hooks: {{ toYaml .Values.hooks | nindent 2 }}
 classifiers: {{ toYaml .Values.classifiers | nindent 2 }}
 logits_processors: {{ toYaml .Values.logitsProcessors | nindent 2 }}
+{{- with .Values.loraAdapters }}
+lora_adapters:
+  {{- range . }}
+  {{ .name | quote }}: {{ include "tandem.loraPath" . | quote }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* engine_options of a phase: (list $ "prefill"). Its hand-over port is fixed, so that policies can name it. */}}
@@ -177,6 +183,6 @@ never hands KV from an old worker to a new one. */}}
 {{- $model := pick .Values.model "uri" "name" "revision" "ociPath" }}
 {{- $engine := omit .Values.engine "image" "type" }}
 {{- $shared := list (include "tandem.workerImage" .) (include "tandem.engine" .) $model $engine .Values.kvTransfer
-  (include "tandem.shared" .) .Values.code .Values.prefill.engineOptions .Values.decode.engineOptions }}
+  (include "tandem.shared" .) .Values.loraAdapters .Values.code .Values.prefill.engineOptions .Values.decode.engineOptions }}
 {{- toJson $shared | sha256sum | trunc 12 }}
 {{- end }}

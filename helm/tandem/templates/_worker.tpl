@@ -136,6 +136,9 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- if index $root.Values (index . 1) | dig "hugepages" "size" "" }}
 - {name: hugepages, mountPath: /dev/hugepages}
 {{- end }}
+{{- if include "tandem.fetchesLora" $root }}
+- {name: lora-adapters, mountPath: /lora-adapters, readOnly: true}
+{{- end }}
 {{- include "tandem.modelMount" $root }}
 {{- include "tandem.codeMounts" $root }}
 {{- end }}
@@ -150,6 +153,15 @@ is its request unless they say another. Only the memory of a simulated one is kn
 - name: hugepages
   emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
 {{- end }}
+{{- if include "tandem.fetchesLora" $root }}
+- name: lora-adapters
+  emptyDir: {}
+{{- if not (include "tandem.downloads" $root) }}
+{{- with $root.Values.model.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- include "tandem.modelVolume" $root }}
 {{- include "tandem.codeVolumes" $root }}
 {{- end }}
@@ -161,6 +173,9 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- if include "tandem.downloads" $root }}
 {{- $arguments := ternary (list $root "--only-tokenizer") (list $root) (eq (include "tandem.engine" $root) "sim") }}
 {{- $parts = append $parts (include "tandem.fetchModel" $arguments) }}
+{{- end }}
+{{- range $number, $adapter := $root.Values.loraAdapters }}
+{{- if $adapter.uri }}{{ $parts = append $parts (include "tandem.fetchLora" (list $root $number $adapter)) }}{{ end }}
 {{- end }}
 {{- if and $root.Values.code.image (eq $root.Values.code.imageMode "copy") }}
 {{- $parts = append $parts (include "tandem.copyCode" $root) }}

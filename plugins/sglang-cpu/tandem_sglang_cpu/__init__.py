@@ -8,11 +8,13 @@ these are.
 import os
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 KV_MEMORY_KINDS = "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds"
 UNEQUAL_RANKS = "sglang.srt.disaggregation.nixl.conn.NixlKVManager._prepare_payload_xfer"
 NIXL_AGENT_CONFIG = "nixl._api.nixl_agent_config.__init__"
+LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager.__init__"
 REAL_KERNELS = "sglang-kernel"
 
 
@@ -36,6 +38,7 @@ def register() -> None:
     HookRegistry.register(UNEQUAL_RANKS, between_unequal_ranks, HookType.AROUND)
     # A hook on a class may only replace it, hence on its __init__.
     HookRegistry.register(NIXL_AGENT_CONFIG, without_progress_thread, HookType.AROUND)
+    HookRegistry.register(LORA_MANAGER, without_pinned_memory, HookType.AROUND)
 
 
 def refuse_beside_real_kernels() -> None:
@@ -82,3 +85,34 @@ def without_progress_thread(
     else:
         kwargs["enable_prog_thread"] = False
     original(config, *args, **kwargs)
+
+
+class Unpinned(ModuleType):
+    """torch, but for memory that is pinned for a GPU: without its driver torch refuses to."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__("torch")
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def tensor(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return self._torch.tensor(*args, **kwargs)
+
+    def zeros(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return self._torch.zeros(*args, **kwargs)
+
+
+def without_pinned_memory(
+    original: Callable[..., None], manager: object, *args: Any, **kwargs: Any
+) -> None:
+    """LoRA's own backend for CPUs pins what it would copy to a GPU."""
+    from sglang.srt.lora import layers
+    from sglang.srt.lora.backend import torch_backend
+
+    torch: Any = layers.torch
+    for module in (layers, torch_backend):
+        module.torch = Unpinned(torch)  # type: ignore[attr-defined]
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
+    original(manager, *args, **kwargs)

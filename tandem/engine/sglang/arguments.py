@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
+from tandem.engine.lora import LoraAdapter
 from tandem.engine.sglang import parallel
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError, StartError
@@ -37,6 +38,8 @@ _HANDSHAKE, _INNER = 13, range(233, 240)
 """What SGLang adds to its port: DP_ATTENTION_HANDSHAKE_PORT_DELTA, and ZMQ_TCP_PORT_DELTA with what
 follows it.
 """
+_LORAS_PER_BATCH = 8
+"""SGLang's own default: each takes memory beside the model's."""
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
 
@@ -110,6 +113,7 @@ def server_args(
     nodes: Nodes = ONE_NODE,
     cache_events: str = "",
     inner_port: int = 0,
+    lora_adapters: Sequence[LoraAdapter] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors.
     `cache_events`: where it publishes what its prefix cache holds; empty: nowhere. `inner_port`:
@@ -134,6 +138,7 @@ def server_args(
         ),
         **_chosen(options),
         **({"kv_events_config": cache_events} if cache_events else {}),
+        **(_lora_defaults(lora_adapters, device) if lora_adapters else {}),
         **options.extra,
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
@@ -143,6 +148,13 @@ def server_args(
         "incremental_streaming_output": True,
         "enable_custom_logit_processor": processors,
     }
+    if lora_adapters:
+        arguments |= {
+            "enable_lora": True,
+            "lora_paths": [
+                {"lora_name": each.name, "lora_path": str(each.path)} for each in lora_adapters
+            ],
+        }
     if options.seeded_sampling:
         arguments["sampling_backend"] = "pytorch"
     if role is not Role.AGGREGATED:
@@ -232,6 +244,14 @@ def _cpu_defaults() -> Mapping[str, Any]:
         "mem_fraction_static": 0.5,
         "page_size": 1,
     }
+
+
+def _lora_defaults(adapters: Sequence[LoraAdapter], device: str) -> Mapping[str, Any]:
+    # A batch has room for each, and for rows of the model alone, which count as one.
+    defaults: dict[str, Any] = {"max_loras_per_batch": min(len(adapters) + 1, _LORAS_PER_BATCH)}
+    if device == "cpu":
+        defaults["lora_backend"] = "torch_native"  # the others are kernels for accelerators
+    return defaults
 
 
 def _cuda_defaults(

@@ -21,6 +21,8 @@ from tandem.prefix_blocks import BLOCK_TOKENS, following, root
 
 log = logging.getLogger(__name__)
 
+_BETWEEN = "\0"
+"""No adapter's name has it."""
 _DEVICE = (None, "GPU")
 """SGLang tells of pages in other memory, too, which it would have to fetch first."""
 
@@ -75,6 +77,19 @@ class _Place(NamedTuple):
         return _Place(number, rest, tuple(blocks))
 
 
+def salt(cache_salt: str, lora_adapter: str) -> str | None:
+    """What SGLang is told to keep prefixes apart by. It does so for adapters by itself, but does
+    not say of which one its pages are.
+    """
+    return f"{lora_adapter}{_BETWEEN}{cache_salt}" if cache_salt or lora_adapter else None
+
+
+def _root(given: str | None) -> bytes:
+    """Of a prompt that SGLang was given with that `salt`."""
+    lora_adapter, _, cache_salt = (given or "").partition(_BETWEEN)
+    return root(cache_salt, lora_adapter)
+
+
 class CacheEvents:
     """Reads what is published, and keeps a log of it."""
 
@@ -104,7 +119,7 @@ class CacheEvents:
     def _stored(self, event: Stored) -> None:
         """What follows a page that nobody knows cannot be told."""
         parent = event.parent_block_hash
-        place = _Place(root(event.cache_salt or ""), (), ())
+        place = _Place(_root(event.cache_salt), (), ())
         if event.medium not in _DEVICE or (parent is not None and parent not in self._pages):
             return
         if parent is not None:

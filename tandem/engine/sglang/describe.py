@@ -3,12 +3,13 @@ asked: two workers are paired only where their fingerprints agree, and a wrong p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tandem.engine import model_files
+from tandem.engine import lora, model_files
 from tandem.engine.base import EngineDescription, Role
+from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang.launch import Launched
 from tandem.engine.sglang.validation import EngineBounds
@@ -68,18 +69,16 @@ def description(
     prefixes: PrefixLog | None,
     ranks: Mapping[Role, int],
     stages: int,
+    lora_adapters: Sequence[LoraAdapter] = (),
 ) -> EngineDescription:
     """`ranks`: among how many a sequence's KV is to be divided, in either phase. `stages`: parts
     of prefill's model that have some of its layers each.
     """
+    divided = {**ranks, limits.role: _kv_ranks(launched.arguments)}
+    fingerprint = _fingerprint(launched, model_path, model_name, divided, stages)
+    fingerprint.lora_sha256 = lora.digest(lora_adapters)
     return EngineDescription(
-        fingerprint=_fingerprint(
-            launched,
-            model_path,
-            model_name,
-            {**ranks, limits.role: _kv_ranks(launched.arguments)},
-            stages,
-        ),
+        fingerprint=fingerprint,
         limits=worker_pb2.Limits(
             max_sequences=max_sequences,
             context_length=limits.context_length,

@@ -99,6 +99,7 @@ class SglangEngine:
                 prefixes=self._setup.prefix_log(),
                 ranks=self._setup.kv_ranks,
                 stages=self._setup.prefill_stages,
+                lora_adapters=self._settings.lora_adapters,
             )
             self._run_manager(self._launched.manager)
             await self._warm_up(self._launched, self._bounds)

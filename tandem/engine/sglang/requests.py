@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tandem.engine.base import EngineRequest, Role
+from tandem.engine.sglang import cache_events
 from tandem.engine.sglang.processors import Steering
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
@@ -53,10 +54,12 @@ def fields(
         "sampling_params": sampling_params(sampling) | _behind(request),
         "stream": True,
         "log_metrics": True,
-        "cache_salt": request.cache_salt or None,
+        "cache_salt": cache_events.salt(request.cache_salt, request.lora_adapter),
     }
     if rank is not None:
         arguments["routed_dp_rank"] = rank
+    if request.lora_adapter:
+        arguments["lora_path"] = request.lora_adapter  # SGLang's registry knows it by that name
     of_prompt = scores_prompt(request, role)
     if sampling.HasField("logprobs") or of_prompt:
         arguments |= {

@@ -33,7 +33,9 @@ OWNED: Mapping[str, str] = {
     "dist_init_addr": "setting leader",
     "dtype": "engine option dtype",
     "enable_custom_logit_processor": "setting logits_processors",
+    "enable_lora": "setting lora_adapters",
     "host": "setting advertise_host",
+    "lora_paths": "setting lora_adapters",
     "max_running_requests": "setting max_sequences",
     "max_total_tokens": "engine option max_total_tokens",
     "mem_fraction_static": "engine option mem_fraction_static",
@@ -96,14 +98,6 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
         mm_attention_backend mm_enable_dp_encoder mm_feature_transport mm_global_cache_backend
         mm_io_worker_num mm_preprocess_cache_size_mb mm_process_config mm_processor_worker_num
         trust_mm_content_hashes
-        """
-    ),
-    "a request cannot name an adapter": _names(
-        """
-        enable_lora enable_lora_overlap_loading experts_shared_outer_loras lora_backend
-        lora_drain_wait_threshold lora_eviction_policy lora_paths lora_strict_loading
-        lora_target_modules lora_use_virtual_experts max_loaded_loras max_lora_chunk_size
-        max_lora_rank max_loras_per_batch
         """
     ),
     "a request belongs to no session": _names(
@@ -192,6 +186,9 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
 }
 """What would break a worker, or have no effect in it, by the reason."""
 
+_LORA = "LoRA adapters"
+_LORA_ON_CPUS = "tests with LoRA adapters, on CPUs, where Tandem sets it unless you do"
+
 WORKS: Mapping[str, tuple[str, ...]] = {
     "the contract suite, on CPUs": _names("grammar_backend log_level"),
     "all tests with SGLang, on CPUs, where Tandem sets it unless you do": _names(
@@ -200,6 +197,7 @@ WORKS: Mapping[str, tuple[str, ...]] = {
         disaggregation_decode_retraction_backup kv_events_config sleep_on_idle
         """
     ),
+    _LORA_ON_CPUS: _names("lora_backend max_loras_per_batch"),
     "one H100, by hand": _names("load_format"),
 }
 """What is given to SGLang, and was run by us, by where."""
@@ -326,6 +324,13 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         flashinfer_allreduce_fusion_backend pre_warm_nccl
         """
     ),
+    _LORA: _names(
+        """
+        enable_lora_overlap_loading experts_shared_outer_loras lora_drain_wait_threshold
+        lora_eviction_policy lora_strict_loading lora_target_modules lora_use_virtual_experts
+        max_loaded_loras max_lora_chunk_size max_lora_rank
+        """
+    ),
     "Experts": _names(
         """
         deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
@@ -390,6 +395,16 @@ def check(given: Iterable[str]) -> None:
     objections = [why for name in sorted(given) if (why := _objection(name))]
     if objections:
         raise ConfigError(f"engine option server_args must not hold {'; '.join(objections)}")
+
+
+def check_without_lora(given: Iterable[str]) -> None:
+    """Raises ConfigError for what is about LoRA adapters, where there are none."""
+    idle = sorted({*given} & {*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]})
+    if idle:
+        raise ConfigError(
+            f"engine option server_args must not hold {', '.join(idle)}: the setting lora_adapters"
+            " is empty"
+        )
 
 
 def _objection(name: str) -> str:

@@ -8,7 +8,7 @@ from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang import arguments, parallel, processors, warm_up
+from tandem.engine.sglang import arguments, parallel, processors, server_arguments, warm_up
 from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions, shared_numbers
 from tandem.engine.sglang.cache_events import CacheSubscription
@@ -28,6 +28,8 @@ class Setup:
         self._role = role
         self._settings = settings
         self._options = engine_options.parse(settings.options)
+        if not settings.lora_adapters:
+            server_arguments.check_without_lora(self._options.extra)
         parallel.check(self._options, role)
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
@@ -80,6 +82,7 @@ class Setup:
             launched,
             bounds,
             grammars=grammars,
+            lora_adapters=[each.name for each in self._settings.lora_adapters],
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
         )
@@ -118,6 +121,7 @@ class Setup:
             nodes=self._settings.nodes,
             cache_events="" if self.cache is None else self.cache.config,
             inner_port=self._inner_port(),
+            lora_adapters=self._settings.lora_adapters,
         )
         unequal = len(set(self.kv_ranks.values())) > 1
         return EngineThread(made, additions, unequal=unequal), additions.states

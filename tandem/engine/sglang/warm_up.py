@@ -8,8 +8,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tandem.engine.base import Role
 from tandem.engine.sglang import chunks, requests
@@ -27,25 +27,40 @@ _GRAMMAR = {"regex": r"[\s\S]*"}
 """Any text fits it: decode begins with a token that nobody chose."""
 
 
+class _Kind(NamedTuple):
+    sampling: Mapping[str, Any]
+    lora_adapter: str | None = None
+
+
 async def run(
-    launched: Launched, bounds: EngineBounds, *, grammars: bool, ranks: int = 1, seconds: float
+    launched: Launched,
+    bounds: EngineBounds,
+    *,
+    grammars: bool,
+    lora_adapters: Sequence[str] = (),
+    ranks: int = 1,
+    seconds: float,
 ) -> None:
     """One request of each kind that kernels differ by, on each of so many data-parallel ranks:
     first by itself, because what is compiled for one row is compiled again for several, then all in
-    one batch.
+    one batch. Those with LoRA adapters, which may be more than a batch takes, show besides that
+    each fits the model.
 
     `grammars`: SGLang applies some. Raises StartError where they take more than `seconds`, or one
     fails.
     """
     began = time.monotonic()
-    kinds = [_plain(), _drawn(bounds), *([_plain() | _GRAMMAR] if grammars else ())]
+    kinds = [_Kind(_plain()), _Kind(_drawn(bounds))]
+    if grammars:
+        kinds.append(_Kind(_plain() | _GRAMMAR))
+    kinds += [_Kind(_plain(), name) for name in lora_adapters]
     rooms = itertools.count(ranks)  # prefill finds a room's rank by the remainder
     try:
         async with asyncio.timeout(seconds):
             for batch in (*([kind] for kind in kinds), kinds):
                 async with asyncio.TaskGroup() as together:
-                    for sampling, rank in itertools.product(batch, range(ranks)):
-                        sent = _generate(launched, bounds, sampling, room=next(rooms), rank=rank)
+                    for kind, rank in itertools.product(batch, range(ranks)):
+                        sent = _generate(launched, bounds, kind, room=next(rooms), rank=rank)
                         together.create_task(sent)
     except TimeoutError:
         raise StartError(
@@ -60,12 +75,13 @@ async def run(
 
 
 async def _generate(
-    launched: Launched, bounds: EngineBounds, sampling: Mapping[str, Any], *, room: int, rank: int
+    launched: Launched, bounds: EngineBounds, kind: _Kind, *, room: int, rank: int
 ) -> None:
     fields: dict[str, Any] = {
         "rid": requests.rid(-room),
         "input_ids": list(range(min(_PROMPT_TOKENS, bounds.vocabulary))),
-        "sampling_params": dict(sampling),
+        "sampling_params": dict(kind.sampling),
+        "lora_path": kind.lora_adapter,
         "stream": True,
         "routed_dp_rank": rank,
         "return_logprob": True,

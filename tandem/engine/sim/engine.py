@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import ids
-from tandem.engine import model_files
+from tandem.engine import lora, model_files
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
@@ -227,6 +227,7 @@ class SimEngine:
             tensor_parallel=1,
             tokenizer_sha256=model_files.tokenizer_sha256(path),
             protocol_version=PROTOCOL_VERSION,
+            lora_sha256=lora.digest(self._settings.lora_adapters),
         )
 
     def _crashed(self, error: BaseException) -> None:

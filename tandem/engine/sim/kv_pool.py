@@ -1,11 +1,13 @@
 """The KV cache of the simulated model: pages of slots, one slot for each prompt token.
 
 A slot's bytes follow from all tokens up to its own, as a real model's do: the prefix hash of token
-i is the sum over j <= i of (token[j] + 1) * B**(i - j), modulo 2**64.
+i is the sum over j <= i of (token[j] + 1) * B**(i - j), modulo 2**64. A LoRA adapter makes other
+bytes of the same tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -60,11 +62,12 @@ class KvPool:
     def release(self, pages: Sequence[int]) -> None:
         self._free.extend(pages)
 
-    def fill(self, pages: Sequence[int], token_ids: Sequence[int]) -> int:
-        """Compute the slots of a prompt; returns their CRC-32."""
+    def fill(self, pages: Sequence[int], token_ids: Sequence[int], lora_adapter: str = "") -> int:
+        """Compute the slots of a prompt, with an adapter; returns their CRC-32."""
         tokens = np.array(token_ids, dtype=np.uint64) + 1
         count = len(tokens)
         prefixes = self._powers[:count] * np.cumsum(tokens * self._inverse_powers[:count])
+        prefixes ^= _number(lora_adapter)
         slots = (prefixes ^ (prefixes >> 29))[:, None] * self._spread
         block = np.zeros((len(pages), self._pages.shape[1]), dtype=np.uint8)
         block.reshape(-1)[: count * self._token_bytes] = slots.view(np.uint8).reshape(-1)
@@ -92,6 +95,12 @@ class KvPool:
     def _place(self, pages: Sequence[int], token: int) -> tuple[int, int]:
         page, offset = divmod(token, self.page_size)
         return pages[page], offset * self._token_bytes
+
+
+def _number(lora_adapter: str) -> Any:
+    """What tells the KV of an adapter from that of others; 0 for the model alone."""
+    digest = hashlib.blake2b(lora_adapter.encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little") if lora_adapter else 0)
 
 
 def _powers(base: int, count: int) -> Any:

@@ -88,10 +88,14 @@ def advance(state: int, token: int) -> int:
     return (state * MULTIPLIER + 2 * token + 1) & MASK
 
 
-def begin(slot: bytes, seed: int | None) -> int:
-    """The state after a prompt whose last KV slot is `slot`; sampled with `seed`, or greedily."""
+def begin(slot: bytes, seed: int | None, lora_adapter: str = "") -> int:
+    """The state after a prompt whose last KV slot is `slot`; sampled with `seed`, or greedily, by
+    the model with an adapter.
+    """
     person, salt = (b"", b"") if seed is None else (b"seed", (seed & MASK).to_bytes(8, "little"))
-    digest = hashlib.blake2b(slot, digest_size=8, person=person, salt=salt).digest()
+    digest = hashlib.blake2b(
+        slot, digest_size=8, person=person, salt=salt, key=lora_adapter.encode()
+    ).digest()
     return int.from_bytes(digest, "little")
 
 

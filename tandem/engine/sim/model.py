@@ -53,7 +53,9 @@ class SimModel:
         started = time.thread_time()
         try:
             tokens = sequence.request.context
-            sequence.checksum = self.pool.fill(sequence.pages[: sequence.prompt_pages], tokens)
+            sequence.checksum = self.pool.fill(
+                sequence.pages[: sequence.prompt_pages], tokens, sequence.request.lora_adapter
+            )
             self._begin(sequence)
             self._tap_context(sequence)
             token, logprobs = self._first(sequence)
@@ -70,10 +72,11 @@ class SimModel:
         """
         started = time.thread_time()
         tokens, language = sequence.request.token_ids, self._language
+        adapter = sequence.request.lora_adapter
         wanted = min(sequence.request.sampling.prompt_logprobs, language.vocabulary)
         scores = []
         for place in places:
-            state = begin(self.pool.slot(sequence.pages, place - 1), None)
+            state = begin(self.pool.slot(sequence.pages, place - 1), None, adapter)
             favoured = language.word(state)
             top = language.likeliest(state, favoured, wanted)
             scores.append(
@@ -167,7 +170,8 @@ class SimModel:
         sampling = sequence.request.sampling
         seeded = sampling.temperature > 0 and sampling.HasField("seed")
         slot = self.pool.slot(sequence.pages, len(sequence.request.token_ids) - 1)
-        sequence.state = begin(slot, sampling.seed if seeded else None)
+        seed = sampling.seed if seeded else None
+        sequence.state = begin(slot, seed, sequence.request.lora_adapter)
         if self._language.eos is not None and not sampling.ignore_eos:
             shortest, longest = self.options.min_output_tokens, self.options.max_output_tokens
             sequence.natural_end = natural_length(sequence.state, shortest, longest) - 1
@@ -184,9 +188,9 @@ class SimModel:
         sampler = sequence.sampler
         if sampler is None or sampler.tapped is None or not sampler.tapped.wants_context:
             return
-        rows = []
+        rows, adapter = [], sequence.request.lora_adapter
         for place in range(len(sequence.request.token_ids)):
-            state = begin(self.pool.slot(sequence.pages, place), None)
+            state = begin(self.pool.slot(sequence.pages, place), None, adapter)
             rows.append(self._language.row(state, self._language.word(state)))
         sampler.tapped.context = np.stack(rows)
 

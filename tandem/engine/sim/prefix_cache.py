@@ -1,8 +1,8 @@
 """Which beginnings of prompts the simulated model need not compute again.
 
 It knows blocks of prompts by their numbers (tandem/prefix_blocks.py), which differ by the salt of
-the request. What lies in KV pages is computed for each request all the same: only the time is
-saved that a real model would save.
+the request and its LoRA adapter. What lies in KV pages is computed for each request all the same:
+only the time is saved that a real model would save.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class PrefixCache:
 
     def blocks(self, request: EngineRequest) -> Blocks:
         """Those of its prompt; none, where nothing is kept."""
-        return unpacked(packed(request.token_ids, request.cache_salt)) if self._most else ()
+        if not self._most:
+            return ()
+        return unpacked(packed(request.token_ids, request.cache_salt, request.lora_adapter))
 
     def cached_tokens(self, blocks: Blocks, prompt_tokens: int) -> int:
         """How many of a prompt's tokens need not be computed: the last one must."""

@@ -42,6 +42,7 @@ class Decided(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The sequence's tokens so far."""
     replay: bool = False
     """Decided once more, after the worker was lost that had."""
+    lora_adapter: str = ""
     at: float = msgspec.field(default_factory=time.time)
     """Seconds since the epoch."""
 
@@ -78,6 +79,7 @@ class Renderer:
                 "before": self._describe(decided.text_before),
                 "after": None if after is None else self._describe(after),
                 **({"replay": True} if decided.replay else {}),
+                **({"lora_adapter": decided.lora_adapter} if decided.lora_adapter else {}),
             }
         )
 

@@ -70,5 +70,6 @@ class Trail:
                 text_after=after,
                 token_count=self._tokens,
                 replay=self.replay,
+                lora_adapter=info.lora_adapter,
             )
         )

@@ -52,10 +52,10 @@ class ScoringContext:
     output_token_ids: list[int] = field(default_factory=list)
     """The token ids of `generated_text`, as the hook chain let them through."""
     request_metadata: dict[str, Any] = field(default_factory=dict)
-    """`trace_id`, `model`, `phase`, `output_index`, `streaming`; `is_final`: the output is
-    complete; `shown_chars`: so much of `generated_text` the client has already; `regeneration`:
-    earlier runs of the output that were blocked; `replayed_tokens`: so many of its first tokens
-    were generated, and judged, at another worker.
+    """`trace_id`, `model`, `lora_adapter` (empty: the model alone), `phase`, `output_index`,
+    `streaming`; `is_final`: the output is complete; `shown_chars`: so much of `generated_text` the
+    client has already; `regeneration`: earlier runs of the output that were blocked;
+    `replayed_tokens`: so many of its first tokens were generated, and judged, at another worker.
     """
 
     def for_one(self) -> ScoringContext:

@@ -244,6 +244,7 @@ class Core:
             trace_id=leg.trace_id,
             tenant=task.tenant,
             replayed=len(request.made),
+            lora_adapter=task.lora_adapter,
         )
         known = fresh and not command.canary
         self._actions.append(actions.Begin(request, task, command, info, leg.to_compute, known))

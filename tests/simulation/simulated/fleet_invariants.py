@@ -102,7 +102,8 @@ def _offers(offer: Offer, workers: list[Worker]) -> bool:
     if not taking:
         return True
     names = frozenset.intersection(*(each.logits_processors for each in taking))
-    return offer == (min(each.context_length for each in taking), names)
+    adapters = frozenset.intersection(*(each.lora_adapters for each in taking))
+    return offer == (min(each.context_length for each in taking), names, adapters)
 
 
 def _kind(worker: Worker) -> tuple[bool, bool, bool]:

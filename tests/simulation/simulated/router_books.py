@@ -17,9 +17,10 @@ Key = tuple[int, int]
 """A frontend and its number of a sequence."""
 Make = tuple[str, str]
 """A model, and the tokenizer that its prompts' token ids are of."""
-OfferBook = tuple[int, frozenset[str]]
-"""What a group can do, or a request wants: a context's length, and logits processors."""
-NOTHING: OfferBook = (0, frozenset())
+OfferBook = tuple[int, frozenset[str], frozenset[str]]
+"""What a group can do, or a request wants: a context's length, logits processors and
+LoRA adapters."""
+NOTHING: OfferBook = (0, frozenset(), frozenset())
 Line = tuple[Make, bool]
 """Who waits for the same slots: what it is of, and whether it needs decode alone."""
 
@@ -180,7 +181,8 @@ class RequestBook:
         """What its workers must be able to do. Where nobody knows its prompt, of any length."""
         submit = self.submit
         tokens = submit.prompt_tokens + submit.max_tokens if submit.prompt_tokens else 0
-        return tokens, submit.logits_processors
+        adapters = {submit.lora_adapter} if submit.lora_adapter else ()
+        return tokens, submit.logits_processors, frozenset(adapters)
 
     @property
     def tokens(self) -> int:
@@ -260,11 +262,12 @@ def offer_of(group: tuple[list[WorkerBook], list[WorkerBook]]) -> OfferBook:
     """What each of its workers can do."""
     profiles = [each.profile for each in (*group[0], *group[1])]
     names = frozenset.intersection(*(each.logits_processors for each in profiles))
-    return min(each.context_length for each in profiles), names
+    adapters = frozenset.intersection(*(each.lora_adapters for each in profiles))
+    return min(each.context_length for each in profiles), names, adapters
 
 
 def meets(offer: OfferBook, wanted: OfferBook) -> bool:
-    return wanted[0] <= offer[0] and wanted[1] <= offer[1]
+    return wanted[0] <= offer[0] and wanted[1] <= offer[1] and wanted[2] <= offer[2]
 
 
 class Books:

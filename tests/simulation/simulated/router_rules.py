@@ -274,8 +274,11 @@ class RouterRules:
         return QueueFullError.code if full else None
 
     def _unmet_refusal(self, request: RequestBook) -> str | None:
-        tokens, names = request.wanted
-        knowing = [context for context, known in self.books.offers[request.make] if names <= known]
+        tokens, names, adapters = request.wanted
+        offers = [each for each in self.books.offers[request.make] if adapters <= each[2]]
+        if not offers:
+            return UnknownModelError.code
+        knowing = [context for context, known, _ in offers if names <= known]
         if not knowing:
             return UnsupportedError.code
         return ContextLengthError.code if tokens > max(knowing) else None

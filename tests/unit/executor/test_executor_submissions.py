@@ -15,6 +15,7 @@ from tandem.executor import (
     ExecutorConfig,
     GuidedDecodingParams,
     GuideType,
+    LoraConfig,
     OutputConfig,
     Request,
     RequestType,
@@ -27,7 +28,9 @@ from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 VOCABULARY = 100
 SERVED = router_pb2.ServedModel(
-    name="tiny", limits=worker_pb2.Limits(context_length=64, vocabulary=VOCABULARY)
+    name="tiny",
+    limits=worker_pb2.Limits(context_length=64, vocabulary=VOCABULARY),
+    lora_adapters=["7"],
 )
 STATE = common_pb2.SignedVoucher(signature=b"of a voucher without tokens").SerializeToString()
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
@@ -47,6 +50,40 @@ def test_a_model_whose_workers_have_gone_is_not_the_request_s_fault() -> None:
     gone = router_pb2.ServedModel(name="tiny")
     with pytest.raises(NoPairError):
         submissions.submission(7, request, gone, ExecutorConfig(), seconds=5.0)
+
+
+@pytest.mark.promise("S6-400")
+def test_a_task_id_names_an_adapter_of_the_workers() -> None:
+    plain, adapted = submission(), submission(lora_config=LoraConfig(7))
+    assert (plain.lora_adapter, adapted.lora_adapter) == ("", "7")
+    task = common_pb2.Task.FromString(adapted.common_task() + adapted.prompts[0].task)
+    assert task.lora_adapter == "7"
+    long = [1] * 64
+    numbers = {
+        submission(input_token_ids=long, lora_config=each).prompts[0].blocks
+        for each in (None, LoraConfig(7))
+    }
+    assert len(numbers) == 2
+
+
+@pytest.mark.promise("S6-401")
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (LoraConfig(8), "model_not_found"),
+        (LoraConfig("7"), "invalid_request"),  # type: ignore[arg-type]
+        (7, "invalid_request"),
+    ],
+)
+def test_an_adapter_that_is_none_is_refused(config: Any, code: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        submission(lora_config=config)
+    assert refused.value.code == code
+
+
+def test_a_program_s_own_weights_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"LoraConfig.weights is left out"):
+        LoraConfig(7, object())  # type: ignore[call-arg]
 
 
 def sampled(**config: Any) -> common_pb2.SamplingParams:

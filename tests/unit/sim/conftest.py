@@ -71,6 +71,7 @@ class Running:
         bias: common_pb2.EmbeddingBias | None = None,
         park_seconds: float = 0.0,
         parked: bool = False,
+        lora_adapter: str = "",
         **sampling: Any,
     ) -> int:
         sampling.setdefault("max_tokens", 12)
@@ -86,6 +87,7 @@ class Running:
             timeout_seconds=timeout_seconds,
             park_seconds=park_seconds,
             parked=parked,
+            lora_adapter=lora_adapter,
         )
         self.engine.submit(request)
         return number

@@ -26,4 +26,22 @@ def test_routers_are_told_who_judges(model_path: Path, hook: bool, classifiers: 
         has_classifiers=classifiers,
         registry=Registry(),
     )
+    assert not said.lora_adapters
     assert (said.has_hook, said.has_classifiers) == (hook or classifiers, classifiers)
+
+
+@pytest.mark.promise("S6-401")
+def test_routers_are_told_the_adapters_by_name(model_path: Path) -> None:
+    engine = EngineDescription(
+        fingerprint=common_pb2.Fingerprint(lora_sha256="set"), limits=worker_pb2.Limits()
+    )
+    said = description.describe(
+        "decode",
+        WorkerConfig(model_path=model_path, lora_adapters={"tone": "/t", "sql": "/s"}),
+        engine,
+        has_hook=False,
+        has_classifiers=False,
+        registry=Registry(),
+    )
+    assert list(said.lora_adapters) == ["sql", "tone"]
+    assert said.fingerprint.lora_sha256 == "set"

@@ -117,6 +117,7 @@ class Child:
                     trace_id=opened.trace_id,
                     tenant=opened.tenant,
                     replayed=opened.replayed,
+                    lora_adapter=opened.lora_adapter,
                 )
             )
         for request_id in batch.aborted:

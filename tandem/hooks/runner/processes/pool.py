@@ -186,6 +186,7 @@ class HookPool:
                 info.trace_id,
                 info.tenant,
                 info.replayed,
+                info.lora_adapter,
             )
         )
         return link

@@ -58,6 +58,7 @@ class Open(msgspec.Struct, array_like=True, frozen=True):
     trace_id: str
     tenant: str
     replayed: int = 0
+    lora_adapter: str = ""
 
 
 class Batch(msgspec.Struct, array_like=True):
