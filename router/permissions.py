@@ -18,7 +18,7 @@ OF_FIELDS = frozenset(
 """Processors behind `response_format`, `guided_...`, tools, `min_tokens` and
 `thinking_token_budget`: all clients may use them."""
 MOST_ADAPTER_CHARACTERS = 64
-"""Of a LoRA adapter's name: no worker's is longer."""
+"""The longest name of a LoRA adapter that a worker has."""
 _NOTHING = Needs()
 
 

@@ -166,7 +166,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     owned_by: str = "tandem"
     max_model_len: int
     root: str | msgspec.UnsetType = msgspec.UNSET
-    """Of a name for a LoRA adapter: what it stands for, model:adapter."""
+    """What a name for a LoRA adapter stands for: model:adapter."""
     parent: str | msgspec.UnsetType = msgspec.UNSET
     """The model of that adapter."""
 

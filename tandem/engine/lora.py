@@ -47,7 +47,7 @@ class LoraAdapter(NamedTuple):
     path: Path
     rank: int
     revision: str
-    """Of its files: see model_files.revision."""
+    """What names its files: see model_files.revision."""
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
     replay: bool = False
     """Another worker's hook has judged it, which was lost; see `resumable` above."""
     lora_adapter: str = ""
-    """Of the model, that wrote it; empty: the model alone did."""
+    """Which of the model's wrote it; empty: the model alone did."""
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class Chosen(NamedTuple):
 
     model: LoadedModel
     lora_adapter: str
-    """Of the model; empty: the model alone."""
+    """Which of the model's it is; empty: the model alone."""
     name: str
     """What the request called it."""
 

@@ -85,7 +85,7 @@ def salt(cache_salt: str, lora_adapter: str) -> str | None:
 
 
 def _root(given: str | None) -> bytes:
-    """Of a prompt that SGLang was given with that `salt`."""
+    """What stands before the blocks of a prompt that SGLang was given with that `salt`."""
     lora_adapter, _, cache_salt = (given or "").partition(_BETWEEN)
     return root(cache_salt, lora_adapter)
 
