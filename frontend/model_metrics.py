@@ -43,9 +43,8 @@ class ModelMetrics:
         """A model is there. `ready` is read when it is asked for."""
         self._info.labels(model).set(1)
         self._ready.labels(model).set_function(ready)
-        series = self._series(model)
-        self._ended[series, False] = self._requests.labels(series, "success")
-        self._ended[series, True] = self._requests.labels(series, "failed")
+        for failed in (False, True):
+            self._counter(self._series(model), failed)
 
     def unloaded(self, model: str) -> None:
         """It has gone; what was counted of it stays."""
@@ -54,7 +53,14 @@ class ModelMetrics:
 
     def count(self, model: str, *, failed: bool) -> None:
         """Count a request for a model that is or was there; the request is over."""
-        self._ended[self._series(model), failed].inc()
+        self._counter(self._series(model), failed).inc()
+
+    def _counter(self, series: str, failed: bool) -> Counter:
+        counter = self._ended.get((series, failed))
+        if counter is None:
+            counter = self._requests.labels(series, "failed" if failed else "success")
+            self._ended[series, failed] = counter
+        return counter
 
     def _series(self, model: str) -> str:
         if model not in self._counted and len(self._counted) < MOST_SERIES:

@@ -70,7 +70,7 @@ Draw = Callable[[int], int]
 
 
 def at_random(below: int) -> int:
-    """Draws."""
+    """Draw a number below that one, each as likely."""
     return int(random() * below)
 
 
@@ -83,7 +83,7 @@ class Candidates(Protocol[SomeCandidate]):
     """
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         ...
 
     def __contains__(self, found: object) -> bool:

@@ -15,7 +15,7 @@ from tandem.prefix_blocks import Blocks
 EARLY_TOKENS = 2048
 """Tokens of prompts that begin or end; prefill computes them in about a tenth of a second."""
 EARLY_SHARE = 1 / 16
-"""Of the slots: as many legs that begin or end."""
+"""A share of the slots: as many legs that begin or end."""
 LINGER_SECONDS = 1.0
 """Blocks count as coming for so long after their leg's end: engines tell somewhat later that they
 have entered.
@@ -50,7 +50,7 @@ class Reports:
         self._coming: dict[Hashable, Blocks] = {}
         """By leg."""
         self._over: deque[tuple[float, Blocks]] = deque()
-        """Of legs that have ended: until when they count as coming, too."""
+        """Blocks of legs that have ended, and until when they count as coming, too."""
         self._legs = self._tokens = 0
         """That have begun or ended since the last report."""
         self._told_at = float("-inf")
@@ -64,7 +64,7 @@ class Reports:
         self._moved(tokens)
 
     def ended(self, leg: Hashable, tokens: int) -> None:
-        """That leg is over."""
+        """A leg is over that had so many tokens to compute."""
         if (blocks := self._coming.pop(leg, None)) is not None:
             self._over.append((self._clock() + LINGER_SECONDS, blocks))
         self._moved(tokens)

@@ -33,7 +33,7 @@ class SplitSender:
     """Sends a step's outputs in these two parts, in place of SGLang's own sender."""
 
     def __init__(self, sender: Any, wrap: Callable[[Any], Any]) -> None:
-        """`wrap`: SGLang's wrap_as_pickle."""
+        """`sender` is SGLang's SenderWrapper, `wrap` its wrap_as_pickle."""
         self._sender = sender
         self._wrap = wrap
         self._plain: Sequence[bool] = ()
@@ -47,7 +47,7 @@ class SplitSender:
         self._hand_overs = hand_overs
 
     def send_output(self, output: Any, recv_obj: object = None) -> None:
-        """As SGLang's SenderWrapper."""
+        """Send what the scheduler has made of a step, as a SenderWrapper does."""
         plain, self._plain = self._plain, ()
         reasons = output.finished_reasons
         running = [row for row, each in enumerate(plain) if each and reasons[row] is None]

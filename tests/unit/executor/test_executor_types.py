@@ -41,6 +41,7 @@ PARAMS = ContextPhaseParams([7], 5, b"state")
 MADE: dict[str, Any] = {
     "Request": {"input_token_ids": [1], "max_tokens": 1},
     "ContextPhaseParams": {"first_gen_tokens": [1], "req_id": 1},
+    "LoraConfig": {"task_id": 1},
 }
 VALUES = (
     Request([1, 2], max_tokens=3, stop_words=[[4]], client_id=5),
