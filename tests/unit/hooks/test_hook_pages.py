@@ -51,7 +51,8 @@ def test_the_examples_of_tensorrt_llm_run() -> None:
 
 def test_a_chunk_has_the_eight_fields_and_five_more() -> None:
     theirs = "request_id output_index text_diff text token_ids_diff is_final aborted streaming"
-    assert [*Chunk._fields] == [*theirs.split(), *"phase trace_id model replay lora_adapter".split()]
+    more = ["phase", "trace_id", "model", "replay", "lora_adapter"]
+    assert [*Chunk._fields] == [*theirs.split(), *more]
     assert Chunk(1, 0, "b", "ab", (2,), False, False, True).phase == "decode"
 
 
