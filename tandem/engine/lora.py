@@ -152,5 +152,5 @@ def _compare_base(name: str, base: str, model_path: Path) -> None:
     said = base.rstrip("/").rpartition("/")[2].lower()
     if said and said not in str(model_path.resolve()).lower():
         log.warning(
-            "a LoRA adapter names another base model", extra={"adapter": name, "base": base}
+            "a LoRA adapter names another base model", extra={"model": name, "reason": base[:200]}
         )

@@ -22,7 +22,7 @@ TIMES = Times(
 
 def leg(prompt: int = 100, output: int = 11) -> Leg:
     request = Request(TracedRequest(0.0, prompt, output), 0.0)
-    return Leg(1, 1, request, cast("Worker", None), cast("Teller", None), prompt, HandOver())
+    return Leg(1, 1, request, cast("Worker", None), cast("Teller", None), prompt, (), HandOver())
 
 
 @dataclass
