@@ -1247,41 +1247,41 @@ PROMISES: tuple[Promise, ...] = (
     ),
     # LoRA adapters (docs/lora.md)
     Promise(
-        "S6-400",
+        "S5-410",
         "Given a request whose model is model:adapter or a name for that, then the adapter runs "
         "both of its phases, and all its outputs; /v1/models lists it with its parent.",
         ours=True,
     ),
     Promise(
-        "S6-401",
+        "S5-411",
         "Given an adapter that no pair has, then the request ends as one for an unknown model; one "
         "that some pair has runs there.",
         ours=True,
     ),
     Promise(
-        "S6-402",
+        "S5-412",
         "Given two workers whose adapters differ in name or files, then no pair is made of them.",
         ours=True,
     ),
     Promise(
-        "S6-403",
+        "S5-413",
         "Given a cached prefix, then it serves requests of the same adapter alone, and routers "
         "count it for no other.",
         ours=True,
     ),
     Promise(
-        "S6-404",
+        "S5-414",
         "Given a key that lists models, then it may use the adapters that it lists, and no others.",
         ours=True,
     ),
     Promise(
-        "S6-405",
+        "S5-415",
         "Given an adapter whose files are missing, are of another model, or ask for what no engine "
         "applies, then the worker does not start, and names it.",
         ours=True,
     ),
     Promise(
-        "S6-406",
+        "S5-416",
         "Given hooks, classifiers and audit logs, then each is told which adapter wrote what it "
         "sees; a request that is resumed goes on with its adapter.",
         ours=True,

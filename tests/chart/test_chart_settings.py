@@ -129,7 +129,7 @@ def test_a_frontend_is_given_the_models_of_other_releases(tmp_path: Path) -> Non
     assert mounts["/further-models"]["readOnly"]
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_both_phases_are_given_the_same_adapters(phase: str, tmp_path: Path) -> None:
     made = settings("lora", phase, tmp_path)

@@ -78,7 +78,7 @@ async def say(pair: Pair, name: str, decode_name: str | None = None) -> str:
     return sequence.text
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_both_phases_apply_the_adapter(pair: Pair) -> None:
     """What one phase alone applies makes another answer than both or none."""
     right = {name: await say(pair, name) for name in NAMES}
@@ -89,7 +89,7 @@ async def test_both_phases_apply_the_adapter(pair: Pair) -> None:
                 assert await say(pair, first, second) not in right.values(), (first, second)
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_a_mixture_answers_as_each_alone(pair: Pair) -> None:
     alone = {name: await say(pair, name) for name in NAMES}
     together = [(name, await begin(pair, name)) for _ in range(4) for name in NAMES]
@@ -98,7 +98,7 @@ async def test_a_mixture_answers_as_each_alone(pair: Pair) -> None:
         assert sequence.text == alone[name], name
 
 
-@pytest.mark.promise("S6-403")
+@pytest.mark.promise("S5-413")
 async def test_a_cached_prefix_is_one_adapter_s(pair: Pair) -> None:
     shift = 17  # no other test has such a prompt
     cached = []
@@ -111,14 +111,14 @@ async def test_a_cached_prefix_is_one_adapter_s(pair: Pair) -> None:
     assert len(set(cached[len(NAMES) :])) == 1
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 async def test_an_adapter_that_a_worker_has_not_is_refused_by_both(pair: Pair) -> None:
     sequence = await begin(pair, "none")
     for end in await pair.finished(sequence):
         assert (end.outcome, end.error.code) == (FAILED, "model_not_found")
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 async def test_workers_say_which_adapters_they_have(pair: Pair) -> None:
     asked = worker_pb2.DescribeWorkerRequest()
     said = [await stub.Describe(asked) for stub in pair.stubs]
@@ -126,7 +126,7 @@ async def test_workers_say_which_adapters_they_have(pair: Pair) -> None:
     assert said[0].fingerprint.lora_sha256 == said[1].fingerprint.lora_sha256 != ""
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 @pytest.mark.parametrize(
     "adapted", [pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
 )

@@ -88,7 +88,7 @@ async def ask(http: httpx.AsyncClient, name: str, prompt: list[int], **more: Any
     return [each["token_ids"] for each in answer.json()["choices"]]
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_a_mixture_of_adapters_answers_as_each_does_alone(served: Served) -> None:
     oracle = Oracle()
     async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE) as http:
@@ -106,7 +106,7 @@ async def test_a_mixture_of_adapters_answers_as_each_does_alone(served: Served) 
     assert [each["id"] for each in cards] == [MODEL, *(f"{MODEL}:{name}" for name in NAMES)]
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 async def test_an_adapter_that_workers_do_not_have_is_not_found(served: Served) -> None:
     async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE) as http:
         body = {"model": f"{MODEL}:none", "prompt": "a"}
@@ -114,7 +114,7 @@ async def test_an_adapter_that_workers_do_not_have_is_not_found(served: Served) 
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.promise("S6-406")
+@pytest.mark.promise("S5-416")
 async def test_hooks_of_both_phases_are_told_which_adapter_wrote(served: Served) -> None:
     traces: dict[str, str] = {}
     async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE) as http:
@@ -130,7 +130,7 @@ async def test_hooks_of_both_phases_are_told_which_adapter_wrote(served: Served)
         }
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 async def test_phases_with_unequal_sets_never_serve(
     model_path: Path, tmp_path: Path, adapters: dict[str, Path]
 ) -> None:
@@ -147,7 +147,7 @@ async def test_phases_with_unequal_sets_never_serve(
         assert served.metric("router", "tandem_router_ready_pairs") == 0
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-415")
 def test_a_worker_with_an_adapter_of_another_model_does_not_start(
     model_path: Path, tmp_path: Path, adapters: dict[str, Path]
 ) -> None:

@@ -63,7 +63,7 @@ def test_an_adapter_s_files_say_its_rank_and_are_told_from_others(
     assert load(second, model_path)[0].revision != one.revision
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 def test_sets_are_equal_by_names_and_files_and_not_by_order(
     model_path: Path, tmp_path: Path
 ) -> None:
@@ -78,7 +78,7 @@ def test_sets_are_equal_by_names_and_files_and_not_by_order(
     assert len({*sets, digest(a=second, b=first), ""}) == 6
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-415")
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -127,7 +127,7 @@ def test_the_core_is_told_which_logits_processors_a_task_names(names: tuple[str,
     assert read.needs.logits_processors == frozenset(names)
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 def test_the_core_is_told_which_adapter_a_task_names() -> None:
     needs = Permissions().check(_task(lora_adapter="sql"))
     assert (needs.lora_adapter, needs.logits_processors) == ("sql", frozenset())

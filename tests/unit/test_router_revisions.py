@@ -74,7 +74,7 @@ def test_what_only_one_revision_knows_runs_there() -> None:
     assert "come, gone" in str(end.error)
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 def test_what_needs_an_adapter_runs_where_it_is() -> None:
     old, new = ({"lora_adapters": frozenset({"sql", name})} for name in ("gone", "come"))
     bench = made(old, new)
@@ -91,7 +91,7 @@ def test_what_needs_an_adapter_runs_where_it_is() -> None:
     assert "tiny:none" in str(end.error)
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 def test_unequal_sets_of_adapters_make_no_pair() -> None:
     bench = Bench(0, 0)
     for phase, digest in ((Phase.PREFILL, "a"), (Phase.DECODE, "b")):

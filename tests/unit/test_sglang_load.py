@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, Role
+from tandem.engine.sglang import requests
 from tandem.engine.sglang.additions import shared_numbers
 from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.engine import SglangEngine
@@ -22,7 +23,7 @@ def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0) -> Any
     made: Any = SglangEngine.__new__(SglangEngine)
     made._role, made._launched = role, None
     made._streams = {
-        number: SimpleNamespace(generated=tokens, prompt_length=1, retractions=0)
+        requests.rid(number): SimpleNamespace(generated=tokens, prompt_length=1, retractions=0)
         for number, tokens in enumerate(generated)
     }
     made._stepped = time.monotonic() - stepped_seconds_ago
@@ -130,12 +131,12 @@ def test_states_of_processors_are_counted_over_all_data_parallel_ranks() -> None
 
 def test_retractions_of_open_and_of_ended_requests_are_counted() -> None:
     made = saying(engine(Role.DECODE, 3, 3))
-    for number, stream in made._streams.items():
-        stream.retractions = number + 1
+    for number, stream in enumerate(made._streams.values(), start=1):
+        stream.retractions = number
     made._pending, made._arrived = [], asyncio.Event()
     made._emit(Delta(1, (), end=Ending.STOP))
     assert made.figures().retractions == 3
-    assert list(made._streams) == [0]
+    assert list(made._streams) == [requests.rid(0)]
 
 
 @pytest.mark.promise("S5-210")

@@ -39,7 +39,7 @@ def server_args(adapters: Any, *, device: str = "cuda", **extra: Any) -> dict[st
     )
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 def test_sglang_is_given_the_adapters_by_name_and_path() -> None:
     made = server_args(TWO)
     assert made["enable_lora"] is True
@@ -59,7 +59,7 @@ def test_a_batch_has_room_for_each_adapter_and_the_model_alone_as_far_as_sglang_
     assert server_args(many, max_loras_per_batch=21)["max_loras_per_batch"] == 21
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 def test_a_request_names_its_adapter() -> None:
     assert fields_of(request(lora_adapter="sql"))["lora_path"] == "sql"
     assert "lora_path" not in fields_of(request())
@@ -111,7 +111,7 @@ def told(**request_fields: Any) -> set[int]:
     return set(events.log.held)
 
 
-@pytest.mark.promise("S6-403")
+@pytest.mark.promise("S5-413")
 @pytest.mark.parametrize("salt", ["", "acme", "sql", "a\0b"])
 @pytest.mark.parametrize("name", ["", "sql"])
 def test_cached_pages_are_known_by_the_numbers_that_frontends_say(salt: str, name: str) -> None:
@@ -142,7 +142,7 @@ async def warm(manager: Manager, *names: str) -> None:
     await warm_up.run(launched, bounds, grammars=False, lora_adapters=names, seconds=5.0)
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-415")
 async def test_each_adapter_has_a_request_of_its_own() -> None:
     manager = Manager()
     await warm(manager, "sql", "tone")
@@ -150,7 +150,7 @@ async def test_each_adapter_has_a_request_of_its_own() -> None:
     assert asked == [None, None, "sql", "tone"] * 2
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-415")
 async def test_an_adapter_that_does_not_run_fails_the_start() -> None:
     with pytest.raises(StartError, match="no kernel"):
         await warm(Manager(DONE, DONE, ABORTED), "sql")

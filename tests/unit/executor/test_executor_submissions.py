@@ -52,7 +52,7 @@ def test_a_model_whose_workers_have_gone_is_not_the_request_s_fault() -> None:
         submissions.submission(7, request, gone, ExecutorConfig(), seconds=5.0)
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 def test_a_task_id_names_an_adapter_of_the_workers() -> None:
     plain, adapted = submission(), submission(lora_config=LoraConfig(7))
     assert (plain.lora_adapter, adapted.lora_adapter) == ("", "7")
@@ -66,7 +66,7 @@ def test_a_task_id_names_an_adapter_of_the_workers() -> None:
     assert len(numbers) == 2
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 @pytest.mark.parametrize(
     ("config", "code"),
     [

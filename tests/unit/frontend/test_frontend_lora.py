@@ -35,7 +35,7 @@ def task_of(reply: Reply) -> common_pb2.Task:
     return common_pb2.Task.FromString(reply.submit.task)
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_request_names_an_adapter_after_its_model(
@@ -55,7 +55,7 @@ async def test_a_request_names_an_adapter_after_its_model(
     assert await harness.metric(metric, model=SQL, outcome="success") == 1
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_adapters_are_listed_as_models_with_their_parent(start: Start, seen: Seen) -> None:
     harness = await serving(start, seen, model_aliases=["gpt-4o"])
     await until_listed(harness, MODEL, SQL, TONE, "gpt-4o")
@@ -69,7 +69,7 @@ async def test_adapters_are_listed_as_models_with_their_parent(start: Start, see
     assert (await harness.http.get(f"/v1/models/{SQL}")).status_code == 404
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 @pytest.mark.parametrize(
     "name", [f"{MODEL}:none", f"{MODEL}:", ":sql", "other:sql", f"{MODEL}:sql:tone", "sql"]
@@ -97,7 +97,7 @@ async def test_tokens_are_those_of_the_model(start: Start, seen: Seen) -> None:
     assert len(counts) == 1
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_a_file_of_names_gives_adapters_other_names(
     start: Start, seen: Seen, tmp_path: Path
 ) -> None:
@@ -117,7 +117,7 @@ async def test_a_file_of_names_gives_adapters_other_names(
     )
 
 
-@pytest.mark.promise("S6-404")
+@pytest.mark.promise("S5-414")
 async def test_a_key_is_allowed_adapters_one_by_one(
     start: Start, seen: Seen, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ async def test_a_key_is_allowed_adapters_one_by_one(
             assert answer.status_code == (200 if name in names else 403), answer.text
 
 
-@pytest.mark.promise("S6-403")
+@pytest.mark.promise("S5-413")
 async def test_prompts_of_an_adapter_have_numbers_of_their_own(start: Start, seen: Seen) -> None:
     harness = await serving(start, seen)
     await until_listed(harness, MODEL, SQL, TONE)

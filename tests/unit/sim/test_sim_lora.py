@@ -20,7 +20,7 @@ from tandem.v1 import common_pb2
 NAMES = ("", "sql", "tone")
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 7}, {"logprobs": 2}])
 async def test_each_adapter_says_its_own_and_a_pair_what_one_engine_says(
     pair: Any, start: Any, sampling: dict[str, Any]
@@ -34,7 +34,7 @@ async def test_each_adapter_says_its_own_and_a_pair_what_one_engine_says(
     assert len(set(answers)) == len(NAMES)
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 async def test_an_adapter_that_one_phase_alone_applies_is_seen(pair: Any) -> None:
     """Else no test could see that it is lost on the way to either phase."""
     right = {name: await pair.tokens(lora_adapter=name) for name in NAMES}
@@ -47,7 +47,7 @@ async def test_an_adapter_that_one_phase_alone_applies_is_seen(pair: Any) -> Non
             assert await pair.decode.tokens_of(number) not in right.values()
 
 
-@pytest.mark.promise("S6-403")
+@pytest.mark.promise("S5-413")
 async def test_what_one_adapter_has_cached_no_other_uses(start: Any, pairing: Any) -> None:
     prompt = tuple(n % 200 + 1 for n in range(4 * BLOCK_TOKENS + 5))
     options = {"prefix_cache_tokens": 64 * BLOCK_TOKENS}
@@ -74,7 +74,7 @@ def test_the_numbers_of_blocks_are_those_that_frontends_say() -> None:
     assert b"".join(each.to_bytes(8, "little") for each in numbers) == said.blocks
 
 
-@pytest.mark.promise("S6-402")
+@pytest.mark.promise("S5-412")
 async def test_the_fingerprint_names_the_set(model_path: Path, tmp_path: Path) -> None:
     folders = {name: str(make(model_path, tmp_path / name, seed=1)) for name in NAMES[1:]}
     given = lora.load(folders, model_path, max_rank=8)

@@ -30,7 +30,7 @@ def test_routers_are_told_who_judges(model_path: Path, hook: bool, classifiers: 
     assert (said.has_hook, said.has_classifiers) == (hook or classifiers, classifiers)
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 def test_routers_are_told_the_adapters_by_name(model_path: Path) -> None:
     engine = EngineDescription(
         fingerprint=common_pb2.Fingerprint(lora_sha256="set"), limits=worker_pb2.Limits()

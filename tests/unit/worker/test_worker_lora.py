@@ -21,7 +21,7 @@ def bench(tokenizer: Tokenizer, **more: Any) -> Bench:
     return Bench(tokenizer, lora_adapters=NAMES, **more)
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("name", ["", *sorted(NAMES)])
 def test_the_engine_is_given_the_adapter_of_the_task(
@@ -32,7 +32,7 @@ def test_the_engine_is_given_the_adapter_of_the_task(
     assert worker.engine.submitted[-1].lora_adapter == name
 
 
-@pytest.mark.promise("S6-401")
+@pytest.mark.promise("S5-411")
 @pytest.mark.parametrize("name", ["none", "SQL", "sql ", "x" * 70_000])
 def test_an_adapter_that_the_worker_has_not_is_refused(tokenizer: Tokenizer, name: str) -> None:
     worker = bench(tokenizer)
@@ -42,7 +42,7 @@ def test_an_adapter_that_the_worker_has_not_is_refused(tokenizer: Tokenizer, nam
     assert len(closed.error.message) < 200
 
 
-@pytest.mark.promise("S6-406")
+@pytest.mark.promise("S5-416")
 @pytest.mark.parametrize("hooks_run", ["inline", "later"])
 def test_hooks_are_told_which_adapter_wrote(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, hooks_run: str
@@ -58,7 +58,7 @@ def test_hooks_are_told_which_adapter_wrote(
         assert {call.model for call in worker.hook.of(number)} == {"tandem-tiny"}
 
 
-@pytest.mark.promise("S6-400")
+@pytest.mark.promise("S5-410")
 def test_the_second_half_of_a_request_has_the_adapter_of_the_first(tokenizer: Tokenizer) -> None:
     first = bench(tokenizer, phase="prefill", park_seconds=60.0)
     request = first.start(context_only=True, task={"lora_adapter": "sql"})
@@ -71,7 +71,7 @@ def test_the_second_half_of_a_request_has_the_adapter_of_the_first(tokenizer: To
             assert second.take().closed(1).error.code == "voucher_refused"
 
 
-@pytest.mark.promise("S6-406")
+@pytest.mark.promise("S5-416")
 def test_a_line_of_the_audit_log_names_the_adapter() -> None:
     renderer = Renderer("none", b"", worker="w", model="m")
 
