@@ -12,6 +12,7 @@ from urllib.error import URLError
 
 import httpx
 import pytest
+import resuming
 from make_lora_adapter import make
 from sim_oracle import Oracle
 from stacks import HERE, MODEL, SIM_READY_SECONDS, Served
@@ -159,3 +160,34 @@ def test_a_worker_with_an_adapter_of_another_model_does_not_start(
         Stack(options(model_path, flags), run_dir=tmp_path / "run") as stack,
     ):
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+
+
+@pytest.mark.promise("S5-416")
+async def test_a_request_that_is_resumed_goes_on_with_its_adapter(
+    model_path: Path, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    own = (flag(adapters),)
+    flags = {"router": resuming.UNFORGIVING, **dict.fromkeys(PHASES, own)}
+    serving = contextlib.contextmanager(resuming.serving)
+    with serving(model_path, tmp_path / "resuming", flags=flags) as stack:
+        await resuming.whole(stack)
+        names = ["", *NAMES]
+        cases = [{"model": f"{MODEL}:{name}" if name else MODEL} for name in names]
+        undisturbed = [await resuming.answer(stack, case) for case in cases]
+        assert len({each.texts[0] for each in undisturbed}) == len(names)
+        bystanders = [await resuming.begun(stack) for _ in range(2)]
+        killed = False
+
+        def seen(events: int) -> None:
+            nonlocal killed
+            if events >= 4 and not killed:
+                killed = True
+                resuming.kill(stack, "decode_worker-0")
+
+        # Each is sent twice: either worker has one.
+        running = [asyncio.create_task(resuming.answer(stack, case, seen)) for case in 2 * cases]
+        assert [await each for each in running] == 2 * undisturbed
+        assert killed
+        assert await resuming.resumed(stack, "finished") >= 1
+        for bystander in bystanders:
+            bystander.cancel()
