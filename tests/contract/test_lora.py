@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SGLANG_READY_SECONDS, SIM_READY_SECONDS, Workers
 from make_lora_adapter import make
-from worker_pair import Pair, Sequence_, connected, launched_pair
+from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
 
 from tandem.v1 import worker_pb2
 
 pytestmark = pytest.mark.timeout(600)
+SIM_READY_SECONDS = 30.0
+SGLANG_READY_SECONDS = 280.0
+Workers = tuple[WorkerProcess, WorkerProcess]
 ORACLE = Path(__file__).with_name("lora_oracle.py")
 ORACLE_SECONDS = 200
 NAMES = ("", "sql", "tone")
