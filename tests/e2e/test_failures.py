@@ -285,6 +285,7 @@ async def test_workers_that_do_not_match_are_never_paired(serve: Callable[..., A
         await until(
             lambda: _rejected(served) > 0, within=SIM_READY_SECONDS, what="the pair is refused"
         )
+        await until(lambda: _listens(served), within=SIM_READY_SECONDS, what="the frontend is up")
         refused = await ask(served)
         assert refused.status_code in (404, 503)
         assert httpx.get(f"{served.url}/ready", timeout=5).status_code == 503
@@ -296,6 +297,13 @@ def _rejected(served: Served) -> float:
         return served.metric("router", "tandem_router_pair_rejected_total", reason="page_size")
     except OSError:  # the router is not up yet
         return 0
+
+
+def _listens(served: Served) -> bool:
+    try:
+        return httpx.get(f"{served.url}/live", timeout=5).status_code == 200
+    except httpx.TransportError:  # the frontend is not up yet
+        return False
 
 
 async def test_a_lost_router_ends_what_is_open_and_its_return_heals(
