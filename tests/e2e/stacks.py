@@ -18,7 +18,9 @@ from tandem.engine.model_files import eos_token_ids
 HERE = Path(__file__).parent
 MODEL = "tandem-tiny"
 SGLANG_READY_SECONDS = 280
-SIM_READY_SECONDS = 30
+SIM_READY_SECONDS = 60
+PATIENCE = 30
+"""Seconds that a test waits at most for what must come, however slow the machine is."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import switch_hook
-from stacks import MODEL, SIM_READY_SECONDS, Served, options
+from stacks import MODEL, PATIENCE, SIM_READY_SECONDS, Served, options
 
 from tandem.cli.stack import Stack
 
@@ -125,7 +125,7 @@ async def test_a_worker_killed_mid_stream_is_an_error_event_and_its_return_heals
         assert not asked.done(), "it waits for the worker to come back"
         served.stack.restart(victim)
         assert (await asked).status_code == 200
-        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+        await until(lambda: nothing_is_open(served), within=PATIENCE, what="all closed")
 
 
 async def both_prefills_routable(served: Served) -> None:
@@ -133,7 +133,7 @@ async def both_prefills_routable(served: Served) -> None:
         name = "tandem_router_routable_workers"
         return served.metric("router", name, phase="prefill") == 2
 
-    await until(routable, within=10, what="the router uses both prefill workers")
+    await until(routable, within=PATIENCE, what="the router uses both prefill workers")
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -154,7 +154,7 @@ async def test_a_prefill_worker_killed_before_anything_was_shown_is_not_noticed(
             ]
             return len(busy) == 2
 
-        await until(found, within=5, what="prefill runs")
+        await until(found, within=PATIENCE, what="prefill runs")
         kill(served, busy[0])
         answers = [await asyncio.wait_for(each, 30) for each in asked]
         failed = [each.json()["error"]["code"] for each in answers if each.status_code != 200]
@@ -203,7 +203,7 @@ async def test_a_worker_killed_during_prefill_with_no_other_is_a_typed_error(
         asked = asyncio.ensure_future(ask(served))
         await until(
             lambda: served.metric(victim, "tandem_worker_open_legs") == 1,
-            within=5,
+            within=PATIENCE,
             what="the leg is open",
         )
         kill(served, victim)
@@ -237,7 +237,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
         )
         await until(
             lambda: served.metric("decode_worker-0", "tandem_worker_open_legs") == 1,
-            within=5,
+            within=PATIENCE,
             what="decode is told",
         )
         if phase == "decode":
@@ -273,7 +273,7 @@ async def test_a_deadline_ends_a_request_in_every_phase(serve: Callable[..., Any
         async with httpx.AsyncClient() as client:
             late = [event async for event in events(client, served, prompt="x", timeout=1.5)]
         assert late[-1]["error"]["code"] == "deadline_exceeded"
-        await until(lambda: nothing_is_open(served), within=5, what="all closed")
+        await until(lambda: nothing_is_open(served), within=PATIENCE, what="all closed")
 
 
 async def test_workers_that_do_not_match_are_never_paired(serve: Callable[..., Any]) -> None:
@@ -319,7 +319,7 @@ async def test_a_lost_router_ends_what_is_open_and_its_return_heals(
         for worker in WORKERS:
             await until(
                 lambda worker=worker: served.metric(worker, "tandem_worker_open_legs") == 0,
-                within=5,
+                within=PATIENCE,
                 what="workers drop what the router asked for",
             )
         served.stack.components["router"].process.wait(timeout=10)
@@ -358,7 +358,7 @@ async def test_kv_that_does_not_arrive_whole_is_noticed(
         answer = await ask(served)
         assert answer.status_code == 502
         assert answer.json()["error"]["code"] in ("kv_corrupt", "kv_transfer_failed")
-        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+        await until(lambda: nothing_is_open(served), within=PATIENCE, what="all closed")
 
 
 @pytest.mark.promise("S0-002")
@@ -391,7 +391,7 @@ async def test_hundreds_of_requests_with_aborts_leave_nothing(sim: Served) -> No
         await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(100))), 60)
         descriptors = _descriptors(sim)
         await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(300))), 120)
-    await until(lambda: nothing_is_open(sim), within=10, what="all closed")
+    await until(lambda: nothing_is_open(sim), within=PATIENCE, what="all closed")
     for name in WORKERS:
         assert sim.metric(name, "tandem_worker_kv_tokens_used") == 0
     grown = {name: count - descriptors[name] for name, count in _descriptors(sim).items()}
@@ -424,7 +424,7 @@ async def test_whatever_hooks_do_every_request_ends(sim: Served) -> None:
             switch_hook.BEHAVIOURS, ("prefill", "decode", "both"), (1, 2, 3), (True, False)
         )
         await asyncio.wait_for(asyncio.gather(*(one(*each) for each in combinations)), 100)
-    await until(lambda: nothing_is_open(sim), within=10, what="all closed")
+    await until(lambda: nothing_is_open(sim), within=PATIENCE, what="all closed")
 
 
 @pytest.mark.promise("S0-035")
@@ -443,7 +443,7 @@ async def test_terminate_in_prefill_ends_the_request_where_that_is_configured(
         for choice in answer.json()["choices"]:
             ended = (choice["text"], choice["finish_reason"], choice["stop_reason"])
             assert ended == ("", "stop", switch_hook.REASON)
-        await until(lambda: nothing_is_open(served), within=10, what="all closed")
+        await until(lambda: nothing_is_open(served), within=PATIENCE, what="all closed")
 
 
 @pytest.mark.promise("S1-045", "S1-051")

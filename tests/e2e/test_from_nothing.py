@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from stacks import MODEL, Served
+from stacks import MODEL, PATIENCE, Served
 from test_failures import BODY, WORKERS, nothing_is_open, serving, until
 
 WAIT = 60
@@ -40,7 +40,7 @@ async def test_requests_that_come_before_any_worker_are_answered_by_the_first(
         for name in WORKERS:
             served.stack.restart(name)
         assert set(await asyncio.gather(*asked)) == {alone}
-        await until(lambda: nothing_is_open(served), within=10, what="nothing open")
+        await until(lambda: nothing_is_open(served), within=PATIENCE, what="nothing open")
 
 
 async def _ask(served: Served) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from sim_oracle import Oracle
-from stacks import MODEL, SIM_READY_SECONDS, Served, options
+from stacks import MODEL, PATIENCE, SIM_READY_SECONDS, Served, options
 from test_failures import until
 
 from router.discovery.share import servers
@@ -188,7 +188,7 @@ async def test_a_router_that_is_told_to_stop_leaves_its_share_to_the_others(
         name = "tandem_router_open_sequences"
         await until(
             lambda: all(routers.served.metric(each, name) for each in routers.names.values()),
-            within=10,
+            within=PATIENCE,
             what="all have something open",
         )
         component.process.send_signal(signal.SIGTERM)

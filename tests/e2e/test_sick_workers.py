@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import Served
+from stacks import PATIENCE, Served
 from test_failures import ask, events, first_token, serving, until
 
 STALL, FAILOVER = 3.0, 6.0
@@ -71,7 +71,9 @@ async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
         assert last["error"]["code"] == "worker_lost"
         assert time.monotonic() - began < FAILOVER + 5
         await until(
-            lambda: of_router(served, "worker_stalled") == 1, within=10, what="it is seen again"
+            lambda: of_router(served, "worker_stalled") == 1,
+            within=PATIENCE,
+            what="it is seen again",
         )
         assert (await ask(served)).status_code == 200
 
