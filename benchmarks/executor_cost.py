@@ -1,10 +1,11 @@
 """What a Python program pays for its answers: through the Executor API, beside HTTP.
 
-Counted is the client's side. Over HTTP that is the frontend and the client: `load.py`, which counts
-events and reads none of them, so it is cheaper than any real client. With an executor it is the one
-process of the program, `executor_load.py`, which reads every token. Router and workers are the same
-for both, and left out. All ways go to one stack, in turn, in changing order; a figure is the median
-of its rounds, and a ratio that of the rounds' ratios.
+Counted is the client's side. Over HTTP that is the frontend and the client, of which there are two:
+a program with the official client that reads every token (`openai_load.py`), and `load.py`, which
+counts events and reads none of them, so it is cheaper than any real client. With an executor it is
+the one process of the program, `executor_load.py`, which reads every token. Router and workers are
+the same for all, and left out. All ways go to one stack, in turn, in changing order; a figure is
+the median of its rounds, and a ratio that of the rounds' ratios.
 
     python benchmarks/executor_cost.py                       # about four minutes
     python benchmarks/executor_cost.py --streams 64 --rounds 3
@@ -28,8 +29,10 @@ from tandem.cli.stack import Stack
 STREAMS = (8, 64, 256)
 ROUNDS = 5
 TARGET = 0.5
-"""The executor's share of what HTTP costs, at most."""
-PROGRAM = token_cost.ROOT / "benchmarks" / "executor_load.py"
+"""An executor's share of what a program with the official client costs, at most."""
+PROGRAMS = token_cost.ROOT / "benchmarks"
+COUNTING, OPENAI = "counting", "openai"
+"""The two ways of HTTP."""
 
 
 class Work(NamedTuple):
@@ -57,23 +60,33 @@ class Spent(NamedTuple):
 Way = Callable[[Stack, Work], Spent]
 
 
-def over_http(stack: Stack, work: Work) -> Spent:
-    """The frontend, and a client that counts events."""
-    frontend = stack.components["frontend"].pid
-    before = machine.cpu_seconds(frontend)
-    result = token_cost.generate(
-        stack, streams=work.streams, requests=work.requests, tokens=work.tokens
-    )
-    return spent(work, result, machine.cpu_seconds(frontend) - before)
+def over_http(measure: Way) -> Way:
+    """The frontend's share is added."""
+
+    def both(stack: Stack, work: Work) -> Spent:
+        frontend = stack.components["frontend"].pid
+        before = machine.cpu_seconds(frontend)
+        client = measure(stack, work)
+        units = work.requests * (work.tokens if work.unit == "token" else 1)
+        used = machine.cpu_seconds(frontend) - before
+        return client._replace(frontend=used * 1e6 / units)
+
+    return both
 
 
-def by_executor(*flags: str) -> Way:
+def counting(stack: Stack, work: Work) -> Spent:
+    """A client that counts events."""
+    asked = {"streams": work.streams, "requests": work.requests, "tokens": work.tokens}
+    return spent(work, token_cost.generate(stack, **asked))
+
+
+def program(name: str, *flags: str, address: Callable[[Stack], str]) -> Way:
     """One process, which reads every token."""
 
     def measure(stack: Stack, work: Work) -> Spent:
-        command = [sys.executable, str(PROGRAM), stack.components["router"].address, *flags]
-        for name in ("streams", "requests", "tokens"):
-            command += [f"--{name}", str(getattr(work, name))]
+        command = [sys.executable, str(PROGRAMS / name), address(stack), *flags]
+        for option in ("streams", "requests", "tokens"):
+            command += [f"--{option}", str(getattr(work, option))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
         result: Mapping[str, float] = json.loads(done.stdout)
         if result["failed"] or result["tokens"] != work.requests * work.tokens:
@@ -83,14 +96,20 @@ def by_executor(*flags: str) -> Way:
     return measure
 
 
-def spent(work: Work, result: Mapping[str, float], frontend: float = 0.0) -> Spent:
+def by_executor(*flags: str) -> Way:
+    return program(
+        "executor_load.py", *flags, address=lambda stack: stack.components["router"].address
+    )
+
+
+def spent(work: Work, result: Mapping[str, float]) -> Spent:
     units = result["tokens" if work.unit == "token" else "requests"]
-    client = result["cpu_seconds"]
-    return Spent(client * 1e6 / units, frontend * 1e6 / units, units / result["seconds"])
+    return Spent(result["cpu_seconds"] * 1e6 / units, 0.0, units / result["seconds"])
 
 
 WAYS: Mapping[str, Way] = {
-    "HTTP": over_http,
+    COUNTING: over_http(counting),
+    OPENAI: over_http(program("openai_load.py", address=lambda stack: stack.url)),
     "threads": by_executor(),
     "asyncio": by_executor("--asyncio"),
 }
@@ -108,21 +127,25 @@ def rounds_of(stack: Stack, work: Work, count: int) -> dict[str, list[Spent]]:
 
 def lines(work: Work, found: Mapping[str, Sequence[Spent]]) -> list[str]:
     """A line for each way."""
-    http = found["HTTP"]
     made = []
     for name, rounds in found.items():
         client, frontend, rate = (median(column) for column in zip(*rounds, strict=True))
-        ratios = [own.total / other.total for own, other in zip(rounds, http, strict=True)]
         row = (
             f"{work.name:<24} {name:>8} {client:9.1f} {frontend:9.1f}"
             f" {median(each.total for each in rounds):9.1f} {rate:10.0f}"
         )
-        if name != "HTTP":
-            verdict = "" if median(ratios) <= TARGET else "  ABOVE"
-            each = " ".join(f"{ratio:.2f}" for ratio in ratios)
-            row += f" {median(ratios):7.2f}{verdict}   {each}"
+        if name not in (COUNTING, OPENAI):
+            counted, read = (ratios(rounds, found[other]) for other in (COUNTING, OPENAI))
+            verdict = "" if median(read) <= TARGET else "  ABOVE"
+            each = " ".join(f"{ratio:.2f}" for ratio in counted)
+            row += f" {median(read):9.2f}{verdict} {median(counted):11.2f}   {each}"
         made.append(row)
     return made
+
+
+def ratios(own: Sequence[Spent], other: Sequence[Spent]) -> list[float]:
+    """One for each round."""
+    return [mine.total / theirs.total for mine, theirs in zip(own, other, strict=True)]
 
 
 def works(streams: Sequence[int]) -> list[Work]:
@@ -130,8 +153,8 @@ def works(streams: Sequence[int]) -> list[Work]:
         Work(f"token, {each} streams", "token", each, 4 * each, token_cost.TOKENS)
         for each in streams
     ]
-    short = Work("two-token request, 16", "request", 16, 1600, 2)
-    return [*rows, short, Work("two-token request, 256", "request", 256, 8000, 2)]
+    short = Work("two-token request, 16", "request", 16, 800, 2)
+    return [*rows, short, Work("two-token request, 256", "request", 256, 2000, 2)]
 
 
 def main() -> None:
@@ -140,10 +163,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}; medians of {options.rounds} rounds\n")
-    print("CPU microseconds of the client's side for each unit; target: at most half of HTTP's")
+    print("CPU microseconds of the client's side for each unit; target: at most half of openai's")
     print(
         f"{'unit, at a time':<24} {'way':>8} {'client':>9} {'frontend':>9} {'total':>9}"
-        f" {'a second':>10} {'ratio':>7}   each round"
+        f" {'a second':>10} {'of openai':>9} {'of counting':>11}   each round"
     )
     with token_cost.serving() as stack:
         warm = Work("", "token", 16, 64, 16)

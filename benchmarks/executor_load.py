@@ -64,9 +64,12 @@ class Program:
         }
 
 
+def prompt(seed: int) -> list[int]:
+    return random.Random(seed).choices(range(FIRST_TOKEN, LAST_TOKEN), k=PROMPT_TOKENS)
+
+
 def request(tokens: int, seed: int) -> Request:
-    prompt = random.Random(seed).choices(range(FIRST_TOKEN, LAST_TOKEN), k=PROMPT_TOKENS)
-    return Request(prompt, max_tokens=tokens, streaming=True)
+    return Request(prompt(seed), max_tokens=tokens, streaming=True)
 
 
 def by_thread(router: str, streams: int, given: Sequence[Request]) -> dict[str, float]:
