@@ -3,8 +3,9 @@ and asked in turns of some seconds.
 
 A machine whose speed changes from one minute to the next moves both figures of a turn alike, so
 their ratio says more than `against.py` can there. Each round asks the old stack, this checkout's
-and the old one again, with the first two in changing order. What the old one's two figures of a
-round differ by is shown too. A stack that is not asked is idle, and takes little.
+twice and the old one again, or the other way round, so that neither comes later, nor after itself,
+more often than the other. What the old one's two figures of a round differ by is shown too. A stack
+that is not asked is idle, and takes little.
 
     python benchmarks/turns.py b383a71 --streams 64 --rounds 12
     python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
@@ -100,17 +101,20 @@ def main() -> None:
     rows: list[tuple[dict[str, float], ...]] = []
     with checkout(options.commit) as tree, asked(tree) as old, asked(ROOT) as new:
         for number in range(options.rounds):
-            order = (old, new) if number % 2 == 0 else (new, old)
-            costs = {stack: stack.cost(*work) for stack in order}
-            rows.append((costs[old], costs[new], old.cost(*work)))
+            order = (old, new, new, old) if number % 2 == 0 else (new, old, old, new)
+            costs = [(stack, stack.cost(*work)) for stack in order]
+            rows.append(
+                tuple(cost for each in (old, new) for stack, cost in costs if stack is each)
+            )
             print(f"  round {number + 1} of {options.rounds} done", file=sys.stderr)
     print(f"machine: {machine.describe()}\nold: {options.commit}, {options.rounds} rounds of")
     print("{} streams, {} requests, {} tokens each\n".format(*work))
     print(f"{'us of CPU a token':<18} {'old':>8} {'new':>8} {'new/old':>8} {'old/old':>8}")
     for part in rows[0][0]:
-        ratio = median(2 * new[part] / (old[part] + again[part]) for old, new, again in rows)
-        spread = median(abs(old[part] / again[part] - 1) for old, _, again in rows)
-        before, now = (median(row[place][part] for row in rows) for place in (0, 1))
+        costs = [[cost[part] for cost in row] for row in rows]
+        ratio = median(sum(row[2:]) / sum(row[:2]) for row in costs)
+        spread = median(abs(row[0] / row[1] - 1) for row in costs)
+        before, now = (median(sum(row[at : at + 2]) / 2 for row in costs) for at in (0, 2))
         print(f"{part:<18} {before:8.2f} {now:8.2f} {ratio:8.3f} {'±':>3}{spread:5.1%}")
 
 

@@ -202,7 +202,7 @@ class Fleet:
         return picking.pick(
             self.editions[edition],
             self._groups(edition, needs),
-            prompt,
+            self.prefixes.cut(prompt),
             other_than=other_than,
             disaggregate=self._disaggregate,
             now=now,

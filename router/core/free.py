@@ -70,6 +70,7 @@ class Index:
     def put(self, worker: Worker, slots: int) -> None:
         """Hold a worker as it is now, with its free slots, whether or not it is held already."""
         key, shared = worker.key, worker.other_legs > 0
+        worker.cost = worker.load()
         entry = Entry(worker.cost, key, slots, shared, worker)
         old = self._entries.get(key)
         if old is None:

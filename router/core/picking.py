@@ -139,17 +139,18 @@ def _pick_whole(
 def _option(picks: Picks, prompt: Prompt, last: Pair | None) -> Option:
     """What is known of a way that a sequence could go."""
     pair = prefill, decode = picks.prefill.worker, picks.decode.worker
-    again, aggregated = last is not None, picks.group.aggregated
-    flaws = [
-        (each.has_overdue, each in (last or ()), each.record.doubt if again else 0) for each in pair
-    ]
+    aggregated = picks.group.aggregated
+    flaws: tuple[int, ...] = (prefill.has_overdue, decode.has_overdue)
+    if last is not None:
+        of_each = [(each.has_overdue, each in last, each.record.doubt) for each in pair]
+        flaws = (*of_each[0], *of_each[1])
     return Option(
         way=Way.AGGREGATED if aggregated else Way.PAIR,
         pace=picks.group.pace,
         waiting=prefill.waiting_tokens,
         tokens=prefill.to_compute(prompt),
         running=decode.open_legs if aggregated else 0,
-        flaws=(*flaws[0], *flaws[1]),
+        flaws=flaws,
     )
 
 

@@ -59,6 +59,13 @@ class Prefixes:
         self.count = 0
         """Blocks that are held, once for each worker that holds them."""
 
+    def cut(self, prompt: Prompt) -> Prompt:
+        """The prompt with only those of its blocks that anybody holds: to find what one worker
+        holds of it then takes less.
+        """
+        count = depth_in(prompt.blocks, self._holders)
+        return prompt._replace(blocks=prompt.blocks[:count])
+
     def holders(self, blocks: Blocks, most: int) -> Iterator[Sequence[Worker]]:
         """Workers that hold a beginning: first of the longest that anybody holds, then of half of
         that, and so on. Those of one length come together, and again with shorter ones.

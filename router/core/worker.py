@@ -59,6 +59,9 @@ class Worker:
     """How its address has done lately; the Fleet's, so that it outlives the stream."""
     twin: Worker | None = None
     """The other phase of an aggregated worker, while it is connected. The Fleet sets it."""
+    cost: float = field(default=0.0, init=False)
+    """What `load` was when the worker was last put into its index: as it is now, while it is there.
+    """
     side: Side | None = None
     """Where it takes work; None: it takes none, or is gone. The Fleet's `update` says which."""
     index: Index | None = None
@@ -110,17 +113,19 @@ class Worker:
         """Tokens of a prompt that its prefix cache does not have, as far as is known: at least the
         last one, as the first answer follows from it.
         """
-        blocks = prompt.blocks
-        cached = depth_in(blocks, self.holdings.blocks) * BLOCK_TOKENS if blocks else 0
-        return max(prompt.tokens - cached, 1) if cached else prompt.tokens
+        blocks, held = prompt.blocks, self.holdings.blocks
+        if not blocks or blocks[0] not in held:
+            return prompt.tokens
+        cached = len(blocks) if blocks[-1] in held else depth_in(blocks, held)
+        left = prompt.tokens - cached * BLOCK_TOKENS
+        return left if left > 0 else 1
 
-    @property
-    def cost(self) -> float:
-        """Its load, which is compared among workers of its phase. Prefill computes one prompt after
-        the other, so what counts is how many tokens wait for each slot; decode runs all at once, so
-        it is full when its slots are, or its KV cache: the larger share counts. An aggregated
-        worker does both, so for either phase its loads are added, and each slot that is taken
-        counts as so many tokens of prompts that wait.
+    def load(self) -> float:
+        """What is compared among workers of its phase. Prefill computes one prompt after the other,
+        so what counts is how many tokens wait for each slot; decode runs all at once, so it is full
+        when its slots are, or its KV cache: the larger share counts. An aggregated worker does
+        both, so for either phase its loads are added, and each slot that is taken counts as so many
+        tokens of prompts that wait.
         """
         twin, is_prefill = self.twin, self.phase is _PREFILL
         if twin is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from math import inf
 
 from router.policies.base import AnyCandidate, Candidate, Candidates, Draw, Prompt, at_random
 from tandem.prefix_blocks import BLOCK_TOKENS
@@ -53,12 +54,16 @@ class Prefix:
         sibling = candidates.last_sibling(prompt.request) if prompt.request else None
         if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
             offered[sibling] = prompt.tokens
-        ranks = {}
+        least: tuple[float, int] = inf, 0
+        equals: list[AnyCandidate] = []
         for each, hint in offered.items():
             tokens = each.to_compute(prompt) - hint
-            ranks[each] = each.cost + tokens / each.capacity, tokens
-        least = min(ranks.values())
-        return min([each for each, rank in ranks.items() if rank == least], key=_held)
+            rank = each.cost + tokens / each.capacity, tokens
+            if rank < least:
+                least, equals = rank, [each]
+            elif rank == least:
+                equals.append(each)
+        return equals[0] if len(equals) == 1 else min(equals, key=_held)
 
     def _drawn(self, holders: Iterable[AnyCandidate], prompt: Prompt) -> list[AnyCandidate]:
         """Two at random of those that have to compute the least; none where that saves little."""

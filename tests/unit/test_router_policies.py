@@ -97,7 +97,7 @@ def test_of_prefill_workers_the_one_with_the_fewest_tokens_for_each_slot_is_chos
 def test_a_prompt_counts_until_its_leg_is_closed() -> None:
     one = prefill("a", 500, 70)
     one.give_back(0, 500)
-    assert (one.tokens, one.legs, one.cost) == (70, {1}, 17.5)
+    assert (one.tokens, one.legs, one.load()) == (70, {1}, 17.5)
 
 
 @pytest.mark.promise("S5-252")
@@ -106,7 +106,7 @@ def test_of_decode_workers_the_fuller_of_slots_and_kv_cache_counts() -> None:
     assert least(many, long) == "long"
     long.report(1, None, 900, 1_000)
     many.report(3, None, 300, 1_000)
-    assert (many.cost, long.cost) == (0.375, 0.9)
+    assert (many.load(), long.load()) == (0.375, 0.9)
     assert least(many, long) == "many"
 
 
@@ -116,7 +116,7 @@ def test_what_a_worker_has_beyond_this_router_s_legs_is_others() -> None:
     one.report(3, 1_700, 0, 0)
     assert (one.other_legs, one.other_tokens) == (2, 1_200)
     one.take(7, 300)
-    assert one.cost == 2_000 / 4
+    assert one.load() == 2_000 / 4
     one.report(1, 400, 0, 0)
     assert (one.other_legs, one.other_tokens) == (0, 0)
 
@@ -125,9 +125,9 @@ def test_what_a_worker_has_beyond_this_router_s_legs_is_others() -> None:
 def test_a_worker_that_does_not_say_how_much_others_have_there_has_a_token_for_each_leg() -> None:
     old, decode = prefill("a", 40), worker("b", capacity=8)
     old.report(3, None, 999, 1_000)
-    assert old.cost == 42 / 4
+    assert old.load() == 42 / 4
     decode.report(2, None, 999, 0)
-    assert decode.cost == 2 / 8
+    assert decode.load() == 2 / 8
 
 
 @pytest.mark.promise("S5-252")

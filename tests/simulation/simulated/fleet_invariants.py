@@ -90,7 +90,7 @@ def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
         kind = index.kind
         by_load = [entry.worker for entry in index.by_load]
         alike = [each for each in free if _kind(each) == kind]
-        if by_load != sorted(alike, key=lambda each: (each.cost, each.key)):
+        if by_load != sorted(alike, key=lambda each: (each.load(), each.key)):
             yield f"the order by load of {alike} is {by_load}"
         if [entry.worker for entry in index.by_address()] != alike:
             yield f"the order by address is not {alike}"

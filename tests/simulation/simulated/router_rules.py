@@ -176,7 +176,11 @@ class RouterRules:
 
     def compare_loads(self, workers: Mapping[str, Worker]) -> None:
         """What policies are told of workers that they may choose."""
-        loads = {key: each.load for key, each in self.books.workers.items() if each.takes}
+        loads = {
+            key: each.load
+            for key, each in self.books.workers.items()
+            if each.takes and workers[key].index is not None
+        }
         told = {key: workers[key].cost for key in loads}
         if told != loads:
             self.fault(f"loads are {told}, and should be {loads}")

@@ -13,6 +13,7 @@ from fuzzing.messages import spoil_message
 from fuzzing.router_bench import TRACE, VOUCHERS, AbortedError, Context, RouterBench, once
 from fuzzing.target import MODEL, FoundError, Target
 from router.core.values import Phase, Voucher
+from tandem.prefix_blocks import packed
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 _PATIENCE_SECONDS = 60.0
@@ -121,6 +122,7 @@ def _messages() -> Sequence[bytes]:
         [_submit(1)],
         [_submit(1, n=3, priority=2, want_report=True, tenant="t", weight=4, parent_span=9)],
         [_submit(1), _submit(7, task=task.SerializeToString())],
+        [_submit(1, prompt_blocks=packed(range(64)), session=5, resume=True)],
     )
     messages = [router_pb2.FrontendMessage(submit=submits) for submits in kinds]
     messages.append(router_pb2.FrontendMessage(submit=[_submit(1)], cancel=[1, 9]))

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from fuzzing.messages import spoil_message
 from fuzzing.router_bench import AbortedError, Context, once
 from fuzzing.target import MODEL_PATH, ROOT, FoundError, Target
+from tandem import prefix_blocks
 from tandem.engine.base import Delta, Ending
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
@@ -106,6 +107,8 @@ def _commands() -> Sequence[bytes]:
     of_kept = worker_pb2.StartLeg(
         leg=4, sequence=8, room=9, kv_peer="127.0.0.1:1", timeout_ms=100, kept_task=3
     )
+    of_blocks = start(10)
+    of_blocks.to_compute, of_blocks.new_blocks = 40, prefix_blocks.packed(range(64))
     commands = [
         worker_pb2.WorkerCommand(start=[start(1)]),
         worker_pb2.WorkerCommand(start=[start(1), start(2, stop=["a"], seed=4)], release=[1]),
@@ -121,6 +124,7 @@ def _commands() -> Sequence[bytes]:
         worker_pb2.WorkerCommand(keep=[kept], start=[of_kept], forget=[3], paired=True),
         worker_pb2.WorkerCommand(start=[start(7, context_only=True)]),
         worker_pb2.WorkerCommand(start=[start(8, task_digest=digest)]),
+        worker_pb2.WorkerCommand(start=[of_blocks]),
         worker_pb2.WorkerCommand(
             start=[
                 start(
