@@ -1286,6 +1286,19 @@ PROMISES: tuple[Promise, ...] = (
         "sees; a request that is resumed goes on with its adapter.",
         ours=True,
     ),
+    # What SGLang's hand-over moves, and by what (docs/engines/sglang.md)
+    Promise(
+        "S5-420",
+        "Given a decode worker that keeps prefixes, when a prompt begins with one, then prefill "
+        "sends the rest alone, both workers count what was sent, and the answer is the same.",
+        ours=True,
+    ),
+    Promise(
+        "S5-421",
+        "Given a prefix that decode keeps, then it serves requests of the same tenant alone, and "
+        "no client is told that it was cached.",
+        ours=True,
+    ),
     Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "

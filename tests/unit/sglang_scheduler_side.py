@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
 from sglang.srt.disaggregation.common.conn import CommonKVManager
+from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.layers import logprob_processor
@@ -32,6 +33,7 @@ from tandem import config
 from tandem.engine.sglang import (
     arguments,
     cpu,
+    decode_cache,
     delayed_sampling,
     grammars,
     guidance,
@@ -169,6 +171,35 @@ def hand_overs_have_less_time_once_kv_has_moved() -> Any:
         measured = streamer._measure(req)
         found.append([manager.bootstrap_timeout, measured])
     return found
+
+
+def cached_tokens_stay_those_of_prefill() -> Any:
+    """Of a prompt of 9 tokens, before and after decode's 7 of them could be added to 5."""
+    req = SimpleNamespace(origin_input_ids=range(9), already_computed=0)
+    committed: list[int] = []
+
+    def commit(queue: Any, decode_req: Any) -> None:
+        decode_req.req.already_computed = 5
+        committed.append(5)
+
+    original = DecodeTransferQueue._commit_transfer_to_req
+    DecodeTransferQueue._commit_transfer_to_req = commit
+    decode_cache.observe()
+    DecodeTransferQueue._commit_transfer_to_req(None, SimpleNamespace(req=req))
+    DecodeTransferQueue._commit_transfer_to_req = original
+    return [committed, max(0, 7 - req.already_computed)]
+
+
+def pages_that_decode_asks_for_are_counted() -> Any:
+    """Three of them, of 4 tokens each."""
+    queue = SimpleNamespace(kv_manager=SimpleNamespace(kv_item_lens_sum=100))
+    streamer = MeasuringStreamer.__new__(MeasuringStreamer)
+    streamer.additions = additions(ranks=2, peer_ranks=2)
+    streamer.scheduler = SimpleNamespace(disagg_decode_prealloc_queue=queue)
+    times = SimpleNamespace(wait_queue_entry_time=4.0, decode_transfer_queue_entry_time=3.0)
+    asks = SimpleNamespace(req=SimpleNamespace(time_stats=times))
+    pages = DecodePreallocQueue._transfer_page_indices(None, asks, torch.arange(8, 20), 4)
+    return [pages.tolist(), streamer._received(asks.req)]
 
 
 def outputs_go_past_the_detokenizer() -> Any:
@@ -557,6 +588,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     missing_plugin,
     shares_are_counted_as_often_as_ranks_write_them,
     hand_overs_have_less_time_once_kv_has_moved,
+    cached_tokens_stay_those_of_prefill,
+    pages_that_decode_asks_for_are_counted,
     outputs_go_past_the_detokenizer,
     processor.TandemLogitProcessor.to_str,
 )

@@ -40,6 +40,18 @@ def test_bytes_of_a_hand_over_are_those_that_all_ranks_write(seen: dict[str, Any
     }
 
 
+@pytest.mark.promise("S5-421")
+def test_cached_tokens_stay_those_of_prefill(seen: dict[str, Any]) -> None:
+    assert seen["cached_tokens_stay_those_of_prefill"] == [[5], 0]
+
+
+@pytest.mark.promise("S5-420")
+def test_pages_that_decode_asks_for_are_counted(seen: dict[str, Any]) -> None:
+    pages, measured = seen["pages_that_decode_asks_for_are_counted"]
+    assert pages == [2, 3, 4]
+    assert measured == [[3 * 100 * 2, 1.0, "nixl/ucx/unknown"]]
+
+
 def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
     answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
     assert (answers, outputs) == ("worker", "worker")

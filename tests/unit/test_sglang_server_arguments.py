@@ -164,6 +164,7 @@ SHAPES: dict[str, tuple[dict[str, Any], str, Role]] = {
         "Llama-3.3-70B-Instruct",
         Role.PREFILL,
     ),
+    "prefixes": ({"decode_prefix_cache": True}, "Llama-3.3-70B-Instruct", Role.DECODE),
 }
 """Options, model and role."""
 
@@ -187,7 +188,8 @@ def test_sglang_takes_ranks_for_sequences_experts_and_layers(
     resolved: dict[str, dict[str, Any]],
 ) -> None:
     names = ("tp_size", "dp_size", "pp_size", "ep_size", "enable_dp_attention")
-    found = {shape: [resolved[shape][name] for name in names] for shape in SHAPES}
+    shapes = ("experts", "groups", "layers")
+    found = {shape: [resolved[shape][name] for name in names] for shape in shapes}
     assert found == {
         "experts": [16, 16, 1, 16, True],
         "groups": [8, 4, 1, 8, True],
@@ -196,6 +198,16 @@ def test_sglang_takes_ranks_for_sequences_experts_and_layers(
     assert resolved["groups"]["load_balance_method"] == "follow_bootstrap_room"
     assert resolved["experts"]["cuda_graph_config"]["decode"]["max_bs"] == 300 // 16
     assert resolved["layers"]["disable_overlap_schedule"]
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-420")
+def test_sglang_keeps_decode_s_prefixes_where_it_is_told_to_alone(
+    resolved: dict[str, dict[str, Any]], told: dict[str, Any]
+) -> None:
+    decode = dict(zip(Role, told["resolved"], strict=True))[Role.DECODE]
+    assert decode["disable_radix_cache"] is True
+    assert resolved["prefixes"]["disable_radix_cache"] is False
 
 
 @pytest.mark.sglang

@@ -62,6 +62,11 @@ def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict
     )
 
 
+def prefixes_kept(name: str, value: Any) -> dict[str, Any]:
+    """Options with which decode is to keep prefixes beside an argument of SGLang's."""
+    return {"decode_prefix_cache": True, "server_args": json.dumps({name: value})}
+
+
 def settings(raw: dict[str, Any], *, nodes: Nodes = ONE_NODE) -> EngineSettings:
     return EngineSettings(
         model_path=MODEL,
@@ -101,6 +106,9 @@ def with_history() -> Registry:
         ({"server_args": '{"skip_tokenizer_init": true}'}, "skip_tokenizer_init"),
         ({"server_args": '{"disaggregation_mode": "null"}'}, "disaggregation_mode"),
         ({"server_args": '{"nnodes": 2}'}, "nnodes"),
+        (prefixes_kept("disable_radix_cache", True), "disable_radix_cache"),
+        (prefixes_kept("enable_hisparse", True), "enable_hisparse"),
+        (prefixes_kept("speculative_algorithm", "EAGLE"), "speculative_algorithm"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
@@ -128,6 +136,21 @@ def test_a_phase_is_started_disaggregated_over_nixl(role: Role) -> None:
     assert made["disaggregation_mode"] == role.value
     assert made["disaggregation_transfer_backend"] == "nixl"
     assert made["disaggregation_bootstrap_port"] == 4321
+
+
+@pytest.mark.promise("S5-420")
+def test_decode_keeps_prefixes_where_it_is_told_to_and_no_other_role_does() -> None:
+    name = "disaggregation_decode_enable_radix_cache"
+    assert name not in server_args(Role.DECODE, {})
+    on = {"decode_prefix_cache": "true"}
+    assert [server_args(role, on).get(name) for role in (Role.PREFILL, Role.DECODE)] == [None, True]
+    with pytest.raises(ConfigError, match="decode_prefix_cache is for decode workers"):
+        SglangEngine(Role.AGGREGATED, settings(on))
+
+
+def test_decode_keeps_prefixes_beside_the_drafts_that_sglang_allows() -> None:
+    options.parse(prefixes_kept("speculative_algorithm", "DSPARK"))
+    options.parse(prefixes_kept("enable_hierarchical_cache", True))
 
 
 def test_both_phases_in_one_process_are_started_without_disaggregation() -> None:

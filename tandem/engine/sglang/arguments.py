@@ -171,6 +171,8 @@ def server_args(
             "node_rank": nodes.rank,
             "dist_init_addr": nodes.leader,
         }
+    if role is Role.DECODE and options.decode_prefix_cache:
+        arguments["disaggregation_decode_enable_radix_cache"] = True
     if role is Role.DECODE and device == "cpu":
         # The default keeps retracted pages in pinned memory, which needs CUDA.
         arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")

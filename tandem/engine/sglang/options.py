@@ -12,6 +12,10 @@ from typing import Any, Literal
 from tandem.engine.sglang import server_arguments
 from tandem.errors import ConfigError
 
+_WITHOUT_PREFIXES = ("disable_radix_cache", "enable_hisparse")
+_DRAFTS_WITH_PREFIXES = "DSPARK"
+"""The only speculative decoding that SGLang's decode keeps prefixes beside."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -54,6 +58,9 @@ class Options:
     with it."""
     decode_pipeline_parallel: int = 0
     """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
+    decode_prefix_cache: bool = False
+    """DECODE: keep the KV of what has ended, as prefill does, and be sent of a prompt what is not
+    kept. SGLang calls it experimental."""
     random_seed: int = 0
     """The seed of requests that name none; 0 takes another one at each start."""
     bootstrap_port: int = 0
@@ -128,7 +135,21 @@ def _check(options: Options) -> None:
         raise ConfigError(
             "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
         )
-    _ = options.extra
+    _check_prefix_cache(options)
+
+
+def _check_prefix_cache(options: Options) -> None:
+    given = options.extra
+    if not options.decode_prefix_cache:
+        return
+    against = [name for name in _WITHOUT_PREFIXES if given.get(name)]
+    if given.get("speculative_algorithm", _DRAFTS_WITH_PREFIXES) != _DRAFTS_WITH_PREFIXES:
+        against.append("speculative_algorithm")
+    if against:
+        raise ConfigError(
+            f"engine option server_args must not hold {', '.join(against)} with engine option "
+            "decode_prefix_cache: SGLang cannot do both"
+        )
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:

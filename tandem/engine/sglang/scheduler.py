@@ -35,6 +35,7 @@ from sglang.srt.plugins import load_plugins
 from tandem import orphans
 from tandem.engine.sglang import (
     cpu,
+    decode_cache,
     delayed_sampling,
     grammars,
     layouts,
@@ -81,6 +82,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     if not additions.speculative:
         penalties.count_outputs()
     layouts.ask_beside()
+    decode_cache.observe()
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
     grammars.catch_up()
@@ -202,13 +204,12 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def _received(self, req: Any) -> HandOver:
         """Only who writes knows over what."""
-        pool = self.scheduler.token_to_kv_pool_allocator
-        pages = -(-len(req.origin_input_ids) // pool.page_size)
         page_bytes = self.scheduler.disagg_decode_prealloc_queue.kv_manager.kv_item_lens_sum
+        size = decode_cache.pages_of(req) * page_bytes
         times = req.time_stats
         return [
             (
-                pages * page_bytes * self.additions.ranks * self.additions.stages,
+                size * self.additions.ranks * self.additions.stages,
                 times.wait_queue_entry_time - times.decode_transfer_queue_entry_time,
                 self._transport(UNKNOWN),
             )

@@ -29,6 +29,7 @@ OWNED: Mapping[str, str] = {
     "enable_dp_attention": "engine options data_parallel and decode_data_parallel",
     "disable_overlap_schedule": "engine option disable_overlap_schedule",
     "disaggregation_bootstrap_port": "engine option bootstrap_port",
+    "disaggregation_decode_enable_radix_cache": "engine option decode_prefix_cache",
     "disaggregation_mode": "the component: a prefill or a decode worker",
     "dist_init_addr": "setting leader",
     "dtype": "engine option dtype",
@@ -127,9 +128,6 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     ),
     "NIXL receives KV in no memory but the device's": _names(
         "disaggregation_decode_host_receive_threshold"
-    ),
-    "the measure of a hand-over counts whole prompts, and not what decode has of them": _names(
-        "disaggregation_decode_enable_radix_cache"
     ),
     "a worker keeps its phase, and has no other": _names(
         "enable_pd_role_switch enable_pdmux pdmux_config_path sm_group_num"

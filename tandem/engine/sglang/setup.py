@@ -31,6 +31,11 @@ class Setup:
         if not settings.lora_adapters:
             server_arguments.check_without_lora(self._options.extra)
         parallel.check(self._options, role)
+        if role is Role.AGGREGATED and self._options.decode_prefix_cache:
+            raise ConfigError(
+                "engine option decode_prefix_cache is for decode workers: an aggregated one keeps "
+                "what it computed without it"
+            )
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
         self.prefill_stages = self._options.pipeline_parallel
