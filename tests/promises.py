@@ -884,6 +884,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-430",
+        "Given a processor that waits for a GPU, then its limit counts its own Python and kernels, "
+        "and nothing that the GPU has to do for others; a step within its limits asks the GPU "
+        "nothing.",
+        ours=True,
+    ),
+    Promise(
         "S5-218",
         "Given a request that is to be resumed and cannot be, then its error says why, and where a "
         "replay is judged otherwise than what was shown, nothing more of it is shown.",

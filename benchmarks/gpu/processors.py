@@ -4,6 +4,9 @@ The path is the scheduler's: `RowEditor.edit` on the rows of a step. Under overl
 host starts a step while the GPU computes the one before; a processor that waits ends that. So each
 step is called behind a kernel of ten milliseconds, and the clock runs until the call returns.
 
+Then whether such a wait is charged to the processor: some that do more or less than their limit
+allows are called behind such a kernel, and the right ones must end (limits.py).
+
 Needs torch alone, and no SGLang. On a machine without a GPU there is nothing to wait for: it shows
 the host's time.
 
@@ -19,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gpu
+import limits
 import torch
 from processor_kinds import KINDS, TOKENIZER, Request, request
 
@@ -154,6 +158,7 @@ def main() -> None:
     parser = gpu.parser(__doc__)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--rows", type=gpu.numbers, default=list(ROWS))
+    parser.add_argument("--limit-ms", type=float, default=BUSY_MS / 2)
     parser.add_argument("--kind", choices=[*ALL, MIXED, HALF], action="append")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,7 +172,23 @@ def main() -> None:
     waiting = ["host behind 10 ms of GPU, µs", "waits"] if busy else []
     print(gpu.table(["kind", "rows", "a step, µs", *waiting], map(_cells, found)), end="\n\n")
     print(verdict(found) if busy else "No GPU, so nothing to wait for: no verdict.")
-    gpu.report(asked.json, machine=gpu.describe(asked.device), rows=found)
+    judged = limits.judged(asked.device, asked.limit_ms)
+    cells = (
+        [", ".join(each["rows"]), ", ".join(error or "goes on" for error in each["ended"])]
+        for each in judged
+    )
+    print("\n" + gpu.table(["rows of a step", "each"], cells), end="\n\n")
+    print(limits.verdict(judged, asked.limit_ms))
+    mark = limits.mark_microseconds(asked.device)
+    if mark is not None:
+        print(f"Knowing so costs {mark:.1f} µs for each call of a processor.")
+    gpu.report(
+        asked.json,
+        machine=gpu.describe(asked.device),
+        rows=found,
+        judged=judged,
+        mark_us=mark,
+    )
 
 
 def _cells(figures: Mapping[str, Any]) -> list[object]:

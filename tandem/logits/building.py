@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tandem.errors import InvalidRequestError, ProcessorError
+from tandem.logits import backlog
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.logits.spec import PARAM
@@ -37,7 +38,7 @@ def construct(
 
 
 def _made(name: str, make: Callable[[Any], Any], argument: Any, seconds: float) -> LogitsProcessor:
-    caller = Caller(seconds * _CALLS, by_cpu_time=True)
+    caller = Caller(seconds * _CALLS, by_cpu_time=True, backlog=backlog.here())
     processor: LogitsProcessor | Failed = caller.call(make, argument)
     if not isinstance(processor, Failed):
         return processor

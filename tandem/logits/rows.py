@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from tandem.errors import ProcessorError
-from tandem.logits import arrays
+from tandem.logits import arrays, backlog
 from tandem.logits.building import what_failed
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import leaves_token
@@ -113,7 +113,7 @@ class _Step:
         """Whether a row may have no token left."""
         self._forbidden: dict[int, Any] = {}
         """Bool, (vocabulary,): what a row's grammar forbids."""
-        self._caller = Caller(states[0].seconds, by_cpu_time=True)
+        self._caller = Caller(states[0].seconds, by_cpu_time=True, backlog=backlog.of(logits))
 
     def edit(self, place: int) -> None:
         """Call the processors at `place` of all rows."""

@@ -5,13 +5,14 @@ it failed by. Nothing that user code raises passes, not even SystemExit.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import perf_counter, thread_time
 from traceback import clear_frames
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tandem.usercode.deadline import WATCH, OverdueError, Watch
 
@@ -66,6 +67,18 @@ class Failed:
         return place_of(self.error)
 
 
+class Backlog(Protocol):
+    """Work of others, which a call has to wait for where it needs its answer."""
+
+    def mark(self) -> None:
+        """A call begins: what is to be done by now is not the call's."""
+
+    def done(self) -> float:
+        """When all of that was done, by perf_counter; minus infinite where it is not yet: then the
+        call, which is running or over, has not waited for it.
+        """
+
+
 class Caller:
     """Calls that may take `seconds` each.
 
@@ -75,16 +88,22 @@ class Caller:
     the fault of the call. CPU time is asked for once and not with each call, because that is a
     system call: a call is given as much of it as there cannot have been before it.
 
+    What a call waits for of its `backlog` is not its time either. That is asked of a call whose
+    time seems to be over, and of no other.
+
     It calls in the thread in which it was made.
     """
 
-    __slots__ = ("_cpu", "_made", "_watch", "seconds", "took")
+    __slots__ = ("_backlog", "_cpu", "_made", "_watch", "seconds", "took")
 
-    def __init__(self, seconds: float, *, by_cpu_time: bool = False) -> None:
+    def __init__(
+        self, seconds: float, *, by_cpu_time: bool = False, backlog: Backlog | None = None
+    ) -> None:
         self.seconds = seconds
         self.took = 0.0
         """Seconds that the last call took."""
         self._watch = WATCH if current_thread() is main_thread() else _UNWATCHED
+        self._backlog = backlog
         self._made = perf_counter()
         self._cpu = thread_time() if by_cpu_time else None
 
@@ -97,6 +116,9 @@ class Caller:
         # CPython looks for signals where a function begins, a loop turns or a C function returns:
         # all within the try, and nowhere between an exception's arrival and the first assignment.
         try:
+            if self._backlog is not None:
+                self._backlog.mark()
+            watch.caller = self
             watch.due = due = began + self.seconds
             if due < watch.next_look:
                 watch.look_at(due)
@@ -107,9 +129,13 @@ class Caller:
             self.took = perf_counter() - began
             return Failed(error)
         self.took = took = perf_counter() - began
-        if took > self.seconds and self._is_overdue(began):
+        if took > self.seconds and self._is_overdue(began, took):
             return Failed(OverdueError())
         return answer
+
+    def overdue_at(self) -> float:
+        """See tandem.usercode.deadline.Limited."""
+        return self._backlog_done() + self.seconds
 
     async def call_async(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """What an async function answers, or Failed. Raises this task's own cancellation alone."""
@@ -123,10 +149,14 @@ class Caller:
         self.took = perf_counter() - began
         return answer
 
-    def _is_overdue(self, began: float) -> bool:
-        if self._cpu is None:
-            return True
-        return thread_time() - self._cpu - (began - self._made) > self.seconds
+    def _is_overdue(self, began: float, took: float) -> bool:
+        if self._cpu is not None:
+            took = thread_time() - self._cpu - (began - self._made)
+        waited = max(0.0, self._backlog_done() - began)
+        return took - waited > self.seconds
+
+    def _backlog_done(self) -> float:
+        return -math.inf if self._backlog is None else self._backlog.done()
 
 
 def failed_await(error: BaseException) -> Failed:

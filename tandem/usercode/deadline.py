@@ -5,7 +5,7 @@ looking for signals (one enormous regular expression, a held lock) is not reache
 such a thing belong in the pool, whose processes can be killed.
 
 The watching thread is not woken for each call: it sleeps for a timeout's length, and looks then
-whether the call that is in progress is overdue. A call costs two assignments.
+whether the call that is in progress is overdue. A call costs three assignments.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import threading
 from time import perf_counter
 from types import FrameType
+from typing import Protocol
 
 AGAIN_SECONDS = 0.1
 _SIGNAL = signal.SIGRTMIN + 8
@@ -27,6 +28,13 @@ class OverdueError(BaseException):
     """
 
 
+class Limited(Protocol):
+    """Who made a call whose time seems to be over."""
+
+    def overdue_at(self) -> float:
+        """When it really is, by perf_counter: later, where the call had to wait for others."""
+
+
 class Watch:
     """The one call of user code that this process's main thread is in, if it is in one."""
 
@@ -35,6 +43,8 @@ class Watch:
         """When the call is overdue, by perf_counter. Whoever made the call sets it to 0 when it has
         returned or raised.
         """
+        self.caller: Limited | None = None
+        """Whoever made the call."""
         self.next_look = -math.inf
         """When the thread looks next; infinite: it sleeps until it is woken. Minus infinite: there
         is no thread.
@@ -74,11 +84,19 @@ class Watch:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         due = self.due
-        if due and due <= perf_counter():
-            self.due = again = perf_counter() + AGAIN_SECONDS  # should the call swallow this one
-            if again < self.next_look:
-                self.look_at(again)
-            raise OverdueError
+        if not due or due > perf_counter():
+            return
+        later = -math.inf if self.caller is None else self.caller.overdue_at()
+        if later > perf_counter():
+            self._postpone(later)
+            return
+        self._postpone(perf_counter() + AGAIN_SECONDS)  # should the call swallow this one
+        raise OverdueError
+
+    def _postpone(self, due: float) -> None:
+        self.due = due
+        if due < self.next_look:
+            self.look_at(due)
 
 
 WATCH = Watch()

@@ -172,7 +172,8 @@ class WorkerConfig:
     max_logits_processors: int = setting(16, "Most logits processors that one request may name.")
     logits_timeout_ms: float = setting(
         1000.0,
-        "Time that one call of a logits processor may take, ms; a longer one fails its request.",
+        "Time of its own that one call of a logits processor may take, ms, not counting what a GPU"
+        " has to do for others before it answers; a longer one fails its request.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     max_processor_bytes: int = setting(

@@ -26,10 +26,19 @@ def figures(folder: Path, name: str, *flags: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_processors_without_a_gpu_say_the_hosts_time_and_no_verdict(tmp_path: Path) -> None:
-    said, found = figures(tmp_path, "processors", "--device=cpu", "--vocabulary=2100", "--rows=1,3")
+    said, found = figures(
+        tmp_path,
+        "processors",
+        "--device=cpu",
+        "--vocabulary=2100",
+        "--rows=1,3",
+        "--limit-ms=500",
+    )
     assert len({row["kind"] for row in found["rows"]}) == 17
     assert all(row["us"] > 0 and "waits" not in row for row in found["rows"])
     assert "no verdict" in said
+    assert [len(each["rows"]) for each in found["judged"]] == [1, 1, 3, 3]
+    assert "Verdict: a limit of 500 ms counts a processor's own time" in said
 
 
 def test_every_page_size_moves_the_same_kv_and_large_pages_in_fewer_pieces(tmp_path: Path) -> None:

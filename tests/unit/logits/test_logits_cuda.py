@@ -15,6 +15,8 @@ from test_logits_ready import EXAMPLES
 
 from tandem.logits import TokenHistory, arrays
 from tandem.logits.rows import blank, edit_rows
+from tandem.logits.state import RequestLogits
+from tandem.usercode.deadline import WATCH
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -109,6 +111,36 @@ def test_the_arrays_of_a_step_go_to_a_busy_gpu_without_waiting(size: int) -> Non
     torch.cuda.synchronize()
     del warm
     busy(lambda: [arrays.like(there, array) for _ in range(8)])
+
+
+def own_kernel(row: Any) -> None:
+    torch.cuda._sleep(BUSY_CYCLES)
+    row[0].item()
+
+
+def own_python(_row: Any) -> None:
+    until = time.perf_counter() + 0.1
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.mark.promise("S5-430")
+@pytest.mark.parametrize(
+    ("does", "blamed"), [(lambda row: row[0].item(), False), (own_kernel, True), (own_python, True)]
+)
+def test_a_limit_counts_a_processors_own_time(does: Callable[[Any], object], blamed: bool) -> None:
+    """Behind what the GPU has to do for the engine, which takes two limits."""
+    WATCH.install()
+
+    def edit(_history: Any, row: Any) -> None:
+        does(row)
+
+    state = RequestLogits([("mine", lambda: edit)], seconds=0.05)
+    batch = rows("cuda", 1)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(BUSY_CYCLES)
+    edit_rows([state], [TokenHistory((5, 6, 7), ())], batch)
+    assert (state.error is not None) == blamed
 
 
 def busy(function: Callable[[], object]) -> None:
