@@ -884,6 +884,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-432",
+        "Given tandem plan-fit and data-parallel groups or parts of a pipeline, then it divides "
+        "weights and KV as SGLang does, and the fullest GPU decides what a worker holds.",
+        ours=True,
+    ),
+    Promise(
         "S5-430",
         "Given a processor that waits for a GPU, then its limit counts its own Python and kernels, "
         "and nothing that the GPU has to do for others; a step within its limits asks the GPU "

@@ -67,6 +67,81 @@ def test_kv_of_a_token_is_that_of_the_heads_that_a_gpu_holds(
     assert told(capsys, name, "--tp", str(tp))["token_bytes"] == of_rank
 
 
+LATENTS = 61 * (
+    7168 * (1536 + 512 + 64)  # what makes them
+    + 1536 * 128 * (128 + 64)  # queries
+    + 512 * 128 * (128 + 128)  # keys without their rotated part, and values
+    + 128 * 128 * 7168  # what leaves attention
+)
+"""Parameters of DeepSeek-V3's attention, nearly a byte each."""
+
+
+@pytest.mark.promise("S5-432")
+def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    together = told(capsys, DEEPSEEK, "--tp", "16", "--gpu", "h200")
+    apart = told(capsys, DEEPSEEK, "--tp", "16", "--dp", "16", "--gpu", "h200")
+    made, embeddings = 61 * 7168 * (1536 + 512 + 64), 129_280 * 7168 * 2
+    more = (LATENTS - made + embeddings) * 15 / 16
+    assert apart["weight_bytes"] - together["weight_bytes"] == pytest.approx(more, rel=1e-3)
+    assert apart["token_bytes"] == (512 + 64) * 2 * 61
+    of_rank = int(apart["kv_bytes"] / apart["token_bytes"]) // 64
+    assert apart["pages"] == 16 * of_rank
+    assert apart["kv_tokens"] == 16 * of_rank * 64
+    assert apart["decode_sequences"] == 16 * ((of_rank * 64 - 512) // 8192)
+    assert apart["prefill_prompts"] == 16 * (of_rank * 64 // 8192)
+    assert apart["handover_bytes"] == (512 + 64) * 2 * 61 * 8192  # from the one that holds it
+    assert together["handover_bytes"] == 16 * apart["handover_bytes"]
+    assert apart["pinned_bytes"] == pytest.approx(16 * 0.2 * apart["kv_bytes"], rel=1e-6)
+
+
+@pytest.mark.promise("S5-432")
+def test_gpus_of_a_group_share_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, MOE, "--tp", "8", "--dp", "4", "--gpu", "h200")
+    assert found["token_bytes"] == 2 * 2 * 128 * 2 * 94  # two of four heads
+    assert found["handover_bytes"] == 2 * found["token_bytes"] * 8192
+
+
+@pytest.mark.promise("S5-432")
+@pytest.mark.parametrize(
+    ("parts", "layers"), [(1, [61]), (2, [30, 31]), (4, [15, 15, 15, 16]), (5, [12] * 4 + [13])]
+)
+def test_parts_of_a_pipeline_have_the_layers_that_sglang_gives_them(
+    parts: int, layers: list[int]
+) -> None:
+    found = shape.read(model_files.text_config(CONFIGS / DEEPSEEK))
+    made = found.parts(shape.Division(1, parts=parts))
+    assert [part.kv / ((512 + 64) * 2) for part in made] == layers
+    whole = found.parts(shape.Division(1))
+    assert sum(part.weights for part in made) == pytest.approx(whole[0].weights)
+
+
+@pytest.mark.promise("S5-432")
+def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = told(capsys, DEEPSEEK, "--tp", "8", "--pp", "2")
+    whole = told(capsys, DEEPSEEK, "--tp", "8", "--gpu", "h200")
+    # The first part has the three layers without experts, the second 31 with them.
+    assert whole["weight_bytes"] / 2 < found["weight_bytes"] < whole["weight_bytes"] * 0.55
+    assert found["token_bytes"] == (512 + 64) * 2 * 31
+    assert found["kv_tokens"] == int(found["kv_bytes"] / found["token_bytes"]) // 64 * 64
+    assert found["handover_bytes"] == whole["handover_bytes"]
+    held = found["kv_bytes"] / found["token_bytes"]
+    assert found["pinned_bytes"] == pytest.approx(0.2 * 8 * held * (512 + 64) * 2 * 61, rel=1e-3)
+    assert found["fewest_gpus"] == 16
+
+
+def test_the_last_part_has_a_copy_of_embeddings_that_are_its_head_too(tmp_path: Path) -> None:
+    config = Path(changed(tmp_path, QWEN, tie_word_embeddings=True))
+    found = shape.read(model_files.text_config(config))
+    whole, *parts = (
+        part.weights for number in (1, 2) for part in found.parts(shape.Division(1, parts=number))
+    )
+    assert sum(parts) - whole == 151_936 * 4096 * 2
+
+
 def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--context", "8192")
     assert (found["window"], found["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
@@ -161,6 +236,10 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}, (), "this"),
         ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is not known here"),
         ({}, ("--tp", "3"), "3 GPUs cannot share 32 attention heads, 8 for KV, equally"),
+        ({}, ("--tp", "4", "--dp", "3"), "3 groups cannot share 4 GPUs equally"),
+        ({}, ("--tp", "2", "--dp", "4"), "4 groups cannot share 2 GPUs equally"),
+        ({"model_type": "llama"}, ("--tp", "4", "--dp", "2"), "SGLang does not divide this model"),
+        ({}, ("--pp", "37"), "37 parts cannot share 36 layers"),
         ({}, ("--context", "50000"), "the model's context has 40,960 tokens"),
     ],
 )
@@ -188,3 +267,7 @@ def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "35.3 GB a GPU, 70.55 billion" in shown
     assert "81,920 B a GPU" in shown
     assert "decode holds   48 sequences of 8,192 tokens" in shown
+    main(["plan-fit", str(CONFIGS / MOE), "--tp", "8", "--dp", "4", "--pp", "2"])
+    assert (
+        "16 x h100 of 80.0 GB, attention in 4 groups, layers in 2 parts" in capsys.readouterr().out
+    )

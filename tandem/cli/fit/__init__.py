@@ -32,6 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="GPUs that share a worker's model, the same in both phases. [%(default)s]",
     )
     add(
+        "--dp",
+        type=options.positive,
+        default=1,
+        metavar="N",
+        help="Groups of these GPUs that compute attention apart (DP attention). [%(default)s]",
+    )
+    add(
+        "--pp",
+        type=options.positive,
+        default=1,
+        metavar="N",
+        help="Parts of the layers, each on as many GPUs as --tp says. [%(default)s]",
+    )
+    add(
         "--context",
         type=options.positive,
         default=CONTEXT,
@@ -61,6 +75,8 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     worker = WorkerPlan(
         gpu=arguments.gpu,
         tensor_parallel=arguments.tp,
+        data_parallel=arguments.dp,
+        pipeline_parallel=arguments.pp,
         memory_share=arguments.memory_share,
         page_size=arguments.page_size,
         context=arguments.context,
@@ -91,8 +107,9 @@ def _told(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, object]:
 def _rows(model: Shape, worker: WorkerPlan, fit: Fit) -> list[tuple[str, str]]:
     sliding = f", and {fit.sliding_token_bytes:,} B of the last {model.window}"
     length = f"{worker.context:,} tokens"
+    gpus = worker.division.gpus
     return [
-        ("a worker", f"{worker.tensor_parallel} x {worker.gpu} of {_gb(fit.gpu_bytes)}"),
+        ("a worker", f"{gpus} x {worker.gpu} of {_gb(fit.gpu_bytes)}{_divided(worker)}"),
         ("weights", f"{_gb(fit.weight_bytes)} a GPU, {model.parameters / 1e9:,.2f} billion"),
         ("KV a token", f"{fit.token_bytes:,} B a GPU{sliding if model.window else ''}"),
         ("KV cache", f"{_gb(fit.kv_bytes)} a GPU: {fit.kv_tokens:,} tokens, {fit.pages:,} pages"),
@@ -101,6 +118,12 @@ def _rows(model: Shape, worker: WorkerPlan, fit: Fit) -> list[tuple[str, str]]:
         ("decode holds", f"{fit.decode_sequences:,} sequences of {length}"),
         ("decode pins", f"{_gb(fit.pinned_bytes)} of the host's memory"),
     ]
+
+
+def _divided(worker: WorkerPlan) -> str:
+    groups, parts = worker.data_parallel, worker.pipeline_parallel
+    told = f", attention in {groups} groups" if groups > 1 else ""
+    return told + (f", layers in {parts} parts" if parts > 1 else "")
 
 
 def _refusal(model: Shape, worker: WorkerPlan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from tandem.cli.fit.shape import Shape
+from tandem.cli.fit.shape import Division, Part, Shape
 from tandem.errors import ConfigError
 
 GPU_GB = {
@@ -33,16 +33,26 @@ class WorkerPlan:
 
     gpu: str
     tensor_parallel: int
+    data_parallel: int = 1
+    """Groups of these GPUs, each with the attention of its own sequences."""
+    pipeline_parallel: int = 1
+    """So many times these GPUs, each with some of the layers."""
     memory_share: float
     """How much of each GPU's memory weights and KV cache may take together."""
     page_size: int
     context: int
     """Tokens of each sequence."""
 
+    @property
+    def division(self) -> Division:
+        return Division(self.tensor_parallel, self.data_parallel, self.pipeline_parallel)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Bytes are of one GPU unless they say otherwise; tokens and sequences are of one worker."""
+    """Bytes are of one GPU unless they say otherwise, where parts of a pipeline differ of the one
+    that has most of them; tokens and sequences are of one worker.
+    """
 
     gpu_bytes: int
     weight_bytes: int
@@ -59,7 +69,7 @@ class Fit:
     decode_sequences: int
     """Sequences of `context` tokens that decode holds at once."""
     handover_bytes: int
-    """KV of a prompt of `context` tokens, on all GPUs of a worker: what prefill sends."""
+    """KV of a prompt of `context` tokens, on all GPUs that hold it: what prefill sends."""
     pinned_bytes: int
     """Host memory that decode pins, for all GPUs of a worker."""
 
@@ -70,46 +80,57 @@ class Fit:
 
 def compute(shape: Shape, worker: WorkerPlan) -> Fit:
     """Raises ConfigError where the model has no such context, or cannot be divided so."""
-    ranks = worker.tensor_parallel
     if worker.context > shape.context_length:
         raise ConfigError(f"the model's context has {shape.context_length:,} tokens, not more")
-    if not _divides(shape, ranks):
-        raise ConfigError(
-            f"{ranks} GPUs cannot share {shape.heads} attention heads, {shape.kv_heads} for KV, "
-            "equally"
-        )
+    if wrong := _indivisible(shape, worker.division):
+        raise ConfigError(wrong)
+    division, groups = worker.division, worker.data_parallel
+    parts = shape.parts(division)
     gpu_bytes = int(GPU_GB[worker.gpu] * GB)
-    weights = sum(part.of_rank(ranks) for part in shape.weights)
+    # SGLang takes what is left on the fullest of all GPUs, and the fewest tokens that it is for.
+    weights = max(part.weights for part in parts)
     left = gpu_bytes * worker.memory_share - weights
-    full, sliding = shape.kv.of_rank(ranks), shape.sliding_kv.of_rank(ranks)
-    tokens = max(0, int(left / (full + SLIDING_SHARE * sliding)))
-    pages = tokens // worker.page_size
+    fullest = max(parts, key=_pool)
+    exactly = left / _pool(fullest)
+    pages = max(0, int(exactly)) // worker.page_size
+    tokens = pages * worker.page_size
+    sent = sum(
+        part.kv * worker.context + part.sliding_kv * min(worker.context, shape.window)
+        for part in parts
+    )
     return Fit(
         gpu_bytes=gpu_bytes,
         weight_bytes=int(weights),
         kv_bytes=int(left),
-        token_bytes=int(full),
-        sliding_token_bytes=int(sliding),
-        kv_tokens=pages * worker.page_size,
-        pages=pages,
-        prefill_prompts=_sequences(shape, worker, pages * worker.page_size),
-        decode_sequences=_sequences(shape, worker, pages * worker.page_size - RESERVED_TOKENS),
-        handover_bytes=int(
-            ranks * (full * worker.context + sliding * min(worker.context, shape.window))
+        token_bytes=int(fullest.kv),
+        sliding_token_bytes=int(fullest.sliding_kv),
+        kv_tokens=tokens * groups,
+        pages=pages * groups,
+        prefill_prompts=_sequences(shape, worker, tokens) * groups,
+        decode_sequences=_sequences(shape, worker, tokens - RESERVED_TOKENS) * groups,
+        handover_bytes=int(division.attention * sent),
+        pinned_bytes=int(
+            max(0.0, exactly) * sum(map(_pool, parts)) * PINNED_SHARE * division.tensor
         ),
-        pinned_bytes=int(max(0.0, left) * PINNED_SHARE * ranks),
     )
 
 
 def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
-    """The least power of two of GPUs, a worker, that holds a sequence; 0: none up to all heads."""
+    """The least power of two of GPUs that share a layer, times the parts of a pipeline, that holds
+    a sequence; 0: none up to all heads.
+    """
     ranks = 1
-    while ranks <= shape.heads:
+    while ranks <= shape.heads * worker.data_parallel:
         tried = dataclasses.replace(worker, tensor_parallel=ranks)
-        if _divides(shape, ranks) and compute(shape, tried).fits:
-            return ranks
+        if not _indivisible(shape, tried.division) and compute(shape, tried).fits:
+            return tried.division.gpus
         ranks *= 2
     return 0
+
+
+def _pool(part: Part) -> float:
+    """Bytes that a GPU keeps for each token that it is to hold."""
+    return part.kv + SLIDING_SHARE * part.sliding_kv
 
 
 def _sequences(shape: Shape, worker: WorkerPlan, tokens: int) -> int:
@@ -125,7 +146,21 @@ def _in_pages(tokens: int, page_size: int) -> int:
     return -(-tokens // page_size) * page_size
 
 
-def _divides(shape: Shape, ranks: int) -> bool:
-    """Ranks take whole heads, of KV several of them may take the same."""
+def _indivisible(shape: Shape, division: Division) -> str:
+    """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, of KV several of
+    them may take the same.
+    """
+    if division.parts > len(shape.layers):
+        return f"{division.parts} parts cannot share {len(shape.layers)} layers"
+    if division.groups > 1 and not shape.grouped:
+        return "SGLang does not divide this model's attention among data-parallel groups"
+    if division.tensor % division.groups:
+        return f"{division.groups} groups cannot share {division.tensor} GPUs equally"
+    ranks = division.attention
     whole = shape.kv_heads % ranks == 0 or ranks % shape.kv_heads == 0
-    return shape.heads % ranks == 0 and whole
+    if shape.heads % ranks or not whole:
+        return (
+            f"{ranks} GPUs cannot share {shape.heads} attention heads, {shape.kv_heads} for KV, "
+            "equally"
+        )
+    return ""

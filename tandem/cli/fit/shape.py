@@ -6,7 +6,7 @@ Only matrices and embeddings are counted: norms and biases are below a thousandt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ _KV_BYTES = {"fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2}
 KV_DTYPES = ("auto", *_KV_BYTES)
 _MOST = 100_000_000
 """No number of a model is larger."""
+_MOST_LAYERS = 10_000
 _GROUP = 128
 """Weights that share a scale, in AWQ and GPTQ unless they say so."""
 _KNOWN = (
@@ -26,18 +27,64 @@ _KNOWN = (
     *("qwen2", "qwen3", "qwen3_moe"),
 )
 """Kinds of models that have nothing but what is counted here."""
+_GROUPED = ("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "qwen3", "qwen3_moe")
+"""Those whose attention SGLang divides by `attn_tp_size`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How GPUs share a model, as SGLang divides it."""
+
+    tensor: int
+    """GPUs that share each layer."""
+    groups: int = 1
+    """Of these GPUs, with DP attention: each has attention, and a KV cache, of its own."""
+    parts: int = 1
+    """Pipeline parallelism: so many times these GPUs, with some of the layers each."""
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.parts
+
+    @property
+    def attention(self) -> int:
+        """GPUs that share the attention of a layer."""
+        return self.tensor // self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class SharedBytes:
-    """Bytes that tensor-parallel ranks share."""
+    """Bytes that GPUs share."""
 
     bytes: float
     most_ranks: int
     """Beyond these, ranks hold copies: KV heads, or 1 where nothing can be divided."""
+    of_attention: bool = False
+    """Each group of data-parallel ranks has them whole."""
 
-    def of_rank(self, ranks: int) -> float:
+    def of_gpu(self, division: Division) -> float:
+        ranks = division.attention if self.of_attention else division.tensor
         return self.bytes / min(ranks, self.most_ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    weights: tuple[SharedBytes, ...]
+    kv: SharedBytes
+    """Bytes a token."""
+    slides: bool
+    """It looks at a window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a GPU of a part of a pipeline holds, in bytes."""
+
+    weights: float
+    kv: float
+    """Of a token, in layers that look at everything."""
+    sliding_kv: float
+    """Of a token, in layers that look at a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +95,42 @@ class Shape:
     heads: int
     kv_heads: int
     """1 with latent attention, whose cache has no heads."""
-    weights: tuple[SharedBytes, ...]
-    kv: SharedBytes
-    """Bytes a token of the layers that look at everything."""
-    sliding_kv: SharedBytes
-    """Bytes a token of the layers that look at a window."""
+    grouped: bool
+    """SGLang computes its attention in data-parallel groups, if asked to."""
+    embeddings: SharedBytes
+    head: SharedBytes
+    """The matrix that gives logits."""
+    tied: bool
+    """Which is the embeddings', where one GPU has both."""
+    layers: tuple[Layer, ...]
     window: int
-    """Tokens of that window; 0: there are no such layers."""
+    """Tokens that layers with a window look at; 0: there are none."""
     context_length: int
+
+    def parts(self, division: Division) -> list[Part]:
+        """The last parts have a layer more where layers do not divide: SGLang's `get_pp_indices`.
+        The first has the embeddings too, the last the head.
+        """
+        least, more = divmod(len(self.layers), division.parts)
+        parts, begin = [], 0
+        for number in range(division.parts):
+            end = begin + least + (number >= division.parts - more)
+            own = [weights for layer in self.layers[begin:end] for weights in layer.weights]
+            first, last = number == 0, number == division.parts - 1
+            own += [self.embeddings] * first + [self.head] * (last and not (self.tied and first))
+            parts.append(
+                Part(
+                    weights=sum(each.of_gpu(division) for each in own),
+                    kv=_kv_of(self.layers[begin:end], division, slides=False),
+                    sliding_kv=_kv_of(self.layers[begin:end], division, slides=True),
+                )
+            )
+            begin = end
+        return parts
+
+
+def _kv_of(layers: Sequence[Layer], division: Division, *, slides: bool) -> float:
+    return sum(layer.kv.of_gpu(division) for layer in layers if layer.slides is slides)
 
 
 def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
@@ -81,7 +156,7 @@ class _Reader:
     def __init__(self, config: Mapping[str, Any], kv_dtype: str) -> None:
         self._config = config
         self._hidden = self._number("hidden_size", least=1)
-        self._layers = self._number("num_hidden_layers", least=1)
+        self._layers = self._number("num_hidden_layers", least=1, most=_MOST_LAYERS)
         self._heads = self._number("num_attention_heads", least=1)
         self._latent = self._number("kv_lora_rank", 0)
         kv_heads = self._number("num_key_value_heads", self._heads, least=1)
@@ -91,17 +166,29 @@ class _Reader:
         self._quantised = _Quantisation.of(config)
 
     def shape(self) -> Shape:
-        counted = [*self._embeddings(), *self._attention(), *self._feed_forward()]
-        sliding = list(self._config.get("layer_types") or ()).count("sliding_attention")
-        layer = self._kv_of_layer()
+        table = self._number("vocab_size") * self._hidden
+        tied = bool(self._config.get("tie_word_embeddings"))
+        counted = [
+            [*self._attention(), *self._feed_forward(layer)] for layer in range(self._layers)
+        ]
+        kinds = list(self._config.get("layer_types") or ())
+        slides = [kind == "sliding_attention" for kind in kinds[: self._layers]]
+        slides += [False] * (self._layers - len(slides))
+        kv = SharedBytes(self._kv_of_layer(), self._kv_heads, of_attention=True)
         return Shape(
-            parameters=sum(parameters for parameters, _, _ in counted),
+            parameters=(1 if tied else 2) * table
+            + sum(number for layer in counted for number, *_ in layer),
             heads=self._heads,
             kv_heads=self._kv_heads,
-            weights=tuple(SharedBytes(number * size, ranks) for number, size, ranks in counted),
-            kv=SharedBytes(layer * (self._layers - sliding), self._kv_heads),
-            sliding_kv=SharedBytes(layer * sliding, self._kv_heads),
-            window=self._number("sliding_window") if sliding else 0,
+            grouped=self._config["model_type"] in _GROUPED,
+            embeddings=SharedBytes(table * _PLAIN_BYTES, _ALL, of_attention=True),
+            head=SharedBytes(table * _PLAIN_BYTES, _ALL),
+            tied=tied,
+            layers=tuple(
+                Layer(tuple(SharedBytes(n * size, *shared) for n, size, shared in layer), kv, slide)
+                for layer, slide in zip(counted, slides, strict=True)
+            ),
+            window=self._number("sliding_window") if any(slides) else 0,
             context_length=self._number("max_position_embeddings"),
         )
 
@@ -111,25 +198,17 @@ class _Reader:
             return (self._latent + self._number("qk_rope_head_dim")) * self._kv_bytes
         return 2 * self._kv_heads * self._head * self._kv_bytes
 
-    def _embeddings(self) -> list[_Counted]:
-        tables = 1 if self._config.get("tie_word_embeddings") else 2
-        return [(tables * self._number("vocab_size") * self._hidden, _PLAIN_BYTES, _ALL)]
-
     def _attention(self) -> list[_Counted]:
         size = self._quantised.attention
         if self._latent:
-            return [(n * self._layers, size, ranks) for n, ranks in self._latent_matrices()]
-        queries = (
-            2 * self._hidden * self._heads * self._head
-        )  # and the matrix that leaves attention
+            return [(n, size, (ranks, True)) for n, ranks in self._latent_matrices()]
+        # The second matrix of each is the one that leaves attention, and that of values.
+        queries = 2 * self._hidden * self._heads * self._head
         keys = 2 * self._hidden * self._kv_heads * self._head
-        return [
-            (queries * self._layers, size, _ALL),
-            (keys * self._layers, size, self._kv_heads),
-        ]
+        return [(queries, size, (_ALL, True)), (keys, size, (self._kv_heads, True))]
 
     def _latent_matrices(self) -> list[tuple[int, int]]:
-        """A layer's: what makes the latents is copied to each rank, what reads them divided."""
+        """What makes the latents is copied to each rank, what reads them divided."""
         rope, nope = self._number("qk_rope_head_dim"), self._number("qk_nope_head_dim")
         value, query_latent = self._number("v_head_dim"), self._number("q_lora_rank", 0)
         down = self._hidden * (self._latent + rope + query_latent)
@@ -137,16 +216,15 @@ class _Reader:
         up = self._latent * self._heads * (nope + value)
         return [(down, 1), (queries + up + self._heads * value * self._hidden, _ALL)]
 
-    def _feed_forward(self) -> list[_Counted]:
-        sparse = self._sparse_layers()
-        expert = 3 * self._hidden * self._expert_width() if sparse else 0
-        dense = 3 * self._hidden * self._number("intermediate_size") * (self._layers - sparse)
-        shared = sparse * expert * self._number("n_shared_experts", 0)
-        experts = sparse * self._experts()
+    def _feed_forward(self, layer: int) -> list[_Counted]:
+        if not self._is_sparse(layer):
+            dense = 3 * self._hidden * self._number("intermediate_size")
+            return [(dense, self._quantised.dense, (_ALL, False))]
+        expert, experts = 3 * self._hidden * self._expert_width(), self._experts()
         return [
-            (dense + shared, self._quantised.dense, _ALL),
-            (experts * expert, self._quantised.experts, _ALL),
-            (experts * self._hidden, _PLAIN_BYTES, 1),  # the router of each layer
+            (expert * self._number("n_shared_experts", 0), self._quantised.dense, (_ALL, False)),
+            (experts * expert, self._quantised.experts, (_ALL, False)),
+            (experts * self._hidden, _PLAIN_BYTES, (1, False)),  # the router
         ]
 
     def _experts(self) -> int:
@@ -157,30 +235,27 @@ class _Reader:
         """Mixtral's and gpt-oss's configurations have one width for what they have of either."""
         return self._number("moe_intermediate_size", self._number("intermediate_size"))
 
-    def _sparse_layers(self) -> int:
-        if not self._experts():
-            return 0
-        dense_first = self._number("first_k_dense_replace", 0)
-        dense_only = set(self._config.get("mlp_only_layers") or ())
-        step = self._number("decoder_sparse_step", 1)
-        return sum(
-            (layer + 1) % step == 0 and layer not in dense_only
-            for layer in range(dense_first, self._layers)
-        )
+    def _is_sparse(self, layer: int) -> bool:
+        if not self._experts() or layer < self._number("first_k_dense_replace", 0):
+            return False
+        dense_only = self._config.get("mlp_only_layers") or ()
+        return (layer + 1) % self._number("decoder_sparse_step", 1) == 0 and layer not in dense_only
 
-    def _number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+    def _number(
+        self, key: str, default: int | None = None, *, least: int = 0, most: int = _MOST
+    ) -> int:
         value = self._config.get(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool):
             raise ConfigError(f"config.json: {key} must be a number, not {value!r}")
-        if not least <= value <= _MOST:
-            raise ConfigError(f"config.json: {key} must be from {least} to {_MOST}, not {value}")
+        if not least <= value <= most:
+            raise ConfigError(f"config.json: {key} must be from {least} to {most}, not {value}")
         return value
 
 
-_Counted = tuple[int, float, int]
-"""Parameters, bytes of each, and the most ranks that share them."""
+_Counted = tuple[int, float, tuple[int, bool]]
+"""Parameters of a layer, bytes of each, and by whom they are shared: see SharedBytes."""
 _ALL = 1 << 30
 
 
