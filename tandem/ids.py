@@ -49,9 +49,10 @@ def traceparent_from(header: str | None) -> Traceparent | None:
 
 def new_room() -> int:
     """A room number: random and never 0, which SGLang reads as "metadata has not landed". Fits a
-    signed 64-bit integer.
+    signed 64-bit integer. Every remainder is as likely, because data-parallel ranks of prefill
+    share rooms by it.
     """
-    return secrets.randbits(63) | 1
+    return 1 + secrets.randbelow(2**63 - 1)
 
 
 def counter() -> Callable[[], int]:

@@ -878,6 +878,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-440",
+        "Given data-parallel ranks of prefill, then the rooms that a router makes fall to all of "
+        "them alike.",
+        ours=True,
+    ),
+    Promise(
         "S5-392",
         "Given a step with processors on a GPU, then nothing of Tandem's own waits for the device "
         "in it, and a row that failed ends its request before its token is shown.",

@@ -43,6 +43,13 @@ def test_new_ids_have_the_form_they_promise() -> None:
     assert all(0 < room < 2**63 for room in rooms)
 
 
+@pytest.mark.promise("S5-440")
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_rooms_fill_all_data_parallel_ranks(ranks: int) -> None:
+    """A rank without any has a chance of 10**-57."""
+    assert {ids.new_room() % ranks for _ in range(1000)} == set(range(ranks))
+
+
 def test_a_counter_starts_at_one_and_never_repeats() -> None:
     next_id = ids.counter()
     assert [next_id() for _ in range(3)] == [1, 2, 3]
