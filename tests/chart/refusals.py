@@ -93,6 +93,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"kvTransfer": {"requireRdma": True, "rdma": RDMA, "ucx": {"tls": "rc,tcp"}}},
         "kvTransfer.ucx.tls allows TCP, which kvTransfer.requireRdma forbids",
     ),
+    "hub-endpoint-of-gs": (
+        {"model": {"uri": "gs://models/a", "hubEndpoint": "http://minio:9000"}},
+        "gs:// has none of its own: leave it empty with gs://models/a",
+    ),
+    "hub-endpoint-of-an-adapter-of-gs": (
+        {
+            "model": {"uri": "hf://a/b", "hubEndpoint": "http://hub:8080"},
+            "loraAdapters": [{"name": "legal", "uri": "gs://models/legal"}],
+        },
+        "gs:// has none of its own: leave it empty with gs://models/legal",
+    ),
     "preload-to-nowhere": (
         {"model": {"uri": "hf://a/b", "preload": {"enabled": True}}},
         "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
