@@ -45,7 +45,7 @@ _ROUTER = (
 )
 _ENGINE = (
     "bootstrap_port data_parallel decode_data_parallel decode_pipeline_parallel"
-    " decode_tensor_parallel device kv_port pipeline_parallel tensor_parallel"
+    " decode_tensor_parallel device kv_port pipeline_parallel tensor_parallel transfer_backend"
 )
 OWNED: dict[str, frozenset[str]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),

@@ -1319,6 +1319,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-422",
+        "Given Mooncake in place of NIXL, then hand-overs are measured and named as its own, "
+        "workers of unequal libraries make no pair, and one without the package does not start, "
+        "and names it.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",

@@ -88,6 +88,8 @@ class Fingerprint(NamedTuple):
     pipeline_parallel: int = 0
     """Parts of prefill that have some of the layers each; 0: it has one."""
     lora_sha256: str = ""
+    kv_transfer: str = ""
+    """The library that hands KV over; empty: NIXL."""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 

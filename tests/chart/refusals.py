@@ -124,6 +124,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"prefill": {"engineOptions": {"page_size": 32}}},
         "prefill and decode would never pair: set page_size in engine.options, for both",
     ),
+    "mooncake-between-simulations": (
+        {"kvTransfer": {"backend": "mooncake"}},
+        "kvTransfer.backend: a simulated worker hands KV over by NIXL",
+    ),
+    "mooncake-by-ucx": (
+        {**GPU, "kvTransfer": {"backend": "mooncake", "ucx": {"ibGidIndex": 3}}},
+        "kvTransfer.ucx is for NIXL",
+    ),
     "nodes-as-server-args": (
         {"engine": {"options": {"server_args": '{"nnodes": 2}'}}},
         "leave nnodes, node_rank and dist_init_addr out of server_args, and set prefill.workload",

@@ -459,6 +459,31 @@ def test_each_phase_asks_for_its_own_accelerators_and_is_told_of_both() -> None:
     assert told == {"prefill": [4, 8], "decode": [4, 8], "worker": [4, None]}
 
 
+@pytest.mark.promise("S5-422")
+@pytest.mark.parametrize("by", ["nixl", "mooncake"])
+def test_what_hands_kv_over_is_told_both_phases_and_kept_from_tcp(by: str) -> None:
+    values = {
+        "model": {"uri": "pvc://models/m"},
+        "worker": {"enabled": True},
+        "kvTransfer": {"backend": by, "requireRdma": True, "rdma": {"enabled": True}},
+    }
+    told = {}
+    for component, pod in pods.of_values(values).items():
+        if component in ("prefill", "decode", "worker"):
+            variables = {each["name"]: each.get("value") for each in pod.main["env"]}
+            forced = {name: variables.get(name) for name in ("UCX_TLS", "MC_FORCE_HCA")}
+            told[component] = (pod.settings["engine_options"].get("transfer_backend"), forced)
+    forced = {"UCX_TLS": "^tcp", "MC_FORCE_HCA": None}
+    if by == "mooncake":
+        forced = {"UCX_TLS": None, "MC_FORCE_HCA": "1"}
+    chosen = None if by == "nixl" else by
+    assert told == {
+        "prefill": (chosen, forced),
+        "decode": (chosen, forced),
+        "worker": (None, forced),
+    }
+
+
 @pytest.mark.promise("S5-371")
 def test_data_parallel_groups_take_no_accelerators_of_their_own() -> None:
     values = {

@@ -42,6 +42,7 @@ from tandem.engine.sglang import (
     processor,
     ranks,
     requests,
+    scheduler,
     seeds,
 )
 from tandem.engine.sglang.additions import Additions
@@ -128,7 +129,7 @@ LATENTS = SimpleNamespace(is_mla_backend=True)
 HEADS_4 = SimpleNamespace(is_mla_backend=False, kv_args=SimpleNamespace(total_kv_head_num=4))
 
 
-def additions(*, ranks: int, peer_ranks: int) -> Additions:
+def additions(*, ranks: int, peer_ranks: int, transfer_backend: str = "nixl") -> Additions:
     return Additions(
         seeded=True,
         speculative=False,
@@ -138,6 +139,7 @@ def additions(*, ranks: int, peer_ranks: int) -> Additions:
         stages=1,
         registry={},
         model={},
+        transfer_backend=transfer_backend,
         handover_timeout_seconds=60,
         grammar_cache_bytes=0,
     )
@@ -200,6 +202,19 @@ def pages_that_decode_asks_for_are_counted() -> Any:
     asks = SimpleNamespace(req=SimpleNamespace(time_stats=times))
     pages = DecodePreallocQueue._transfer_page_indices(None, asks, torch.arange(8, 20), 4)
     return [pages.tolist(), streamer._received(asks.req)]
+
+
+def hand_overs_by_mooncake_are_measured() -> Any:
+    """In prefill, whose sender tells no times, and in decode."""
+    streamer = MeasuringStreamer.__new__(MeasuringStreamer)
+    streamer.additions = additions(ranks=1, peer_ranks=1, transfer_backend="mooncake")
+    scheduler.get_mooncake_transfer_engine = lambda: SimpleNamespace(ib_device="")
+    metric = SimpleNamespace(transfer_latency_s=None, transfer_total_bytes=10)
+    sent = SimpleNamespace(
+        disagg_kv_sender=SimpleNamespace(get_transfer_metric=lambda: metric, kv_mgr=HEADS_4),
+        time_stats=SimpleNamespace(prefill_transfer_queue_entry_time=2.0, completion_time=2.5),
+    )
+    return [streamer._sent(sent), streamer._transport(writes=False)]
 
 
 def outputs_go_past_the_detokenizer() -> Any:
@@ -590,6 +605,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     hand_overs_have_less_time_once_kv_has_moved,
     cached_tokens_stay_those_of_prefill,
     pages_that_decode_asks_for_are_counted,
+    hand_overs_by_mooncake_are_measured,
     outputs_go_past_the_detokenizer,
     processor.TandemLogitProcessor.to_str,
 )

@@ -91,6 +91,16 @@ def test_what_needs_an_adapter_runs_where_it_is() -> None:
     assert "tiny:none" in str(end.error)
 
 
+@pytest.mark.promise("S5-422")
+def test_workers_that_hand_over_by_unequal_libraries_make_no_pair() -> None:
+    bench = Bench(0, 0)
+    for phase, library in ((Phase.PREFILL, "mooncake"), (Phase.DECODE, "")):
+        bench.worker(phase, fingerprint=FINGERPRINT._replace(kv_transfer=library))
+    bench.submit(1)
+    assert bench.ends() == [(1, "no_pair")]
+    assert bench.core.state.counts.pairs_rejected == {"kv_transfer": 1}
+
+
 @pytest.mark.promise("S5-412")
 def test_unequal_sets_of_adapters_make_no_pair() -> None:
     bench = Bench(0, 0)

@@ -52,6 +52,13 @@ def test_pages_that_decode_asks_for_are_counted(seen: dict[str, Any]) -> None:
     assert measured == [[3 * 100 * 2, 1.0, "nixl/ucx/unknown"]]
 
 
+@pytest.mark.promise("S5-422")
+def test_hand_overs_by_mooncake_are_measured_in_both_phases(seen: dict[str, Any]) -> None:
+    sent, received = seen["hand_overs_by_mooncake_are_measured"]
+    assert sent == [[10, 0.5, "mooncake/rdma/tcp"]]
+    assert received == "mooncake/rdma/unknown"
+
+
 def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
     answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
     assert (answers, outputs) == ("worker", "worker")

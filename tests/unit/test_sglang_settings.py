@@ -101,6 +101,7 @@ def with_history() -> Registry:
         ({"server_args": '{"dp_size": 2}'}, "data_parallel"),
         ({"server_args": '{"load_balance_method": "round_robin"}'}, "which data-parallel rank"),
         ({"disable_overlap_schedule": "perhaps"}, "disable_overlap_schedule"),
+        ({"transfer_backend": "mori"}, "transfer_backend"),
         ({"server_args": "{"}, "server_args"),
         ({"server_args": "[]"}, "server_args"),
         ({"server_args": '{"skip_tokenizer_init": true}'}, "skip_tokenizer_init"),
@@ -131,10 +132,12 @@ def test_server_args_of_the_operator_are_passed_on_but_never_replace_ours() -> N
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_a_phase_is_started_disaggregated_over_nixl(role: Role) -> None:
+def test_a_phase_is_started_disaggregated_over_nixl_or_what_was_chosen(role: Role) -> None:
     made = server_args(role, {})
     assert made["disaggregation_mode"] == role.value
     assert made["disaggregation_transfer_backend"] == "nixl"
+    chosen = server_args(role, {"transfer_backend": "mooncake"})
+    assert chosen["disaggregation_transfer_backend"] == "mooncake"
     assert made["disaggregation_bootstrap_port"] == 4321
 
 

@@ -171,6 +171,9 @@ lora_adapters:
 {{- range $name, $value := dict "decode_tensor_parallel" $engine.decodeTensorParallel "decode_data_parallel" $engine.decodeDataParallel "decode_pipeline_parallel" $engine.decodePipelineParallel }}
 {{- if and $value (ne $component "worker") }}{{ $_ := set $options $name $value }}{{ end }}
 {{- end }}
+{{- if and (ne $root.Values.kvTransfer.backend "nixl") (ne $component "worker") }}
+{{- $_ := set $options "transfer_backend" $root.Values.kvTransfer.backend }}
+{{- end }}
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
 {{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
 {{- end }}

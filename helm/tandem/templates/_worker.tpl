@@ -57,12 +57,16 @@ name: {{ include "tandem.component" . }}
 {{- define "tandem.workerEnv" -}}
 {{- $root := index . 0 }}
 {{- $transfer := $root.Values.kvTransfer }}
-{{- $tls := default (ternary "^tcp" "" $transfer.requireRdma) $transfer.ucx.tls -}}
+{{- $byMooncake := eq $transfer.backend "mooncake" }}
+{{- $tls := default (ternary "^tcp" "" (and $transfer.requireRdma (not $byMooncake))) $transfer.ucx.tls -}}
 {{- with include "tandem.codePath" $root }}
 - {name: PYTHONPATH, value: {{ . | quote }}}
 {{- end }}
 {{- with $tls }}
 - {name: UCX_TLS, value: {{ . | quote }}}
+{{- end }}
+{{- if and $transfer.requireRdma $byMooncake }}
+- {name: MC_FORCE_HCA, value: "1"}
 {{- end }}
 {{- with $transfer.ucx.netDevices }}
 - {name: UCX_NET_DEVICES, value: {{ . | quote }}}

@@ -30,6 +30,8 @@ class Additions:
     """`Registry.portable`."""
     model: Mapping[str, Any]
     """Arguments of tandem.logits.model.Model."""
+    transfer_backend: str
+    """What hands KV over, by SGLang's name."""
     handover_timeout_seconds: int
     """For hand-overs after the first that succeeds."""
     grammar_cache_bytes: int

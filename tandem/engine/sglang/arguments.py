@@ -16,7 +16,7 @@ from typing import Any
 from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.lora import LoraAdapter
-from tandem.engine.sglang import parallel
+from tandem.engine.sglang import mooncake, parallel
 from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError, StartError
 
@@ -75,6 +75,8 @@ def environment(options: Options, *, host: str, device: str, ranks: int = 1) -> 
         # A follower's launch returns once its ranks are up, as a leader's does.
         "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": "0",
     }
+    if options.transfer_backend == mooncake.NAME:
+        variables |= mooncake.ENVIRONMENT
     if device == "cpu":
         variables |= {
             "SGLANG_USE_CPU_ENGINE": "1",
@@ -160,7 +162,7 @@ def server_args(
     if role is not Role.AGGREGATED:
         arguments |= {
             "disaggregation_mode": role.value,
-            "disaggregation_transfer_backend": "nixl",
+            "disaggregation_transfer_backend": options.transfer_backend,
             "disaggregation_bootstrap_port": bootstrap_port,
         }
     if inner_port:

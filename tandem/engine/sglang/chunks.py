@@ -121,7 +121,8 @@ def hand_over_of(measured: HandOver | None) -> KvTransfer | None:
     """What the scheduler measured of the hand-over, in the one output that carries it.
 
     PREFILL: bytes and seconds of SGLang's NIXL sender, from the first page written to the last one
-    acknowledged; with chunked prefill that spans the forward passes between the chunks.
+    acknowledged; with chunked prefill that spans the forward passes between the chunks. Mooncake's
+    tells no seconds: there they begin with the prompt's last step.
     DECODE: bytes of the pages that were written here, and the seconds from the moment their
     addresses were sent to prefill until everything had landed. Decode cannot see when prefill
     begins to write: where it was ready first, its seconds hold prefill's queue and forward pass.

@@ -27,6 +27,8 @@ _KEPT_TOKENS = 2
 """Tokens of a context that SGLang's scheduler gives to no request (`init_req_max_new_tokens`)."""
 _PROMPT_MARGIN = 5
 """Tokens that it leaves behind the longest prompt: it refuses longer ones (`get_worker_info`)."""
+_USUAL_TRANSFER = "nixl"
+"""What a fingerprint does not mention."""
 _PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
 
 
@@ -77,6 +79,8 @@ def description(
     divided = {**ranks, limits.role: _kv_ranks(launched.arguments)}
     fingerprint = _fingerprint(launched, model_path, model_name, divided, stages)
     fingerprint.lora_sha256 = lora.digest(lora_adapters)
+    if limits.role is not Role.AGGREGATED:
+        fingerprint.kv_transfer = _transfer(launched.arguments)
     return EngineDescription(
         fingerprint=fingerprint,
         limits=worker_pb2.Limits(
@@ -114,6 +118,11 @@ def _fingerprint(
         tokenizer_sha256=model_files.tokenizer_sha256(model_path),
         protocol_version=PROTOCOL_VERSION,
     )
+
+
+def _transfer(arguments: Mapping[str, Any]) -> str:
+    backend = str(arguments["disaggregation_transfer_backend"])
+    return "" if backend == _USUAL_TRANSFER else backend
 
 
 def _kv_ranks(arguments: Mapping[str, Any]) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.sglang import mooncake
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.outputs import RunningRows
 from tandem.errors import StartError
@@ -145,6 +146,8 @@ class EngineThread:
             self._ended.set_result(None)
 
     def _launch(self) -> Launched:
+        if self._arguments.get("disaggregation_transfer_backend") == mooncake.NAME:
+            mooncake.load()
         logging.getLogger("sglang").setLevel(logging.ERROR)
         from sglang.srt.entrypoints import engine as upstream
         from sglang.srt.managers.io_struct import (

@@ -58,6 +58,9 @@ class Options:
     with it."""
     decode_pipeline_parallel: int = 0
     """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
+    transfer_backend: Literal["nixl", "mooncake"] = "nixl"
+    """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
+    environment."""
     decode_prefix_cache: bool = False
     """DECODE: keep the KV of what has ended, as prefill does, and be sent of a prompt what is not
     kept. SGLang calls it experimental."""

@@ -24,6 +24,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
+from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import (
+    get_mooncake_transfer_engine,
+)
 from sglang.srt.environ import envs
 from sglang.srt.managers.io_struct import hook_custom_types, wrap_as_pickle
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -39,6 +42,7 @@ from tandem.engine.sglang import (
     delayed_sampling,
     grammars,
     layouts,
+    mooncake,
     penalties,
     processor,
     ranks,
@@ -196,14 +200,17 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def _sent(self, req: Any) -> HandOver:
         metric = req.disagg_kv_sender.get_transfer_metric()
-        if metric.transfer_latency_s is None:
+        seconds = metric.transfer_latency_s
+        if seconds is None and self._by_mooncake:
+            # It tells no times: as SGLang's own metrics, from the prompt's end to the transfer's.
+            times = req.time_stats
+            seconds = times.completion_time - times.prefill_transfer_queue_entry_time
+        if seconds is None:
             return []
         size = metric.transfer_total_bytes * self._senders(req.disagg_kv_sender.kv_mgr)
-        wire = ucx_log().transport() if self._backend == "UCX" else UNKNOWN
-        return [(size, metric.transfer_latency_s, self._transport(wire))]
+        return [(size, seconds, self._transport(writes=True))]
 
     def _received(self, req: Any) -> HandOver:
-        """Only who writes knows over what."""
         page_bytes = self.scheduler.disagg_decode_prealloc_queue.kv_manager.kv_item_lens_sum
         size = decode_cache.pages_of(req) * page_bytes
         times = req.time_stats
@@ -211,16 +218,26 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             (
                 size * self.additions.ranks * self.additions.stages,
                 times.wait_queue_entry_time - times.decode_transfer_queue_entry_time,
-                self._transport(UNKNOWN),
+                self._transport(writes=False),
             )
         ]
 
     @property
-    def _backend(self) -> str:
-        return str(envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get())
+    def _by_mooncake(self) -> bool:
+        return self.additions.transfer_backend == mooncake.NAME
 
-    def _transport(self, wire: str) -> str:
-        return f"nixl/{self._backend.lower()}/{wire}"
+    def _transport(self, *, writes: bool) -> str:
+        """Only who writes knows over what."""
+        wire = UNKNOWN
+        if self._by_mooncake:
+            protocol = str(envs.MOONCAKE_PROTOCOL.get())
+            if writes:
+                wire = mooncake.wire(protocol, get_mooncake_transfer_engine())
+            return f"{mooncake.NAME}/{protocol}/{wire}"
+        backend = str(envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get())
+        if writes and backend == "UCX":
+            wire = ucx_log().transport()
+        return f"nixl/{backend.lower()}/{wire}"
 
     def _senders(self, manager: Any) -> int:
         """How often a share as large as this rank's is written, by all ranks together: SGLang

@@ -31,6 +31,7 @@ OWNED: Mapping[str, str] = {
     "disaggregation_bootstrap_port": "engine option bootstrap_port",
     "disaggregation_decode_enable_radix_cache": "engine option decode_prefix_cache",
     "disaggregation_mode": "the component: a prefill or a decode worker",
+    "disaggregation_transfer_backend": "engine option transfer_backend",
     "dist_init_addr": "setting leader",
     "dtype": "engine option dtype",
     "enable_custom_logit_processor": "setting logits_processors",
@@ -122,13 +123,6 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
         "enable_deterministic_inference rl_on_policy_target"
     ),
     "Tandem says which data-parallel rank a sequence goes to": _names("load_balance_method"),
-    "KV is handed over by NIXL": _names("disaggregation_transfer_backend"),
-    "NIXL does not read it: the variable UCX_NET_DEVICES names devices": _names(
-        "disaggregation_ib_device"
-    ),
-    "NIXL receives KV in no memory but the device's": _names(
-        "disaggregation_decode_host_receive_threshold"
-    ),
     "a worker keeps its phase, and has no other": _names(
         "enable_pd_role_switch enable_pdmux pdmux_config_path sm_group_num"
     ),
@@ -185,6 +179,7 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
 """What would break a worker, or have no effect in it, by the reason."""
 
 _LORA = "LoRA adapters"
+_MOONCAKE = "Hand-over by Mooncake"
 _LORA_ON_CPUS = "tests with LoRA adapters, on CPUs, where Tandem sets it unless you do"
 
 WORKS: Mapping[str, tuple[str, ...]] = {
@@ -384,6 +379,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         num_reserved_decode_tokens optimistic_prefill_attempts
         """
     ),
+    _MOONCAKE: _names("disaggregation_decode_host_receive_threshold disaggregation_ib_device"),
 }
 """What is given to SGLang as it is, and was not run by us, by what it is about."""
 
@@ -395,14 +391,21 @@ def check(given: Iterable[str]) -> None:
         raise ConfigError(f"engine option server_args must not hold {'; '.join(objections)}")
 
 
-def check_without_lora(given: Iterable[str]) -> None:
-    """Raises ConfigError for what is about LoRA adapters, where there are none."""
-    idle = sorted({*given} & {*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]})
-    if idle:
-        raise ConfigError(
-            f"engine option server_args must not hold {', '.join(idle)}: the setting lora_adapters"
-            " is empty"
+def check_idle(given: Iterable[str], *, adapters: bool, mooncake: bool) -> None:
+    """Raises ConfigError for what is about LoRA adapters where there are none, and about Mooncake
+    where it hands nothing over.
+    """
+    if not adapters:
+        _check_idle(
+            given, [*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]], "setting lora_adapters is empty"
         )
+    if not mooncake:
+        _check_idle(given, PASSED[_MOONCAKE], "engine option transfer_backend is not mooncake")
+
+
+def _check_idle(given: Iterable[str], names: Iterable[str], why: str) -> None:
+    if idle := sorted({*given} & {*names}):
+        raise ConfigError(f"engine option server_args must not hold {', '.join(idle)}: the {why}")
 
 
 def _objection(name: str) -> str:

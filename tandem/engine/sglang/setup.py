@@ -8,7 +8,14 @@ from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang import arguments, parallel, processors, server_arguments, warm_up
+from tandem.engine.sglang import (
+    arguments,
+    mooncake,
+    parallel,
+    processors,
+    server_arguments,
+    warm_up,
+)
 from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions, shared_numbers
 from tandem.engine.sglang.cache_events import CacheSubscription
@@ -28,8 +35,11 @@ class Setup:
         self._role = role
         self._settings = settings
         self._options = engine_options.parse(settings.options)
-        if not settings.lora_adapters:
-            server_arguments.check_without_lora(self._options.extra)
+        server_arguments.check_idle(
+            self._options.extra,
+            adapters=bool(settings.lora_adapters),
+            mooncake=self._options.transfer_backend == mooncake.NAME,
+        )
         parallel.check(self._options, role)
         if role is Role.AGGREGATED and self._options.decode_prefix_cache:
             raise ConfigError(
@@ -110,6 +120,7 @@ class Setup:
             peer_ranks=self.kv_ranks[Role.PREFILL if self._role is Role.DECODE else Role.DECODE],
             registry=self.processors.portable,
             model=self._facts,
+            transfer_backend=self._options.transfer_backend,
             handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
             states=shared_numbers(self.parallel.data),
