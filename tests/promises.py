@@ -884,6 +884,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-443",
+        "Given several ranks of prefill that write of one sequence, then decode takes it when all "
+        "of them have written all, metadata included.",
+        ours=True,
+    ),
+    Promise(
         "S5-392",
         "Given a step with processors on a GPU, then nothing of Tandem's own waits for the device "
         "in it, and a row that failed ends its request before its token is shown.",

@@ -28,6 +28,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang_arrivals import hand_overs_by_what_has_come
 
 from tandem import config
 from tandem.engine.sglang import (
@@ -600,6 +601,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     bounded_guidance,
     scored_at_once,
     prefill_layouts,
+    hand_overs_by_what_has_come,
     missing_plugin,
     shares_are_counted_as_often_as_ranks_write_them,
     hand_overs_have_less_time_once_kv_has_moved,

@@ -205,5 +205,17 @@ def test_a_prefill_engine_that_keeps_silent_is_asked_once_beside_the_steps(
     assert asked == ["silent", "well", "wrong"]
 
 
+@pytest.mark.promise("S5-443")
+def test_a_hand_over_has_come_when_all_ranks_have_written_all(seen: dict[str, Any]) -> None:
+    """A slot that one of them still writes into would be given to another sequence."""
+    assert seen["hand_overs_by_what_has_come"] == {
+        "one rank": 2,
+        "two ranks": 4,
+        "the second writes its metadata first": 4,
+        "in two chunks": 6,
+        "the second had all cached": 3,
+    }
+
+
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
     assert "pip install ./plugins/sglang-cpu" in seen["missing_plugin"]

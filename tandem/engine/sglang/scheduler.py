@@ -4,6 +4,7 @@
 - Outputs go to the worker as they are: no detokenizer is between; and those of requests that go on
   in a message of their own.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
+- A hand-over has come when all ranks of prefill have written of it.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
@@ -37,6 +38,7 @@ from sglang.srt.plugins import load_plugins
 
 from tandem import orphans
 from tandem.engine.sglang import (
+    arrivals,
     cpu,
     decode_cache,
     delayed_sampling,
@@ -87,6 +89,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
         penalties.count_outputs()
     layouts.ask_beside()
     decode_cache.observe()
+    arrivals.await_all_ranks()
     grammars.bound(additions.grammar_cache_bytes)
     grammars.watch()
     grammars.catch_up()

@@ -1,0 +1,33 @@
+"""Runs in a decode engine's scheduler process: a hand-over has come when every rank of prefill that
+writes of it has written all.
+
+SGLang waits for the KV of each of them, but for the metadata of one alone, which all of them write.
+The others' would come into a slot that another sequence may have by then. And where nobody asks
+NIXL any more, as on CPUs, whose engines have no thread for that, their writes are not acknowledged:
+prefill keeps the sequence, and a core busy, until decode asks about another one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from sglang.srt.disaggregation.nixl.conn import NixlKVManager
+
+_WRITTEN = "_tandem_written"
+
+
+def await_all_ranks() -> None:
+    """Call it before the scheduler starts."""
+    original = NixlKVManager._handle_aux_notification
+
+    @functools.wraps(original)
+    def handle(self: Any, room: int, components: Sequence[str]) -> None:
+        original(self, room, components)
+        status = self.transfer_statuses[room]
+        written = getattr(status, _WRITTEN, 0) + 1
+        setattr(status, _WRITTEN, written)
+        status.received_aux = written >= status.num_pp_ranks_expected
+
+    NixlKVManager._handle_aux_notification = handle
