@@ -17,6 +17,7 @@ from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, R
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
 from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.processors import Processors
+from tandem.engine.sglang.setup import Setup
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
@@ -558,6 +559,19 @@ def test_each_rank_has_a_core_of_its_own_on_cpu() -> None:
     assert made["SGLANG_CPU_OMP_THREADS_BIND"].count("|") == 1
     alone = arguments.environment(options.parse({}), host="h", device="cpu")
     assert "SGLANG_CPU_OMP_THREADS_BIND" not in alone
+
+
+def test_each_stage_has_a_core_of_its_own_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported: dict[str, str] = {}
+    monkeypatch.setattr("tandem.config.export", exported.update)
+    stages = {"pipeline_parallel": 2, "decode_pipeline_parallel": 1}
+    uncached = json.dumps({"disable_radix_cache": True})
+    given = settings({"device": "cpu", "server_args": uncached, **stages})
+    for role, groups in ((Role.PREFILL, 2), (Role.DECODE, 0)):
+        exported.clear()
+        Setup(role, given).thread()
+        assert len(exported.get("SGLANG_CPU_OMP_THREADS_BIND", "").split("|")) == max(groups, 1)
+        assert ("SGLANG_NCCL_SO_PATH" in exported) == (groups > 0)
 
 
 @pytest.mark.parametrize(("role", "fits"), [(Role.PREFILL, False), (Role.DECODE, True)])

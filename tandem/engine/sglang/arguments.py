@@ -53,7 +53,7 @@ def resolve_device(options: Options) -> str:
 def environment(options: Options, *, host: str, device: str, ranks: int = 1) -> dict[str, str]:
     """Variables SGLang reads when it is imported, here and in its child processes.
 
-    `ranks`: those that share a layer.
+    `ranks`: those that share the model.
     """
     timeout = str(max(options.handover_timeout_seconds, options.first_handover_timeout_seconds))
     variables = {

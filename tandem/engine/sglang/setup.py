@@ -107,7 +107,7 @@ class Setup:
         environment of this process. A follower is told the leader's port by SGLang.
         """
         host = self._settings.host
-        ranks = self.parallel.tensor
+        ranks = self.parallel.accelerators
         config.export(
             arguments.environment(self._options, host=host, device=self._device, ranks=ranks)
         )
