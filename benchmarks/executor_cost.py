@@ -144,7 +144,7 @@ def lines(work: Work, found: Mapping[str, Sequence[Spent]]) -> list[str]:
 
 
 def ratios(own: Sequence[Spent], other: Sequence[Spent]) -> list[float]:
-    """One for each round."""
+    """What one way took of what another did, in each round."""
     return [mine.total / theirs.total for mine, theirs in zip(own, other, strict=True)]
 
 

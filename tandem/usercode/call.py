@@ -134,7 +134,7 @@ class Caller:
         return answer
 
     def overdue_at(self) -> float:
-        """See tandem.usercode.deadline.Limited."""
+        """When its call is overdue, by perf_counter: see tandem.usercode.deadline.Limited."""
         return self._backlog_done() + self.seconds
 
     async def call_async(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:

@@ -38,7 +38,7 @@ class Division:
     tensor: int
     """GPUs that share each layer."""
     groups: int = 1
-    """Of these GPUs, with DP attention: each has attention, and a KV cache, of its own."""
+    """How many groups these GPUs form with DP attention, each with attention and KV of its own."""
     parts: int = 1
     """Pipeline parallelism: so many times these GPUs, with some of the layers each."""
 
@@ -54,7 +54,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class SharedBytes:
-    """Bytes that GPUs share."""
+    """Some bytes, and by how many GPUs they can be shared."""
 
     bytes: float
     most_ranks: int
@@ -82,9 +82,9 @@ class Part:
 
     weights: float
     kv: float
-    """Of a token, in layers that look at everything."""
+    """Bytes a token, in layers that look at everything."""
     sliding_kv: float
-    """Of a token, in layers that look at a window."""
+    """Bytes a token, in layers that look at a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
