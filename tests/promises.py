@@ -1332,6 +1332,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-423",
+        "Given a recipe with a prefix cache outside the GPU, then SGLang takes its arguments, the "
+        "pod requests the host's memory that it takes, and prefill reaches the store.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",

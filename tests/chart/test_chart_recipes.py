@@ -4,6 +4,7 @@ memory what `tandem plan-fit` says.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import chart_renders
+import pods
 import pytest
 import sglang_arguments
 from chart_renders import EXAMPLES, ROOT
@@ -24,6 +26,10 @@ CONFIGS = ROOT / "tests" / "model_configs"
 PAGES = ROOT / "docs" / "recipes"
 MARK = "**Rendered and argument-checked; not run on GPUs.**"
 _PLAN = re.compile(r"```\n\$ tandem plan-fit (.*)\n((?:.+\n)+)```")
+KV_BYTES = 147_456
+"""Of a token of Qwen3-8B."""
+WORKER_GIB, ROOM_GIB = 24, 8
+"""What the chart requests for a worker of one GPU, and what the pages leave beside it."""
 PHASES = (Role.PREFILL, Role.DECODE)
 
 
@@ -53,7 +59,7 @@ def made(name: str, role: Role, folder: Path) -> dict[str, Any]:
 
 
 def test_each_example_has_a_page_that_says_what_was_checked() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 7
     assert {path.stem for path in PAGES.glob("*.md")} == {"README", *EXAMPLES}
     overview = page("README")
     for name in EXAMPLES:
@@ -74,6 +80,79 @@ def test_the_page_says_of_memory_what_the_command_says(
         folder, *flags = shlex.split(command)
         assert main(["plan-fit", str(CONFIGS / folder), *flags]) == 0
         assert capsys.readouterr().out == shown
+
+
+@pytest.mark.promise("S5-423")
+@pytest.mark.parametrize(("name", "pool"), [("hicache", 120), ("hicache-mooncake", 60)])
+def test_a_pod_requests_the_host_memory_that_its_cache_takes(name: str, pool: int) -> None:
+    values = chart_renders.values(name)
+    given = json.loads(values["prefill"]["engineOptions"]["server_args"])
+    assert given["hicache_size"] == pool
+    assert f"{int(pool * 10**9 // KV_BYTES):,} tokens" in page(name)
+    cache = -(-(pool * 10**9) // 2**30)
+    prefill = pods.of_values(values)["prefill"]
+    requested = prefill.main["resources"]["requests"]["memory"]
+    assert requested == f"{cache + WORKER_GIB + ROOM_GIB}Gi"
+    assert f" {cache} " in page(name).replace("|", " ")
+
+
+@pytest.mark.promise("S5-423")
+def test_prefill_reaches_the_store_and_nothing_else_that_it_did_not() -> None:
+    with_store, without = (
+        _egress(chart_renders.values(name), "prefill") for name in ("hicache-mooncake", "hicache")
+    )
+    (opened,) = [rule for rule in with_store if rule not in without]
+    (peer,) = opened["to"]
+    assert peer["podSelector"] == {"matchLabels": {"app": "mooncake"}}
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "mooncake"}
+
+
+def _egress(values: dict[str, Any], component: str) -> list[dict[str, Any]]:
+    (rules,) = [
+        each["spec"]["egress"]
+        for each in chart_renders.manifests(values)
+        if each["kind"] == "NetworkPolicy"
+        and each["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    ]
+    return list(rules)
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
+@pytest.mark.promise("S5-423")
+def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path: Path) -> None:
+    made_of = {name: made(name, Role.PREFILL, tmp_path) for name in ("hicache", "hicache-mooncake")}
+    answers = sglang_arguments.ask(list(made_of.values()))["resolved"]
+    for name, resolved in zip(made_of, answers, strict=True):
+        assert isinstance(resolved, dict), f"{name}: {resolved}"
+        assert resolved["enable_hierarchical_cache"] is True
+        assert resolved["hicache_host_memory_fraction"] is None, "its own size counts"
+        stored = resolved["hicache_storage_backend"]
+        assert stored == ("mooncake" if name == "hicache-mooncake" else None)
+        assert resolved["hicache_mem_layout"] == ("page_first" if stored else "layer_first")
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
+def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) -> None:
+    """As docs/recipes/hicache.md says of decode."""
+    in_memory = {"server_args": '{"enable_hierarchical_cache": true}'}
+    given = [
+        arguments.server_args(
+            options.parse({"device": "cuda", **in_memory, "decode_prefix_cache": kept}),
+            role=Role.DECODE,
+            model_path=CONFIGS / "Qwen3-8B",
+            max_sequences=32,
+            host="10.0.0.1",
+            device="cuda",
+            bootstrap_port=7110,
+            processors=True,
+        )
+        for kept in (False, True)
+    ]
+    alone, beside = sglang_arguments.ask(given)["resolved"]
+    assert "enable-hierarchical-cache and disable-radix-cache are mutually exclusive" in alone
+    assert beside["enable_hierarchical_cache"] is True
 
 
 @pytest.mark.sglang
