@@ -129,7 +129,7 @@ def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path
         assert resolved["hicache_host_memory_fraction"] is None, "its own size counts"
         stored = resolved["hicache_storage_backend"]
         assert stored == ("mooncake" if name == "hicache-mooncake" else None)
-        assert resolved["hicache_mem_layout"] == ("page_first" if stored else "layer_first")
+        assert resolved["hicache_mem_layout"] == "page_first"
 
 
 @pytest.mark.sglang
