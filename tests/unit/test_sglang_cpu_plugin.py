@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 
@@ -20,9 +21,55 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 # The idle agent is made as SGLang makes it, and its process's CPU time measured over one second.
 LOOK = """
 import inspect, json, sys, time
+from types import SimpleNamespace
+import torch
 from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 from sglang.srt.disaggregation.nixl import conn
+from sglang.srt.lora import layers
+from sglang.srt.lora.backend import torch_backend
+from sglang.srt.lora.lora_manager import LoRAManager
 from sglang.srt.plugins import load_plugins
+
+def prepared(latents, decode_ranks):
+    # How two ranks of prefill get ready to write into host memory of decode's.
+    ways = []
+    manager = SimpleNamespace(
+        is_mla_backend=latents, is_hybrid_mla_backend=False, attn_tp_size=2, src_mem_kind="DRAM",
+        kv_args=SimpleNamespace(kv_item_lens=[8]), prep_handles={"": 1}, _num_slots_src=1,
+        _build_transfer_dst_indices=lambda **_: [0],
+        _init_equal_tp_prep_handle=lambda *_, mem_kind, **__: ways.append(["equal", mem_kind]),
+        _init_hetero_tp_prep_handle=lambda *_, src_mem_kind, dst_mem_kind: ways.append(
+            ["unequal", src_mem_kind, dst_mem_kind]
+        ),
+    )
+    peer = SimpleNamespace(
+        agent_name="decode", gpu_id=0, requires_dcp_relayout=False, decode_tp_size=decode_ranks,
+        dst_kv_item_lens=[8], dst_kv_mem_kinds=["DRAM"], dst_kv_ptrs=[0], dst_num_slots=None,
+    )
+    try:
+        conn.NixlKVManager._prepare_payload_xfer(manager, peer)
+    except NotImplementedError as error:
+        return [str(error)]
+    return [*ways, peer.dst_homogeneous_mem_kind]
+
+def pinned():
+    # What LoRA's modules get where they ask for pinned memory, once there is a manager.
+    try:
+        LoRAManager()
+    except TypeError:
+        pass
+    ways = [
+        lambda: layers.torch.tensor([1, 2], pin_memory=True, device="cpu"),
+        lambda: torch_backend.torch.zeros(2, pin_memory=True),
+        lambda: torch.ones(2).pin_memory(),
+    ]
+    found = []
+    for way in ways:
+        try:
+            found.append(way().tolist())
+        except RuntimeError:
+            found.append("refused")
+    return found
 
 def look():
     config = nixl_agent_config(
@@ -40,6 +87,8 @@ def look():
         "thread": config.enable_pthread,
         "idle_cpu_seconds": idle,
         "asked": [[each.enable_pthread, each.enable_listen] for each in asked],
+        "prepared": [prepared(False, 1), prepared(False, 2), prepared(True, 1)],
+        "pinned": pinned(),
     }
 
 """
@@ -109,11 +158,38 @@ def test_the_progress_thread_is_off_also_where_the_caller_asks_for_it(
     assert shimmed["asked"] == [[False, True], [False, False]]
 
 
+def test_stock_sglang_writes_to_unequal_ranks_in_a_devices_memory_alone(
+    stock: dict[str, Any],
+) -> None:
+    unequal, *others = stock["prepared"]
+    assert "not implemented" in unequal[0], "SGLang writes to unequal ranks' hosts: drop the shim"
+    assert others == [[["equal", "DRAM"], "DRAM"]] * 2
+
+
+def test_the_plugin_has_unequal_ranks_of_attention_written_to_in_host_memory(
+    shimmed: dict[str, Any],
+) -> None:
+    unequal, *others = shimmed["prepared"]
+    assert unequal == [["unequal", "DRAM", "DRAM"], "DRAM"]
+    assert others == [[["equal", "DRAM"], "DRAM"]] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned for a GPU")
+def test_stock_lora_pins_memory_which_takes_a_driver(stock: dict[str, Any]) -> None:
+    assert stock["pinned"] == ["refused"] * 3, "memory can be pinned without a GPU: drop the shim"
+
+
+def test_the_plugin_pins_no_memory_for_lora(shimmed: dict[str, Any]) -> None:
+    assert shimmed["pinned"] == [[1, 2], [0, 0], [1, 1]]
+
+
 def test_the_plugin_changes_nothing_where_the_engine_is_not_a_cpu_engine(
     stock: dict[str, Any],
 ) -> None:
     assert stock["after"]["kinds"] == stock["kinds"]
     assert stock["after"]["thread"] is True
+    assert stock["after"]["prepared"] == stock["prepared"]
+    assert stock["after"]["pinned"] == stock["pinned"]
 
 
 def test_sglang_cannot_load_its_scheduler_without_some_sgl_kernel() -> None:
