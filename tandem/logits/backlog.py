@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tandem.logits import arrays
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """What is used of torch.cuda.Event, with timing."""
 
     def record(self, stream: Any = None) -> None: ...
@@ -31,7 +31,7 @@ class DeviceBacklog:
     the other.
     """
 
-    def __init__(self, before: Event, now: Event, aside: Any) -> None:
+    def __init__(self, before: DeviceEvent, now: DeviceEvent, aside: Any) -> None:
         """`aside`: a stream on which nothing is ever computed, where `now` happens at once."""
         self._before = before
         self._now = now

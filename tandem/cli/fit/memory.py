@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from tandem.cli.fit.shape import Division, Part, Shape
+from tandem.cli.fit.shape import Division, PipelinePart, Shape
 from tandem.errors import ConfigError
 
 GPU_GB = {
@@ -128,7 +128,7 @@ def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
     return 0
 
 
-def _pool(part: Part) -> float:
+def _pool(part: PipelinePart) -> float:
     """Bytes that a GPU keeps for each token that it is to hold."""
     return part.kv + SLIDING_SHARE * part.sliding_kv
 

@@ -77,7 +77,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PipelinePart:
     """What a GPU of a part of a pipeline holds, in bytes."""
 
     weights: float
@@ -107,7 +107,7 @@ class Shape:
     """Tokens that layers with a window look at; 0: there are none."""
     context_length: int
 
-    def parts(self, division: Division) -> list[Part]:
+    def parts(self, division: Division) -> list[PipelinePart]:
         """The last parts have a layer more where layers do not divide: SGLang's `get_pp_indices`.
         The first has the embeddings too, the last the head.
         """
@@ -119,7 +119,7 @@ class Shape:
             first, last = number == 0, number == division.parts - 1
             own += [self.embeddings] * first + [self.head] * (last and not (self.tied and first))
             parts.append(
-                Part(
+                PipelinePart(
                     weights=sum(each.of_gpu(division) for each in own),
                     kv=_kv_of(self.layers[begin:end], division, slides=False),
                     sliding_kv=_kv_of(self.layers[begin:end], division, slides=True),
