@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,13 @@ async def begun(served: Stack) -> asyncio.Task[Answer]:
     task = asyncio.create_task(answer(served, fields, lambda _: runs.set()))
     await runs.wait()
     return task
+
+
+async def let_go(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End them with their connections, for which a frontend that stops would wait."""
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def kill(served: Stack, name: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from resuming import begun, kill, resumed, serving, whole
+from resuming import begun, kill, let_go, resumed, serving, whole
 
 from tandem.cli.stack import Stack
 from tandem.executor import (
@@ -111,8 +111,7 @@ async def with_one_killed(
 
     disturbed = await answers(executor, samplings, seen)
     assert killed
-    for bystander in bystanders:
-        bystander.cancel()
+    await let_go(bystanders)
     return undisturbed, disturbed
 
 

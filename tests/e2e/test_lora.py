@@ -189,5 +189,4 @@ async def test_a_request_that_is_resumed_goes_on_with_its_adapter(
         assert [await each for each in running] == 2 * undisturbed
         assert killed
         assert await resuming.resumed(stack, "finished") >= 1
-        for bystander in bystanders:
-            bystander.cancel()
+        await resuming.let_go(bystanders)

@@ -21,6 +21,7 @@ from resuming import (
     answer,
     begun,
     kill,
+    let_go,
     resumed,
     serving,
     whole,
@@ -89,8 +90,7 @@ async def test_answers_are_those_of_undisturbed_requests_whichever_token_the_wor
         for name, task in running:
             assert (got := await task) == undisturbed[name], (place, name, got)
         assert killed
-        for bystander in bystanders:
-            bystander.cancel()
+        await let_go(bystanders)
         served.components[victim].process.wait(10)
         served.restart(victim)
         await whole(served)
@@ -119,8 +119,7 @@ async def lost(served: Stack, fields: dict[str, Any], *, company: bool = True) -
         await each.wait()
     kill(served, "decode_worker-0")
     answers = [await task for task in tasks]
-    for bystander in bystanders:
-        bystander.cancel()
+    await let_go(bystanders)
     served.components["decode_worker-0"].process.wait(10)
     return answers
 
@@ -271,8 +270,7 @@ async def one_dies(
     others = [each for each in answers if each[1] != undisturbed[each[0]]]
     assert not others, [(each, undisturbed[each[0]]) for each in others]
     assert killed.is_set()
-    for bystander in bystanders:
-        bystander.cancel()
+    await let_go(bystanders)
     served.components[victim].process.wait(10)
 
 
