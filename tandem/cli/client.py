@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from urllib.parse import urlsplit
 from tandem.errors import ConfigError
 
 TIMEOUT_SECONDS = 300.0
+LOOKUP_SECONDS = 10.0
+"""A name server that has no answer at the moment is asked again for so long."""
 
 
 class ApiError(Exception):
@@ -99,11 +103,23 @@ class Client:
         if payload is not None:
             headers["content-type"] = "application/json"
         try:
+            self._connect(connection)
             connection.request(method, self._prefix + path, payload, headers)
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ApiError(f"nobody answers at {self._parts.netloc}: {error}") from error
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        """Ask for the address again where nobody could tell it just now, as under load."""
+        until = time.monotonic() + LOOKUP_SECONDS
+        while True:
+            try:
+                return connection.connect()
+            except socket.gaierror as error:
+                if error.errno != socket.EAI_AGAIN or time.monotonic() >= until:
+                    raise
+            time.sleep(LOOKUP_SECONDS / 20)
 
     def _connection(self) -> http.client.HTTPConnection:
         netloc, timeout = self._parts.netloc, self._timeout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +106,36 @@ def test_an_address_where_nobody_answers_is_an_error_and_has_no_status(server: S
     assert Client(server.url).status("/ready") == 404
     with pytest.raises(ApiError, match="no address"):
         Client("ftp://x")
+
+
+@pytest.mark.parametrize(
+    ("failures", "errno", "good"),
+    [
+        (3, socket.EAI_AGAIN, True),
+        (10**6, socket.EAI_AGAIN, False),
+        (1, socket.EAI_NONAME, False),
+    ],
+)
+def test_a_name_server_that_has_no_answer_now_is_asked_again_for_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch, failures: int, errno: int, good: bool
+) -> None:
+    monkeypatch.setattr("tandem.cli.client.LOOKUP_SECONDS", 0.2)
+    look_up, asked = socket.getaddrinfo, 0
+
+    def fails_first(*args: Any, **more: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked <= failures:
+            raise socket.gaierror(errno, "no answer")
+        return look_up(*args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fails_first)
+    if good:
+        assert Client(server.url).get("/v1/models") == {"data": [{"id": "tiny"}]}
+        return
+    with pytest.raises(ApiError, match="nobody answers"):
+        Client(server.url).get("/v1/models")
+    assert asked > 2 if errno == socket.EAI_AGAIN else asked == 1
 
 
 def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
