@@ -138,12 +138,12 @@ def _pick_whole(
 
 def _option(picks: Picks, prompt: Prompt, last: Pair | None) -> Option:
     """What is known of a way that a sequence could go."""
-    pair = prefill, decode = picks.prefill.worker, picks.decode.worker
+    prefill, decode = picks.prefill.worker, picks.decode.worker
     aggregated = picks.group.aggregated
-    flaws: tuple[int, ...] = (prefill.has_overdue, decode.has_overdue)
-    if last is not None:
-        of_each = [(each.has_overdue, each in last, each.record.doubt) for each in pair]
-        flaws = (*of_each[0], *of_each[1])
+    if last is None:
+        flaws: tuple[int, ...] = (prefill.has_overdue, decode.has_overdue)
+    else:
+        flaws = (*_flaws(prefill, last), *_flaws(decode, last))
     return Option(
         way=Way.AGGREGATED if aggregated else Way.PAIR,
         pace=picks.group.pace,
@@ -152,6 +152,11 @@ def _option(picks: Picks, prompt: Prompt, last: Pair | None) -> Option:
         running=decode.open_legs if aggregated else 0,
         flaws=flaws,
     )
+
+
+def _flaws(worker: Worker, last: Pair) -> tuple[int, ...]:
+    """What speaks against a worker for a sequence that has failed on others."""
+    return worker.has_overdue, worker in last, worker.record.doubt
 
 
 def _choice(worker: Worker, candidates: int, others: tuple[Alternative, ...]) -> Choice:

@@ -114,6 +114,7 @@ class Worker:
         last one, as the first answer follows from it.
         """
         blocks, held = prompt.blocks, self.holdings.blocks
+        # Asked of each worker that is looked at: most hold all that anybody does, or nothing.
         if not blocks or blocks[0] not in held:
             return prompt.tokens
         cached = len(blocks) if blocks[-1] in held else depth_in(blocks, held)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from worker_pair import Pair, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, WorkerProcess, launched_pair
 
 from tandem.v1 import worker_pb2
 
@@ -48,13 +48,6 @@ def workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ) as pair:
         yield pair
         assert [worker.end() for worker in pair] == [0, 0]
-
-
-@pytest.fixture
-async def pair(workers: Workers) -> AsyncIterator[Pair]:
-    async with connected(workers) as streams:
-        yield streams
-        await streams.idle()
 
 
 def _prompt(length: int) -> list[int]:

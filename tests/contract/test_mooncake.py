@@ -5,12 +5,12 @@ Real SGLang on the CPU and Mooncake's own TCP, over loopback. RDMA and GPUs are 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, Sequence_, WorkerProcess, launched_pair
 
 from tandem.v1 import worker_pb2
 
@@ -41,13 +41,6 @@ def workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ) as pair:
         yield pair
         assert [worker.end() for worker in pair] == [0, 0]
-
-
-@pytest.fixture
-async def pair(workers: Workers) -> AsyncIterator[Pair]:
-    async with connected(workers) as streams:
-        yield streams
-        await streams.idle()
 
 
 async def _run(pair: Pair, prompt: list[int], decode_prompt: list[int], salt: str) -> Sequence_:
