@@ -16,6 +16,7 @@ from guest_pods import MEASURED
 from kube import Namespace, missing
 from release import Release
 
+OPERATION = "operation"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -24,14 +25,22 @@ def pytest_configure() -> None:
         pytest.exit(f"cluster tests: {lacks}", returncode=2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What loads saw travels in the report, for the test may run in a process of its own."""
+    MEASURED.clear()
+    try:
+        return (yield)
+    finally:
+        item.user_properties += [(OPERATION, seen.row()) for seen in MEASURED]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of docs/kubernetes/operations.md."""
-    for seen in MEASURED:
-        failed = sum((seen.failures or {}).values())
-        terminalreporter.write_line(
-            f"| {seen.operation} | {seen.clients} | {seen.answered} | {failed} |"
-            f" {seen.longest:.1f} s | {seen.seconds:.0f} s |"
-        )
+    for report in terminalreporter.getreports("passed"):
+        for name, row in report.user_properties:
+            if name == OPERATION:
+                terminalreporter.write_line(str(row))
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,14 @@ class Load:
         assert self.failures == {}, self
         assert self.answered > self.clients
 
+    def row(self) -> str:
+        """Of the table in docs/kubernetes/operations.md."""
+        failed = sum((self.failures or {}).values())
+        return (
+            f"| {self.operation} | {self.clients} | {self.answered} | {failed} |"
+            f" {self.longest:.1f} s | {self.seconds:.0f} s |"
+        )
+
     def lost_only_what_ran(self) -> None:
         """On a worker that was killed: no more than an answer of each client."""
         assert self.failures is not None
@@ -94,7 +102,7 @@ class Load:
 
 
 MEASURED: list[Load] = []
-"""Every load of this run; conftest.py makes a table of them."""
+"""Every load of the test that runs; conftest.py makes a table of them."""
 
 
 @contextmanager

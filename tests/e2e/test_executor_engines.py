@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,14 @@ LONG, ANSWER = 500, 3000
 """Tokens of a prompt that shows in a KV cache, and of what is generated after it."""
 AHEAD = 16
 """Tokens for which an engine may take room before they come."""
-
-
-ENGINES = ["sim", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.slow])]
-KINDS = pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
+OWN = pytest.mark.parametrize(
+    ("engine", "disaggregated"),
+    [
+        ("sim", False),
+        ("sim", True),
+        pytest.param("sglang", True, marks=[pytest.mark.sglang, pytest.mark.slow]),
+    ],
+)
 
 
 @pytest.fixture
@@ -44,71 +49,101 @@ def executor(served: Served) -> Iterator[Executor]:
         yield running
 
 
+@contextmanager
+def nothing_left() -> Iterator[set[psutil.Process]]:
+    """No process that the block starts outlives it; with those that there were before."""
+    before = set(psutil.Process().children(recursive=True))
+    yield before
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
 @pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
-@KINDS
-@pytest.mark.parametrize("engine", ENGINES)
+@OWN
 @pytest.mark.timeout(900)
 def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
     engine: Any, disaggregated: bool, model_path: Path, request: pytest.FixtureRequest
 ) -> None:
     served: Served = request.getfixturevalue(engine)
-    children = set(psutil.Process().children(recursive=True))
     config = ExecutorConfig(engine=engine, disaggregated=disaggregated)
-    with Executor(model_path, config) as own:
-        with Executor(served.stack.components["router"].address) as remote:
-            expected = responses_of(remote)[0].result.output_token_ids
-        assert responses_of(own)[0].result.output_token_ids == expected
-        streamed = [each.result.output_token_ids[0] for each in responses_of(own, streaming=True)]
-        assert streamed == [[token] for token in expected[0]]
-        test_a_running_request_is_cancelled(own)
-        measured = OutputConfig(return_perf_metrics=True)
-        metrics = responses_of(own, output_config=measured)[0].result.request_perf_metrics
-        assert metrics is not None
-        assert (metrics.timing_metrics.kv_cache_size is not None) == disaggregated
-        if engine == "sglang":
-            (refused,) = responses_of(own, logits_post_processor=print)
-            assert "logits_post_processor" in refused.error_msg
-    assert set(psutil.Process().children(recursive=True)) == children
+    with nothing_left(), Executor(model_path, config) as own:
+        answers_as_a_stack(own, served, disaggregated=disaggregated)
+
+
+def answers_as_a_stack(own: Executor, served: Served, *, disaggregated: bool) -> None:
+    with Executor(served.stack.components["router"].address) as remote:
+        expected = responses_of(remote)[0].result.output_token_ids
+    assert responses_of(own)[0].result.output_token_ids == expected
+    streamed = [each.result.output_token_ids[0] for each in responses_of(own, streaming=True)]
+    assert streamed == [[token] for token in expected[0]]
+    test_a_running_request_is_cancelled(own)
+    measured = OutputConfig(return_perf_metrics=True)
+    metrics = responses_of(own, output_config=measured)[0].result.request_perf_metrics
+    assert metrics is not None
+    assert (metrics.timing_metrics.kv_cache_size is not None) == disaggregated
+    if served.engine == "sglang":
+        (refused,) = responses_of(own, logits_post_processor=print)
+        assert "logits_post_processor" in refused.error_msg
 
 
 @pytest.mark.promise("S2-077")
-@pytest.mark.parametrize(
-    ("engine", "disaggregated"),
-    [
-        ("sim", False),
-        ("sim", True),
-        # Of a pair decode alone is asked, as it is of one by itself: another start is saved.
-        pytest.param("sglang", False, marks=[pytest.mark.sglang, pytest.mark.slow]),
-    ],
-)
+@pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
 @pytest.mark.timeout(900)
 def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
-    engine: Any, disaggregated: bool, model_path: Path
+    disaggregated: bool, model_path: Path
 ) -> None:
     options = {"max_total_tokens": CACHE_TOKENS}
-    config = ExecutorConfig(engine=engine, disaggregated=disaggregated, engine_options=options)
+    config = ExecutorConfig(engine="sim", disaggregated=disaggregated, engine_options=options)
     with Executor(model_path, config) as own:
-        empty = kv_cache_when(own, lambda _: True)
-        assert empty.max_num_blocks is not None
-        assert empty.tokens_per_block is not None
-        assert empty.max_num_blocks * empty.tokens_per_block == CACHE_TOKENS
-        whole = max(empty.tokens_per_block, AHEAD)
-        running = own.enqueue_requests(
-            [
-                Request([*range(start, start + LONG)], max_tokens=ANSWER, streaming=True)
-                for start in (300, 1000)
-            ]
-        )
-        least, most = 2 * LONG, 2 * (LONG + ANSWER)  # sim takes room for all of an answer at once
-        for reached in (least, least + 2 * whole):  # the prompts; then what was generated, too
-            filled = kv_cache_when(own, lambda cache, reached=reached: held(cache) >= reached)
-            if engine == "sglang":
-                most = least + sum(map(own.get_num_responses_ready, running))
-            assert held(filled) <= most + 3 * whole
-            assert filled.free_num_blocks == empty.max_num_blocks - blocks(filled)
-        for request_id in running:
-            own.cancel_request(request_id)
-        kv_cache_when(own, lambda cache: held(cache) <= whole)
+        fills_and_empties(own, "sim")
+
+
+@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071", "S2-077")
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_had_when_it_dies(
+    model_path: Path, sglang: Served
+) -> None:
+    config = ExecutorConfig(engine="sglang", engine_options={"max_total_tokens": CACHE_TOKENS})
+    with nothing_left() as before, Executor(model_path, config) as own:
+        answers_as_a_stack(own, sglang, disaggregated=False)
+        fills_and_empties(own, "sglang")
+        request_id = own.enqueue_request(Request(PROMPT, max_tokens=2000, streaming=True))
+        assert own.await_responses(request_id, SECONDS)
+        made = set(psutil.Process().children(recursive=True)) - before
+        (scheduler,) = [each for each in made if "scheduler" in each.name()]
+        scheduler.kill()
+        found = own.await_responses(request_id, SECONDS)
+        while not found[-1].has_error():
+            found = own.await_responses(request_id, SECONDS)
+        assert found[-1].error_code == "engine_error"
+        with pytest.raises(ShutDownError, match="failed"):
+            own.enqueue_request(Request(PROMPT, max_tokens=2))
+
+
+def fills_and_empties(own: Executor, engine: str) -> None:
+    """The KV cache of an executor's engine, as its statistics say it."""
+    empty = kv_cache_when(own, lambda _: True)
+    assert empty.max_num_blocks is not None
+    assert empty.tokens_per_block is not None
+    assert empty.max_num_blocks * empty.tokens_per_block == CACHE_TOKENS
+    whole = max(empty.tokens_per_block, AHEAD)
+    running = own.enqueue_requests(
+        [
+            Request([*range(start, start + LONG)], max_tokens=ANSWER, streaming=True)
+            for start in (300, 1000)
+        ]
+    )
+    least, most = 2 * LONG, 2 * (LONG + ANSWER)  # sim takes room for all of an answer at once
+    for reached in (least, least + 2 * whole):  # the prompts; then what was generated, too
+        filled = kv_cache_when(own, lambda cache, reached=reached: held(cache) >= reached)
+        if engine == "sglang":
+            most = least + sum(map(own.get_num_responses_ready, running))
+        assert held(filled) <= most + 3 * whole
+        assert filled.free_num_blocks == empty.max_num_blocks - blocks(filled)
+    for request_id in running:
+        own.cancel_request(request_id)
+    kv_cache_when(own, lambda cache: held(cache) <= whole)
 
 
 def kv_cache_when(executor: Executor, so: Callable[[KvCacheStats], bool]) -> KvCacheStats:
@@ -132,26 +167,6 @@ def held(cache: KvCacheStats) -> int:
     """Tokens that those have room for."""
     assert cache.tokens_per_block is not None
     return blocks(cache) * cache.tokens_per_block
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_an_sglang_engine_of_its_own_that_dies_fails_what_it_had(model_path: Path) -> None:
-    children = set(psutil.Process().children(recursive=True))
-    with Executor(model_path, ExecutorConfig(engine="sglang")) as own:
-        request_id = own.enqueue_request(Request(PROMPT, max_tokens=2000, streaming=True))
-        assert own.await_responses(request_id, SECONDS)
-        made = set(psutil.Process().children(recursive=True)) - children
-        (scheduler,) = [each for each in made if "scheduler" in each.name()]
-        scheduler.kill()
-        found = own.await_responses(request_id, SECONDS)
-        while not found[-1].has_error():
-            found = own.await_responses(request_id, SECONDS)
-        assert found[-1].error_code == "engine_error"
-        with pytest.raises(ShutDownError, match="failed"):
-            own.enqueue_request(Request(PROMPT, max_tokens=2))
-    assert set(psutil.Process().children(recursive=True)) == children
 
 
 def responses_of(executor: Executor, **fields: Any) -> list[Response]:

@@ -20,7 +20,13 @@ from stacks import MODEL, Served
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    # An aggregated worker compiles forms as those of a pair do.
+    pytest.mark.parametrize(
+        "served", ["sim", pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
+    ),
+]
 FIELDS = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf": "guided_grammar"}
 LONGEST_SECONDS = 40.0
 """A form has 30 s by the clock, and what it costs beside that is little."""

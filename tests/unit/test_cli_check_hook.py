@@ -11,6 +11,9 @@ import pytest
 from tandem.cli import main
 from tandem.cli.check_hook import crowd, duration, samples
 
+REQUESTS = 400
+HALF = REQUESTS // 2
+"""After which it is measured what is kept."""
 HOOKS = '''
 import asyncio
 import time
@@ -201,6 +204,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many requests as show what is wrong."""
+    monkeypatch.setattr(crowd, "REQUESTS", REQUESTS)
+    monkeypatch.setattr(duration, "LONG_ANSWER", 1_000)
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """For hooks that are slow on purpose."""
@@ -222,7 +232,7 @@ def test_a_hook_that_keeps_to_the_contract_passes(
     out = said(capsys)
     assert "!!" not in out
     assert "??" not in out
-    assert "2,000 interleaved, 64 at a time, each as if alone" in out
+    assert f"{REQUESTS} interleaved, 64 at a time, each as if alone" in out
     assert out.endswith(f"ok {module}:Good keeps to the contract")
 
 
@@ -273,8 +283,8 @@ def test_a_hook_that_mixes_up_requests_is_shown_where(
     ("name", "where"),
     [
         ("ForgetsNoAborted", "users[*] grew by"),
-        ("RemembersInModule", "hooks_under_test.SEEN grew by 1,000 entries in 1,000 requests"),
-        ("RemembersInClass", "RemembersInClass.seen grew by 1,000 entries"),
+        ("RemembersInModule", f"hooks_under_test.SEEN grew by {HALF} entries in {HALF} requests"),
+        ("RemembersInClass", f"RemembersInClass.seen grew by {HALF} entries"),
         ("Slots", "log grew by"),
         ("OneBuffer", "text grew by"),
     ],

@@ -52,6 +52,16 @@ RETIRED = [
 UNIQUE = {name.strip("`") for name, _, _ in table("One class of each name")}
 
 
+@cache
+def words_of_names() -> list[tuple[str, str, int, set[str]]]:
+    """Each name of the product: its path, itself, its line, its words."""
+    return [
+        (path, name, line, parts(name))
+        for path, module in modules(*PRODUCT)
+        for name, line in [(path.removesuffix(".py"), 1), *names(module)]
+    ]
+
+
 def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
     for package in packages:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -84,16 +94,17 @@ def parts(name: str) -> set[str]:
     return {part.lower() for part in _PART.findall(name)}
 
 
-def pages() -> Iterator[tuple[str, str]]:
+@cache
+def pages() -> list[tuple[str, str]]:
     """Pages without their code. The list itself names what it retires; the past stays as it was."""
-    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
-        if page != WORDS and page.name != "CHANGELOG.md":
-            yield (
-                str(page.relative_to(ROOT)),
-                _CODE.sub(
-                    lambda code: "\n" * code[0].count("\n"), page.read_text(encoding="utf-8")
-                ),
-            )
+    return [
+        (
+            str(page.relative_to(ROOT)),
+            _CODE.sub(lambda code: "\n" * code[0].count("\n"), page.read_text(encoding="utf-8")),
+        )
+        for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+        if page != WORDS and page.name != "CHANGELOG.md"
+    ]
 
 
 def test_the_list_is_read() -> None:
@@ -106,10 +117,8 @@ def test_the_list_is_read() -> None:
 def test_no_name_has_a_retired_word(retired: Retired) -> None:
     found = [
         f"{path}:{line} {name}"
-        for path, module in modules(*PRODUCT)
-        if not path.startswith(retired.allowed)
-        for name, line in [(path.removesuffix(".py"), 1), *names(module)]
-        if retired.word in parts(name)
+        for path, name, line, words in words_of_names()
+        if retired.word in words and not path.startswith(retired.allowed)
     ]
     assert not found
 

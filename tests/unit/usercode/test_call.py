@@ -156,7 +156,7 @@ async def test_a_shutdown_that_exits_or_does_not_end_is_logged_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(lifecycle, "SHUTDOWN_SECONDS", 0.01)
+    monkeypatch.setattr(lifecycle, "SHUTDOWN_SECONDS", 0.2)
     monkeypatch.setattr(lifecycle, "CANCEL_SECONDS", 0.01)
     async with asyncio.timeout(5):
         await lifecycle.shutdown("hook 'x'", build())
