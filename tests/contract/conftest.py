@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,28 @@ from worker_pair import Pair, WorkerProcess, connected, launched_pair
 SIM_READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
 FLAGS = ("--hook=contract_hook.ContractHook", *logits_probe.FLAGS)
+SIM_FLAGS = ("--engine-options=handover_timeout_seconds=8",)
+"""A peer's lease of decode's pages: a test waits for the end of one."""
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
 def _pair(
-    engine: str, model_path: Path, tmp_path_factory: pytest.TempPathFactory, seconds: float
+    engine: str,
+    model_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    seconds: float,
+    flags: Sequence[str] = FLAGS,
 ) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp(f"contract-{engine}")
-    with launched_pair(engine, model_path, folder, ready_seconds=seconds, flags=FLAGS) as workers:
+    with launched_pair(engine, model_path, folder, ready_seconds=seconds, flags=flags) as workers:
         yield workers
         assert [worker.end() for worker in workers] == [0, 0]
 
 
 @pytest.fixture(scope="session")
 def sim_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    yield from _pair("sim", model_path, tmp_path_factory, SIM_READY_SECONDS)
+    flags = (*FLAGS, *SIM_FLAGS)
+    yield from _pair("sim", model_path, tmp_path_factory, SIM_READY_SECONDS, flags)
 
 
 @pytest.fixture(scope="session")
