@@ -1,7 +1,7 @@
 # Tandem: `make` alone lists what there is. Every target does its own set-up, and skips it when nothing changed.
 
 ENGINE ?= sglang
-JOBS ?= 2
+JOBS ?= 3
 BIN := .venv/bin
 export PYTHON
 
@@ -28,7 +28,7 @@ up: $(LEVEL) ## start the same stack and leave it running; prints its address an
 down: lean ## stop what `make up` started
 	$(BIN)/tandem down
 
-test: full ## run every test, in two processes (JOBS=8; ARGS="-k name" is passed to pytest)
+test: full ## run every test, in three processes (JOBS=8; ARGS="-k name" is passed to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 check: lean ## style, types, architecture and generated code

@@ -14,7 +14,7 @@ import pytest
 from chart_renders import CHART, NAMESPACE, SETS, Manifest
 from custom_kinds import SPECS
 
-KUBERNETES = ("1.29", "1.32", "1.34", "1.36")
+KUBERNETES = ("1.29", "1.32", "1.36")
 KINDS = {
     *("ConfigMap", "CronJob", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job"),
     *("NetworkPolicy", "Secret"),

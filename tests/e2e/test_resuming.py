@@ -70,7 +70,8 @@ async def test_answers_are_those_of_undisturbed_requests_whichever_token_the_wor
     undisturbed = {name: await answer(served, fields) for name, fields in cases.items()}
     assert not {name: got.error for name, got in undisturbed.items() if got.error}
     last = undisturbed["greedy"].events
-    for place in range(1, last, 1 if plain else max(1, last // 3)):
+    places = range(1, last, 1 if plain else max(1, last // 3))
+    for place in places:
         victim = f"decode_worker-{place % 2}"
         killed = False
 
@@ -94,7 +95,7 @@ async def test_answers_are_those_of_undisturbed_requests_whichever_token_the_wor
         served.components[victim].process.wait(10)
         served.restart(victim)
         await whole(served)
-    assert await resumed(served, "finished") >= len(cases)
+    assert await resumed(served, "finished") >= len(places)  # some end before the worker is killed
     assert await resumed(served, "failed") == await resumed(served, "refused") == 0
 
 
@@ -246,12 +247,18 @@ async def one_dies(
     await whole(served, SGLANG_READY_SECONDS)
     cases = {name: fields | {"max_tokens": 150} for name, fields in cases.items()}
     undisturbed = {}
-    for name, fields in cases.items():
-        # One goes to either worker, so that both have seen the form when all run beside others.
-        twice = await asyncio.gather(*(answer(served, fields) for _ in range(2)))
+
+    async def undisturb(name: str) -> None:
+        # One goes to either worker, so that both have seen a form when all run beside others.
+        twice = await asyncio.gather(*(answer(served, cases[name]) for _ in range(2)))
         undisturbed[name], other = map(comparable, twice)
         assert undisturbed[name] == other
         assert not other.error
+
+    forms = [name for name, fields in cases.items() if any("guided" in each for each in fields)]
+    await asyncio.gather(*(undisturb(name) for name in cases.keys() - forms))
+    for name in forms:
+        await undisturb(name)
     bystanders = [await begun(served) for _ in range(2)]
     killed = asyncio.Event()
     shown = dict.fromkeys(range(3 * len(cases)), 0)

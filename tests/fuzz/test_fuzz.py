@@ -15,7 +15,7 @@ from fuzzing.watch import Plan, carry_out
 
 NAMES = [target.name for target in child.targets()]
 INPUTS = 300
-EXAMPLES = 4
+EXAMPLES = 2
 SECONDS = 60.0
 SEED = 20
 

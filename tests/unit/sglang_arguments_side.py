@@ -1,7 +1,8 @@
 """What SGLang itself says of its arguments: asked in a process of its own by sglang_arguments.py.
 
-Reads JSON from stdin, a list of arguments of its engine, and writes the names of all that it has
-and what it makes of each list entry on an H100, which it is told that this machine has.
+Reads lines of JSON from stdin, each a list of arguments of its engine, and answers with the names
+of all that it has and what it makes of each list entry on an H100, which it is told that this
+machine has. SGLang may print other lines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from sglang.srt.server_args import ServerArgs
 from tandem.engine.sglang import unequal
 from tandem.errors import StartError
 
+ANSWER = "answer: "
+"""Begins the lines that are answers."""
 H100_MIB = 81_559
 H100 = {
     "is_cuda": True,
@@ -52,8 +55,8 @@ def _said_of_unequal_ranks(made: ServerArgs) -> str:
 
 if __name__ == "__main__":
     memory_hook.get_device_memory_capacity = lambda _device: H100_MIB
-    told = {
-        "names": [field.name for field in msgspec.structs.fields(ServerArgs)],
-        "resolved": [resolved(given) for given in json.load(sys.stdin)],
-    }
-    sys.stdout.write("\n" + json.dumps(told))
+    names = [field.name for field in msgspec.structs.fields(ServerArgs)]
+    for line in sys.stdin:
+        told = {"names": names, "resolved": [resolved(given) for given in json.loads(line)]}
+        sys.stdout.write(f"\n{ANSWER}{json.dumps(told)}\n")
+        sys.stdout.flush()

@@ -21,7 +21,7 @@ from tandem.errors import (
 )
 
 DIGEST = bytes(32)
-SEEDS = range(200)
+SEEDS = range(80)
 STEPS = 120
 
 
