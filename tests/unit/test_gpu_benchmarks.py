@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -39,6 +40,30 @@ def test_processors_without_a_gpu_say_the_hosts_time_and_no_verdict(tmp_path: Pa
     assert "no verdict" in said
     assert [len(each["rows"]) for each in found["judged"]] == [1, 1, 3, 3]
     assert "Verdict: a limit of 500 ms counts a processor's own time" in said
+
+
+WAITS = {"us": 900.0, "behind_us": 9_850.0, "busy_us": 10_000.0, "waits": ["rows.py:7"]}
+UNSEEN = {**WAITS, "waits": []}
+LONG = {"us": 56_000.0, "behind_us": 64_000.0, "busy_us": 112_000.0, "waits": []}
+"""A step that varies by more than half of the shortest kernel."""
+
+
+@pytest.mark.parametrize(
+    ("bias", "watermark", "said"),
+    [
+        (WAITS, LONG, "1 of 15 kinds wait (bias; 1 time(s) a step at most, at rows.py:7)"),
+        (UNSEEN, LONG, "1 of 15 kinds wait (bias; unseen by torch: bias)"),
+        (WAITS, UNSEEN, "at rows.py:7; unseen by torch: watermark)"),
+        (LONG, LONG, "no processor makes the host wait"),
+    ],
+)
+def test_a_kind_waits_where_the_host_comes_back_with_the_gpu(
+    bias: dict[str, Any], watermark: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu"))
+    processors = importlib.import_module("processors")
+    found = [{"kind": "bias", **bias}, {"kind": "watermark", **watermark}]
+    assert said in processors.verdict(found)
 
 
 def test_every_page_size_moves_the_same_kv_and_large_pages_in_fewer_pieces(tmp_path: Path) -> None:
