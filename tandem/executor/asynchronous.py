@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from math import inf
 from types import TracebackType
 from typing import NoReturn, overload
@@ -50,6 +49,11 @@ class AsyncExecutor:
         live = Live(config.logits_post_processor_config)
         lock = threading.Lock()  # nobody waits for it; of all that can be entered it takes least
         self._core = core
+        self._limits: dict[Callable[..., object], float] = {}
+        """Who waits, and until when, by the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all of them."""
+        self._timer_due = inf
         self._serving = serving(where, config, live, self._stop_soon)
         self._backend = RemoteBackend(config, core, lock, live)
         self._calls = Calls(
@@ -93,7 +97,7 @@ class AsyncExecutor:
         """As Executor.await_responses. Tasks that wait may be cancelled: nothing is lost."""
         asked, seconds = awaited(id, timeout, ids)
         self._calls.check_open()
-        until = asyncio.get_running_loop().time() + seconds
+        until = self._loop.time() + seconds
         if asked is None or isinstance(asked, int):
             return await self._await(asked, until)
         return [await self._await(each, until) for each in asked]
@@ -122,6 +126,8 @@ class AsyncExecutor:
         """The same as Executor.shutdown does."""
         self._calls.shut_down()
         self._running.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         await asyncio.wait([self._running])
         await asyncio.to_thread(self._serving.close)
 
@@ -158,7 +164,7 @@ class AsyncExecutor:
             self._loop.call_soon_threadsafe(self._core.stop, error)
 
     async def _await(self, request_id: int | None, until: float) -> list[Response]:
-        """By a future and a timer, which take less than an Event and a timeout."""
+        """By a future, which takes less than an Event."""
         woken: asyncio.Future[bool]
 
         def wake(*, in_time: bool = True) -> None:
@@ -167,19 +173,39 @@ class AsyncExecutor:
 
         waiter = Waiter(request_id, wake)
         responses: list[Response] | None = None
-        timer: asyncio.TimerHandle | None = None
         in_time = True
         try:
             while in_time and (responses := self._calls.read(request_id, waiter)) is not None:
                 if responses:
                     return responses
                 woken = self._loop.create_future()
-                if timer is None and until != inf:
-                    timer = self._loop.call_at(until, partial(wake, in_time=False))
+                self._limits[wake] = until
+                if until < self._timer_due:
+                    self._arm(until)
                 in_time = await woken
             return []
         finally:
-            if timer is not None:
-                timer.cancel()
+            self._limits.pop(wake, None)
             if not responses:
                 self._calls.forget(waiter)
+
+    def _arm(self, until: float) -> None:
+        """Look at the limits at `until`, which is the first of them. Most waits end long before
+        theirs, and a timer for each costs uvloop a turn to take it away.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = until
+        self._timer = self._loop.call_at(until, self._on_time)
+
+    def _on_time(self) -> None:
+        """Wake those whose time is over."""
+        now = max(self._loop.time(), self._timer_due)  # uvloop rounds, and may come a moment early
+        self._timer, self._timer_due = None, inf
+        over = [wake for wake, until in self._limits.items() if until <= now]
+        for wake in over:
+            del self._limits[wake]
+            wake(in_time=False)
+        until = min(self._limits.values(), default=inf)
+        if until != inf:
+            self._arm(until)

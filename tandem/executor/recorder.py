@@ -11,6 +11,8 @@ from collections import deque
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from tandem.executor.statistics import (
     DisServingRequestStats,
     InflightBatchingStats,
@@ -33,7 +35,7 @@ class KvCache(NamedTuple):
     """Tokens to a page; 0: they differ."""
 
 
-class IterationRecord(NamedTuple):
+class IterationRecord(Struct, frozen=True, gc=False):
     """An iteration, kept as numbers: `stats` is made by whoever reads it."""
 
     number: int

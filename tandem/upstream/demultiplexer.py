@@ -190,9 +190,10 @@ class Demultiplexer:
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
         self._output.receive(stream, message)
-        for end in message.ends[:]:
-            if state := self._output.of(end.sequence):
-                state.guarded(self._sequence_end, stream, state, end)
+        if message.ends:
+            for end in message.ends[:]:
+                if state := self._output.of(end.sequence):
+                    state.guarded(self._sequence_end, stream, state, end)
         if self._touched:
             if self._settled is not None:
                 self._settled(self._touched)

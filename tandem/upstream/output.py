@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 # Repeated fields are cut into lists before they are gone through, here, in rows.py and in
 # demultiplexer.py: protobuf ends each iteration with an IndexError and its text, which costs more
-# than the row of a token.
+# than the row of a token. A field that few messages have is asked for first: to cut what is not
+# there costs twice as much.
 
 UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
 FOREIGN = "rows of sequences that run elsewhere"
@@ -62,13 +63,19 @@ class Output:
         """Raises ValueError where the router says no part's worker, or other nonsense, and
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
+        if message.run_sequence or message.run_worker:
+            self._begin_all(stream, message)
+        if payload := message.payload:
+            for worker, part in _parts(message, payload):
+                self._part(stream, worker, part)
+        if message.lost:
+            for worker in message.lost[:]:
+                self._lost(stream, worker, LOST)
+
+    def _begin_all(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+        """What the router says of where sequences run."""
         for sequence, worker in zip(message.run_sequence[:], message.run_worker[:], strict=True):
             self._begin(stream, sequence, worker)
-        if message.payload:
-            for worker, payload in _parts(message):
-                self._part(stream, worker, payload)
-        for worker in message.lost[:]:
-            self._lost(stream, worker, LOST)
 
     def _begin(self, stream: RouterStream, sequence: int, worker: int) -> None:
         """A sequence runs on a worker from now on, if it is open by that stream."""
@@ -86,9 +93,10 @@ class Output:
                 raise
             self._lost(stream, worker, UNREADABLE)
             return
-        for part in columns.prompt_logprobs[:]:  # before any row
-            if fault := rows.hand_out_prompt(part, self._routes):
-                self._complain(stream, worker, fault)
+        if columns.prompt_logprobs:  # before any row
+            for part in columns.prompt_logprobs[:]:
+                if fault := rows.hand_out_prompt(part, self._routes):
+                    self._complain(stream, worker, fault)
         routes = self._running.of(stream, worker) if worker else self._routes
         try:
             out = rows.hand_out(columns, routes, self._clock())
@@ -97,15 +105,18 @@ class Output:
             return
         if out.tokens and (counter := self._metrics.completion_tokens) is not None:
             counter.inc(out.tokens)
-        for report in columns.report[:]:
-            if state := self._routes.get(report.sequence):
-                state.guarded(state.report, report)
-        for finish in columns.finish[:]:
-            self._finish(finish, routes, out)
+        if columns.report:
+            for report in columns.report[:]:
+                if state := self._routes.get(report.sequence):
+                    state.guarded(state.report, report)
+        if columns.finish:
+            for finish in columns.finish[:]:
+                self._finish(finish, routes, out)
         if out.strays and not out.strays.isdisjoint(self._routes):
             self._complain(stream, worker, FOREIGN)
-        for fault in set(out.faults.values()):
-            self._complain(stream, worker, fault)
+        if out.faults:
+            for fault in set(out.faults.values()):
+                self._complain(stream, worker, fault)
 
     def _finish(
         self,
@@ -160,9 +171,9 @@ class Output:
         )
 
 
-def _parts(message: router_pb2.RouterMessage) -> Sequence[tuple[int, bytes]]:
+def _parts(message: router_pb2.RouterMessage, payload: bytes) -> Sequence[tuple[int, bytes]]:
     """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
-    payload, workers, sizes = message.payload, message.part_worker[:], message.part_bytes[:]
+    workers, sizes = message.part_worker[:], message.part_bytes[:]
     if not workers:
         return ((0, payload),)
     if sum(sizes) != len(payload) or 0 in workers:

@@ -53,12 +53,12 @@ def hand_out(
     counts, texts = columns.token_count[:], columns.text[:]
     if not len(sequences) == len(counts) == len(texts) == len(offsets):
         raise ValueError("the columns of a frame differ in length")
-    out = HandedOut()
-    out.tokens = sum(counts)
+    out = HandedOut(sum(counts))
     rows = zip(sequences, offsets, counts, texts, strict=True)
-    rich = columns.token_id or columns.logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
+    token_ids, logprobs = columns.token_id[:], columns.logprobs
+    rich = token_ids or logprobs or max(sequences, default=0) >= WITH_TOKEN_IDS
     if rich or out.tokens > MOST_ROW_TOKENS:
-        _hand_out_rich(columns, list(rows), routes, now, out)
+        _hand_out_rich([*rows], token_ids, logprobs[:] if logprobs else (), routes, now, out)
         return out
     get = routes.get
     for sequence, offset, count, text in rows:
@@ -71,20 +71,20 @@ def hand_out(
 
 
 def _hand_out_rich(
-    columns: common_pb2.TokenColumns,
     rows: Sequence[tuple[int, int, int, str]],
+    token_ids: Sequence[int],
+    given: Sequence[common_pb2.TokenLogprobs],
     routes: Mapping[int, RequestState],
     now: float,
     out: HandedOut,
 ) -> None:
     """Rows some of which have token ids or log-probabilities, or too many tokens."""
-    token_ids = columns.token_id[:]
     if sum([count for sequence, _, count, _ in rows if sequence & WITH_TOKEN_IDS]) != len(
         token_ids
     ):
         raise ValueError("token ids and rows of a frame disagree")
     logprobs: defaultdict[int, deque[common_pb2.TokenLogprobs]] = defaultdict(deque)
-    for entry in columns.logprobs[:]:
+    for entry in given:
         logprobs[entry.sequence].append(entry)
     position = tokens = 0
     for sequence, offset, count, text in rows:

@@ -15,6 +15,7 @@ from fake_router import FakeRouter, Reply, Script
 
 from tandem.errors import QueueFullError
 from tandem.executor import (
+    AsyncExecutor,
     ExecutorConfig,
     FinishReason,
     Request,
@@ -104,6 +105,35 @@ async def test_a_timeout_without_responses_gives_none(start: Start) -> None:
     assert await executor.await_responses(request_id, 0) == []
     assert await executor.await_responses([request_id], timedelta(milliseconds=1)) == [[]]
     assert await executor.await_responses(timedelta(milliseconds=1)) == []
+
+
+async def test_each_of_several_waits_ends_at_its_own_time(start: Start) -> None:
+    _, executor = await start(nothing)
+    executor.enqueue_request(request())
+    ended = []
+
+    async def wait(seconds: float) -> None:
+        assert await executor.await_responses(timeout=seconds) == []
+        ended.append(seconds)
+
+    longest = asyncio.ensure_future(executor.await_responses(timeout=SECONDS))
+    async with asyncio.timeout(SECONDS / 2):
+        await asyncio.gather(*map(wait, (0.05, 0.3, 0.6)))
+    assert ended == [0.05, 0.3, 0.6]
+    assert not longest.done()
+    await executor.shutdown()
+    assert await longest == []
+
+
+async def test_a_wait_that_is_over_leaves_nothing_behind() -> None:
+    served = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
+    async with (
+        fake_router.running(three_tokens, served) as router,
+        AsyncExecutor(router.address) as executor,
+    ):
+        await final(executor, executor.enqueue_request(request()))
+        assert await executor.await_responses(timeout=0.01) == []
+        assert not executor._limits
 
 
 async def test_who_waits_no_longer_is_not_woken_in_place_of_another(start: Start) -> None:
