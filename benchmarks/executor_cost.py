@@ -9,6 +9,7 @@ the median of its rounds, and a ratio that of the rounds' ratios.
 
     python benchmarks/executor_cost.py --rounds 3            # about eight minutes
     python benchmarks/executor_cost.py --streams 64
+    python benchmarks/executor_cost.py --rows "request, 256"
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
+    parser.add_argument("--rows", default="", help="only those whose names hold this text")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}; medians of {options.rounds} rounds\n")
     print("CPU microseconds of the client's side for each unit; target: at most half of counting's")
@@ -173,6 +175,8 @@ def main() -> None:
         for way in WAYS.values():
             way(stack, warm)
         for work in works(options.streams or STREAMS):
+            if options.rows not in work.name:
+                continue
             print("\n".join(lines(work, rounds_of(stack, work, options.rounds))), flush=True)
 
 
