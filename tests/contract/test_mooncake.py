@@ -1,25 +1,30 @@
 """Mooncake in place of NIXL: decode goes on from the KV that came over it.
 
-Real SGLang on the CPU and Mooncake's own TCP, over loopback. RDMA and GPUs are not in it.
+Real SGLang on the CPU and Mooncake's own TCP, over loopback. RDMA and GPUs are not in it. It runs
+where scripts/set_up_mooncake.sh has been, or Mooncake is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from worker_pair import Pair, Sequence_, WorkerProcess, launched_pair
+from worker_pair import ROOT, Pair, Sequence_, WorkerProcess, launched_pair
 
 from tandem.v1 import worker_pb2
 
+PACKAGE = ROOT / "build" / "mooncake"
+LIBRARIES = ROOT / "build" / "libibverbs"
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.timeout(600),
     pytest.mark.promise("S5-422"),
     pytest.mark.skipif(
-        find_spec("mooncake") is None, reason="needs mooncake-transfer-engine-non-cuda, libibverbs"
+        find_spec("mooncake") is None and not PACKAGE.exists(),
+        reason="scripts/set_up_mooncake.sh has not been run",
     ),
 ]
 READY_SECONDS = 400.0
@@ -36,11 +41,19 @@ Workers = tuple[WorkerProcess, WorkerProcess]
 def workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("mooncake")
     flags = (f"--engine-options={OPTIONS}",)
-    with launched_pair(
-        "sglang", model_path, folder, ready_seconds=READY_SECONDS, flags=flags
-    ) as pair:
-        yield pair
-        assert [worker.end() for worker in pair] == [0, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        _prepend(patch, "PYTHONPATH", [PACKAGE])
+        _prepend(patch, "LD_LIBRARY_PATH", LIBRARIES.glob("**/*-linux-gnu"))
+        with launched_pair(
+            "sglang", model_path, folder, ready_seconds=READY_SECONDS, flags=flags
+        ) as pair:
+            yield pair
+            assert [worker.end() for worker in pair] == [0, 0]
+
+
+def _prepend(patch: pytest.MonkeyPatch, variable: str, folders: Iterable[Path]) -> None:
+    paths = [*map(str, folders), *filter(None, [os.environ.get(variable)])]
+    patch.setenv(variable, os.pathsep.join(paths))
 
 
 async def _run(pair: Pair, prompt: list[int], decode_prompt: list[int], salt: str) -> Sequence_:
