@@ -865,6 +865,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-451",
+        "Given tensor parallelism, when an answer's form cannot be compiled, fails or is late on "
+        "one rank alone, then its request ends on every rank, and all others go on.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

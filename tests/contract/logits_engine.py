@@ -1,7 +1,8 @@
 """Run as a process of its own: one aggregated engine, all requests of its input at once, and those
 that are to come "later" when the others have ended.
 
-Reads {"engine", "model_path", "options", "requests": [{"token_ids", "processors", ...}]} and writes
+Reads {"engine", "model_path", "options", "requests": [{"token_ids", "processors", ...}]}, and what
+"further" processors there are beside those of logits_probe.py, and writes
 {"answers": [{"token_ids", "error"}], "cached": [n], "scores": [[[chosen], [top]] or null],
 "states": n, "peak": n}, as JSON.
 """
@@ -105,7 +106,9 @@ async def main() -> None:
             max_sequences=given.get("max_sequences", 64),
             host="127.0.0.1",
             options=given["options"],
-            registry=Registry.from_settings(parse(logits_probe.SETTINGS)),
+            registry=Registry.from_settings(
+                parse({**logits_probe.SETTINGS, **given.get("further", {})})
+            ),
         ),
     )
     try:

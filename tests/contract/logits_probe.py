@@ -114,7 +114,7 @@ class RankFault(BaseLogitsProcessor):
         """`instead`: the token that "other" forces."""
         self._kind, self._at = kind, at
         self._token, self._instead = token, instead
-        self._here = _rank() == rank
+        self._here = this_rank() == rank
         if kind == "build" and self._here:
             raise KeyError("the prompt was: secret")
 
@@ -129,7 +129,7 @@ class RankFault(BaseLogitsProcessor):
             logits[7] = math.nan
 
 
-def _rank() -> int:
+def this_rank() -> int:
     """Of this scheduler; -1 in another process, such as the worker's own, which checks requests."""
     from torch import distributed
 

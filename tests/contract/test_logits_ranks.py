@@ -1,5 +1,5 @@
-"""Processors on two tensor-parallel ranks of one engine, of which one alone does otherwise: both
-end the same requests, and go on with the same tokens.
+"""Processors and forms on two tensor-parallel ranks of one engine, of which one alone does
+otherwise: both end the same requests, and go on with the same tokens.
 
 Real SGLang on the CPU. Where ranks disagree, the engine ends, or waits until the time limit.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grammar_forms import AT, form
 
 pytestmark = [pytest.mark.promise("S5-391"), pytest.mark.sglang, pytest.mark.timeout(500)]
 HERE = Path(__file__).parent
@@ -22,6 +23,11 @@ LENGTH = 12
 TOKEN, OTHER, EOS = 300, 301, 1
 FAULTS = ("raise", "nan", "slow", "build")
 RANKS = (0, 1)
+FORM_FAULTS = {
+    "fill": ("raises", "slow", "nothing"),
+    "accept": ("raises", "slow", "ends"),
+}
+"""Where one is, and what it does, after AT tokens."""
 OPTIONS = {"tensor_parallel": 2, "dtype": "float32", "max_total_tokens": 20_000}
 
 
@@ -43,7 +49,17 @@ def requests() -> dict[str, dict[str, Any]]:
         named[f"late-{rank}"] = asked(["probe", {"seed": 3}], fault("nan", rank))
         named[f"other-{rank}"] = asked(fault("other", rank, instead=OTHER))
         named[f"ends-{rank}"] = asked(fault("other", rank, instead=EOS))
-    return named | {f"{name}-later": {**named[name], "later": True} for name in ("free", "steered")}
+    named["form"] = asked(form("free", "good", 0))
+    for rank in RANKS:
+        for where, kinds in FORM_FAULTS.items():
+            named |= {f"{where}-{kind}-{rank}": asked(form(where, kind, rank)) for kind in kinds}
+        named[f"fill-other-{rank}"] = asked(form("fill", "other", rank))
+        named[f"compile-slow-{rank}"] = asked(form("compile", "slow", rank))
+        refused = asked(form("compile", "raises", rank))
+        named |= {f"compile-raises-{rank}": refused, f"compiled-{rank}": {**refused, "later": True}}
+    return named | {
+        f"{name}-later": {**named[name], "later": True} for name in ("free", "steered", "form")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +75,7 @@ def answers(model_path: Path) -> dict[str, Any]:
                 "model_path": str(model_path),
                 "requests": list(named.values()),
                 "options": OPTIONS,
+                "further": {"grammar_faults": "grammar_faults:Loads"},
             }
         ),
         env={**os.environ, "PYTHONPATH": path},
@@ -109,11 +126,58 @@ def test_ranks_that_edit_otherwise_go_on_with_the_first_ranks_tokens(
     assert len(ended["token_ids"]) in ((3, 4) if rank == 0 else (LENGTH,))
 
 
+@pytest.mark.promise("S5-451")
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize(
+    ("where", "kind"), [(where, kind) for where, kinds in FORM_FAULTS.items() for kind in kinds]
+)
+def test_a_form_that_fails_on_one_rank_ends_its_own_request_on_all(
+    answers: dict[str, Any], where: str, kind: str, rank: int
+) -> None:
+    answer = answers[f"{where}-{kind}-{rank}"]
+    assert len(answer["token_ids"]) == AT
+    code, message = answer["error"]
+    assert code == "logits_processor_failed"
+    assert message.startswith("the ranks" if kind == "ends" else "the answer's form")
+    assert "secret" not in message
+    assert ("on another rank" in message) == (rank == 1 and kind != "ends")
+
+
+@pytest.mark.promise("S5-451")
+@pytest.mark.parametrize("rank", RANKS)
+def test_a_form_that_one_rank_cannot_compile_ends_on_all_and_is_compiled_anew(
+    answers: dict[str, Any], rank: int
+) -> None:
+    answer = answers[f"compile-raises-{rank}"]
+    assert answer["token_ids"] == []
+    code, message = answer["error"]
+    assert code == "logits_processor_failed"
+    assert "could not be compiled" in message
+    assert ("on another rank" in message) == (rank == 1)
+    assert answers[f"compiled-{rank}"] == answers["form"]
+    assert answers[f"compile-slow-{rank}"] == answers["form"]
+
+
+@pytest.mark.promise("S5-451")
+@pytest.mark.parametrize("rank", RANKS)
+def test_ranks_whose_forms_allow_other_tokens_go_on_alike(
+    answers: dict[str, Any], rank: int
+) -> None:
+    """The token that both take is one that the form allows, or it ends the request after that."""
+    answer = answers[f"fill-other-{rank}"]
+    if answer["error"] is None:
+        assert len(answer["token_ids"]) == LENGTH
+    else:
+        assert answer["error"][0] == "logits_processor_failed"
+        assert len(answer["token_ids"]) == AT + 1
+
+
 def test_all_other_requests_are_what_they_would_have_been(answers: dict[str, Any]) -> None:
     assert answers["free"] == answers["free-later"]
     assert answers["steered"] == answers["steered-later"]
+    assert answers["form"] == answers["form-later"]
     assert answers["steered"] == {"token_ids": [TOKEN] * LENGTH, "error": None}
-    for name in ("free", "free-seeded"):
+    for name in ("free", "free-seeded", "form"):
         assert answers[name]["error"] is None
         assert len(answers[name]["token_ids"]) > 1
     assert answers["states"] == 0

@@ -29,6 +29,11 @@ from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang_arrivals import hand_overs_by_what_has_come
+from sglang_grammars import (
+    compiled_grammars,
+    ends_of_grammars,
+    watched_grammars,
+)
 
 from tandem import config
 from tandem.engine.sglang import (
@@ -36,7 +41,8 @@ from tandem.engine.sglang import (
     cpu,
     decode_cache,
     delayed_sampling,
-    grammars,
+    failures,
+    grammar_cache,
     guidance,
     layouts,
     options,
@@ -121,8 +127,8 @@ def apply(*given: dict[str, Any]) -> list[list[float]]:
     """Through a fresh instance, as for each of SGLang's batches."""
     rows = torch.full((len(given), VOCABULARY), 0.5)
     edited = processor.TandemLogitProcessor()(rows, list(given))
-    if verdicts := processor._taken():
-        verdicts.tell(processor._fail)
+    for noted in failures._taken():
+        noted.tell(noted.codes, ())
     return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
 
 
@@ -320,7 +326,7 @@ def failing_rows_are_read_with_their_results() -> Any:
         processor.TandemLogitProcessor()(torch.full((len(given), VOCABULARY), 0.5), given)
 
     Scheduler.process_batch_result = look
-    processor.read_with_results()
+    failures.read_with_results()
     for overlap in (True, False):
         asked[:] = [request([1], [], 1), request([1], [], 1)]
         given = [params(asked[0], "raise"), forced(asked[1], 5)]
@@ -335,7 +341,7 @@ def failing_rows_are_read_with_their_results() -> Any:
             look()
             sample(given[1:])
             look()
-        Scheduler.process_batch_result(None, None, result)
+        Scheduler.process_batch_result(None, SimpleNamespace(reqs=asked), result)
     return ended
 
 
@@ -453,58 +459,13 @@ class Compiled(SimpleNamespace):
 
 def grammar_caches() -> Any:
     """Both are bounded, the least recently used goes first, and what is replaced counts once."""
-    grammars.bound(2_000)
+    grammar_cache.bound(2_000)
     cache = base_grammar_backend.BaseGrammarBackend().cache
     compiler = xgrammar_backend.GrammarCompiler
     for key in "abc":
         cache[key] = Compiled(ctx=SimpleNamespace(memory_size_bytes=400))
         cache["a"] = cache.get("a")
     return [sorted(cache), compiler.keywords["cache_limit_bytes"]]
-
-
-class Steps(xgrammar_backend.XGrammarGrammar):
-    """A grammar whose steps take what the test says, and allow what it says."""
-
-    def __init__(self, seconds: float, allowed: int | None) -> None:
-        self.seconds, self.allowed = seconds, allowed
-
-
-def _steps_take_what_is_said() -> None:
-    def spend(grammar: Any) -> None:
-        end = time.thread_time() + grammar.seconds
-        while time.thread_time() < end:
-            pass
-
-    def fill(self: Any, mask: Any, row: int) -> None:
-        spend(self)
-        if self.allowed is None:
-            raise RuntimeError("secret")
-        mask[row].fill_(self.allowed)
-
-    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
-    xgrammar_backend.XGrammarGrammar.accept_token = lambda self, _: spend(self)
-    grammars.watch()
-
-
-def watched_grammars() -> Any:
-    """Of each: what its mask became, why it failed, and whether the next token ends its request."""
-    _steps_take_what_is_said()
-    seen = []
-    for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5), (0.0, None)):
-        grammar = Steps(seconds, allowed)
-        mask = torch.zeros((2, 1), dtype=torch.int32)
-        grammar.fill_vocab_mask(mask, 1)
-        failure = grammars.failure_of(grammar)
-        try:
-            grammar.accept_token(1)
-            ended = ""
-        except ValueError as error:
-            ended = str(error)
-        seen.append([mask[:, 0].tolist(), failure, ended == failure])
-    slow = Steps(0.0, 5)
-    slow.seconds = 0.12
-    slow.accept_token(1)
-    return [*seen, grammars.failure_of(slow)]
 
 
 def bounded_guidance() -> Any:
@@ -598,6 +559,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     shares,
     grammar_caches,
     watched_grammars,
+    ends_of_grammars,
+    compiled_grammars,
     bounded_guidance,
     scored_at_once,
     prefill_layouts,

@@ -168,17 +168,42 @@ def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
     assert seen["grammar_caches"] == [["a", "c"], 1_000]
 
 
-def test_a_grammar_that_takes_too_long_or_allows_nothing_ends_its_request(
+def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
     seen: dict[str, Any],
 ) -> None:
-    good, nothing, slow, raising, slow_to_accept = seen["watched_grammars"]
-    assert good == [[0, 5], "", True]
-    # A row of nothing would end the scheduler: it is sampled freely, then its request ends.
-    assert nothing == [[0, -1], "the answer's form allows no further token", True]
+    good, nothing, slow, raising, slow_to_accept, refusing = seen["watched_grammars"]
+    assert good == [[0, 5], ""]
+    # A row of nothing would end the scheduler: it is sampled freely, and its request ends.
+    assert nothing == [[0, -1], "the answer's form allows no further token"]
     too_slow = "the answer's form takes more than 100 ms of CPU time for a token"
-    assert slow == [[0, 5], too_slow, True]
-    assert raising == [[0, -1], "the answer's form cannot go on (RuntimeError)", True]
+    assert slow == [[0, 5], too_slow]
+    assert raising == [[0, -1], "the answer's form cannot go on (RuntimeError)"]
     assert slow_to_accept == too_slow
+    assert refusing == "the answer's form cannot go on (ValueError)"
+
+
+@pytest.mark.promise("S5-451")
+def test_requests_of_grammars_that_failed_end_where_their_tokens_are_taken_in(
+    seen: dict[str, Any],
+) -> None:
+    one_rank, _, ranks, unshown, without, asked = seen["ends_of_grammars"]
+    assert one_rank == [None, "too slow", None, None, None, None]
+    elsewhere = "the answer's form failed on another rank of its engine, whose log says how"
+    at_odds = "the ranks of an engine are at odds about where the answer's form ends"
+    assert ranks == [None, "too slow", elsewhere, at_odds, None, None]
+    assert unshown == [None, None]
+    assert without == [], "no rank waits for others in a batch without grammars"
+    assert asked == 1, "another rank may have failed"
+
+
+@pytest.mark.promise("S5-451")
+def test_what_one_rank_could_not_compile_ends_on_all_and_none_keeps_it(
+    seen: dict[str, Any],
+) -> None:
+    ends, kept = seen["compiled_grammars"]
+    failed = "the answer's form, which passed its check, could not be compiled"
+    assert ends == [None, f"{failed} on another rank of its engine", failed, "cancelled"]
+    assert kept == {"a": "made a"}
 
 
 def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:

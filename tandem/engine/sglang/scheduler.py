@@ -10,8 +10,9 @@
 - A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
 - Penalties count what was put out, also by another engine.
 - torch's store listens on loopback alone, where nobody else needs it.
-- The logits processors of the worker's registry, and how many sequences have some. What fails in
-  a step is read with its tokens, and all ranks end the same requests.
+- The logits processors of the worker's registry, and how many sequences have some.
+- What a processor or a grammar fails in is read with the tokens of its step, and all ranks end the
+  same requests.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from tandem.engine.sglang import (
     cpu,
     decode_cache,
     delayed_sampling,
+    failures,
+    grammar_cache,
+    grammar_queue,
     grammars,
     layouts,
     mooncake,
@@ -54,7 +58,7 @@ from tandem.engine.sglang import (
     threads,
 )
 from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.chunks import HAND_OVER_KEY, PROCESSOR_ERROR_TYPE
+from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.outputs import HandOver, RunningRows, SplitSender
 from tandem.engine.sglang.rows import RowEditor
 from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
@@ -64,9 +68,9 @@ from tandem.logits.registry import Registry
 from tandem.usercode.deadline import WATCH
 
 _MEASURED = "_tandem_measured"
+Agree = Callable[[Any], None]
 _NOBODY = FAKE_BOOTSTRAP_HOST
 """Where the hand-overs of a warm-up go."""
-_SERVER_ERROR = 500
 _DATA_RANK = 5
 """The place of `dp_rank` among the arguments of SGLang's scheduler process."""
 
@@ -90,10 +94,10 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     layouts.ask_beside()
     decode_cache.observe()
     arrivals.await_all_ranks()
-    grammars.bound(additions.grammar_cache_bytes)
-    grammars.watch()
-    grammars.catch_up()
-    _apply_processors(additions, args[_DATA_RANK] or 0)
+    agree = ranks.agree if additions.ranks > 1 else None
+    _watch_grammars(additions, agree)
+    _apply_processors(additions, args[_DATA_RANK] or 0, agree)
+    failures.read_with_results()
     try:
         run_scheduler_process(*args, **kwargs)
     finally:
@@ -112,14 +116,18 @@ def _send_past_detokenizer() -> None:
     SchedulerIpcChannels.create = directly
 
 
-def _apply_processors(additions: Additions, data_rank: int) -> None:
+def _watch_grammars(additions: Additions, agree: Agree | None) -> None:
+    grammar_cache.bound(additions.grammar_cache_bytes)
+    grammar_queue.watch()
+    grammars.watch()
+    grammars.end_alike(agree)
+
+
+def _apply_processors(additions: Additions, data_rank: int, agree: Agree | None) -> None:
     registry = Registry.from_portable(additions.registry)
-    agree = None
-    if additions.ranks > 1:
-        agree = ranks.agree
+    if agree is not None:
         ranks.share_tokens()
     processor.use(RowEditor(registry, Model(**additions.model), agree))
-    processor.read_with_results()
     delayed_sampling.delay_where_history_is_read()
     WATCH.install()
     states = additions.states
@@ -164,9 +172,6 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             for req in reqs:
                 if req.finished():
                     rows.forget(req)
-        for req in reqs:
-            if req.grammar is not None and (failed := grammars.failure_of(req.grammar)):
-                _blame_grammar(req, failed)
         if self.disaggregation_mode is DisaggregationMode.NULL:
             return {}
         fresh = [not hasattr(req, _MEASURED) for req in reqs]
@@ -251,12 +256,6 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             return min(own, peer) * stages
         heads: int = manager.kv_args.total_kv_head_num
         return own * max(1, peer // max(own, heads)) * stages
-
-
-def _blame_grammar(req: Any, failure: str) -> None:
-    """SGLang itself does not say why it ended a request whose grammar raised."""
-    if isinstance(req.finished_reason, FINISH_ABORT):
-        req.finished_reason = FINISH_ABORT(failure, _SERVER_ERROR, PROCESSOR_ERROR_TYPE)
 
 
 def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
