@@ -13,8 +13,9 @@ from release import Release
 
 @pytest.mark.timeout(600)
 def test_load_makes_the_autoscaler_add_frontends(release: Release, tmp_path: Path) -> None:
-    if attempt("kubectl", "top", "nodes").returncode:
+    if attempt("kubectl", "get", "apiservice", "v1beta1.metrics.k8s.io").returncode:
         pytest.skip("this cluster has no resource metrics API (metrics-server)")
+    until("nodes are measured", lambda: not attempt("kubectl", "top", "nodes").returncode)
     values = copy.deepcopy(BASE)
     values["frontend"] = component(
         2,

@@ -36,7 +36,7 @@ class Noted:
 
 
 _latest: list[Noted] = []
-"""Of the step that was sampled last, until its result has them."""
+"""Those of the step that was sampled last, until its result has them."""
 
 
 def note(codes: Any, tell: Tell) -> None:

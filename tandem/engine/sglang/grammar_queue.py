@@ -60,8 +60,8 @@ def watch() -> None:
 
 
 def _ended_anywhere(manager: Any, requests: Sequence[Any]) -> list[bool]:
-    """Of each, in the same order on all ranks. They wait for each other only where a grammar was
-    compiled.
+    """Whether each ended on any rank, in the same order on all. They wait for each other only where
+    a grammar was compiled.
     """
     own = [request.to_finish is not None for request in requests]
     if not own or manager.grammar_sync_size == 1:
