@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tandem import metrics
+
 
 class Merged(Collector):
     """Several collectors, whose samples differ in their labels."""
@@ -17,10 +19,4 @@ class Merged(Collector):
         self._collectors = list(collectors)
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        for collector in self._collectors:
-            for family in collector.collect():
-                families.setdefault(family.name, family)
-                if families[family.name] is not family:
-                    families[family.name].samples += family.samples
-        yield from families.values()
+        return metrics.merged(family for each in self._collectors for family in each.collect())

@@ -58,6 +58,8 @@ class AggregatedWorker:
         """Loads all user code, once for each phase. Raises StartError."""
         if config.nodes > 1:
             raise ConfigError("an aggregated worker computes on one node: leave nodes at 1")
+        if config.token_processes > 1:
+            raise ConfigError("an aggregated worker is one process: leave token_processes at 1")
         self._config = config = _as_one(config)
         self._tracer = tracer
         self._endpoint = Endpoint(KIND, config, PeerTls.of(config))

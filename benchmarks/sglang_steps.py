@@ -3,6 +3,7 @@ of a frame and CPU of a token in decode, and full collections of garbage while i
 
     python benchmarks/sglang_steps.py                      # on the CPU, about three minutes
     python benchmarks/sglang_steps.py --streams 8 --tokens 64
+    python benchmarks/sglang_steps.py --token-processes 2  # CPU of a token in each process
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import machine
+import psutil
 import token_cost
 
 from tandem.cli.plan import StackOptions
@@ -29,11 +31,11 @@ MOST_COLLECTION_MS = 50.0
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1, "seed": 7}
 
 
-def metric(address: str, name: str) -> float:
-    """The sum of a metric's series."""
+def metric(address: str, name: str, labels: str = "") -> float:
+    """The sum of a metric's series, of those whose labels begin so, as a regular expression."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
         text = response.read().decode()
-    found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+    found = re.findall(rf"^{name}(?:\{{{labels}[^}}]*\}})? (\S+)$", text, re.MULTILINE)
     if not found:
         raise LookupError(f"{address} exports no {name}")
     return sum(map(float, found))
@@ -59,11 +61,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64, help="of a request")
+    parser.add_argument("--token-processes", type=int, default=1, help="of the decode worker")
+    parser.add_argument("--rounds", type=int, default=1, help="of all streams")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}\n")
     stack_options = StackOptions(
         model_path=token_cost.MODEL,
         engine="sglang",
+        token_processes=options.token_processes,
         flags=dict.fromkeys(
             ("prefill_worker", "decode_worker"), (f"--max-sequences={options.streams}",)
         ),
@@ -74,7 +79,8 @@ def main() -> None:
             stack.wait_ready(timeout_seconds=600)
             began = time.monotonic()
             _first_requests(stack)
-            _steps(stack, streams=options.streams, tokens=options.tokens)
+            for _ in range(options.rounds):
+                _steps(stack, streams=options.streams, tokens=options.tokens)
             ended = time.monotonic()
         _collections(notes, began, ended)
 
@@ -119,19 +125,52 @@ def _first_requests(stack: Stack) -> None:
 def _steps(stack: Stack, *, streams: int, tokens: int) -> None:
     """The engine has a step for each token, and more while prompts come one after the other."""
     router, decode = stack.components["router"], stack.components["decode_worker-0"]
-    frames = metric(router.launch.metrics, "tandem_router_relayed_frames_total")
-    steps = metric(decode.launch.metrics, "tandem_worker_step_seconds_count")
-    cpu = machine.cpu_seconds(decode.pid)
+    processes, schedulers = _processes(decode.pid)
+    spenders = [*processes, *schedulers, router.pid]
+
+    def now() -> list[float]:
+        admin = decode.launch.metrics
+        return [
+            metric(router.launch.metrics, "tandem_router_relayed_frames_total"),
+            metric(admin, "tandem_worker_step_seconds_count"),
+            *(_made(admin, number, of=len(processes)) for number in range(1, len(processes) + 1)),
+            *map(machine.cpu_seconds, spenders),
+        ]
+
+    before = now()
     result = token_cost.generate(stack, streams=streams, requests=streams, tokens=tokens)
-    cpu = machine.cpu_seconds(decode.pid) - cpu
-    steps = metric(decode.launch.metrics, "tandem_worker_step_seconds_count") - steps
-    frames = metric(router.launch.metrics, "tandem_router_relayed_frames_total") - frames
+    frames, steps, *counted = (after - begun for after, begun in zip(now(), before, strict=True))
     made = result["tokens"]
+    share, cpu = counted[: len(processes)], counted[len(processes) :]
+    own, scheduled, routed = cpu[: len(processes)], sum(cpu[len(processes) : -1]), cpu[-1]
     print(
         f"{streams} streams of {tokens} tokens: {steps:.0f} worker steps, {frames:.0f} frames,"
-        f" {made / frames:.1f} tokens a frame, {cpu * 1e6 / made:.1f} us of the decode worker's"
-        " own CPU a token"
+        f" {made / frames:.1f} tokens a frame, {sum(own) * 1e6 / made:.1f} us of the decode"
+        f" worker's own CPU a token; {scheduled * 1e6 / made:.0f} us of its scheduler's,"
+        f" {routed * 1e6 / made:.1f} us of the router's"
     )
+    for number, (tokens_made, seconds) in enumerate(zip(share, own, strict=True), start=1):
+        if len(processes) > 1:
+            print(
+                f"  token process {number}: {tokens_made / sum(share):.0%} of the tokens,"
+                f" {seconds * 1e6 / tokens_made:.1f} us a token of its own,"
+                f" {seconds / sum(own):.0%} of the CPU time"
+            )
+
+
+def _processes(worker: int) -> tuple[list[int], list[int]]:
+    """A worker's token processes, the first of which is itself, and SGLang's schedulers."""
+    children = [(each, " ".join(each.cmdline())) for each in psutil.Process(worker).children()]
+    further = [each.pid for each, command in children if "multiprocessing.spawn" in command]
+    return [worker, *further], [
+        each.pid for each, command in children if command.startswith("sglang::scheduler")
+    ]
+
+
+def _made(address: str, number: int, *, of: int) -> float:
+    """Tokens that a token process has passed on. One alone has no number."""
+    labels = rf'[^}}]*token_process="{number}"' if of > 1 else ""
+    return metric(address, "tandem_worker_tokens_total", labels)
 
 
 if __name__ == "__main__":

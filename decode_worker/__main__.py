@@ -7,12 +7,12 @@ from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is i
 import sys
 
 from decode_worker.classifying import load_phase
-from tandem.worker import server
+from tandem.worker import divided, server
 
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    return server.main("decode", load_phase)
+    return server.main("decode", load_phase, make=divided.worker)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ _ALL = (
 _WORKER = (
     "model_path served_model_name advertise_host name engine engine_options hook hooks classifiers"
     " logits_processors lora_adapters deployment_revision ready_when_paired nodes node_rank leader"
+    " token_processes"
 )
 _FRONTEND = (
     "model_path served_model_name models model_names_file router api_keys api_keys_file"

@@ -17,6 +17,7 @@ from typing import Literal
 
 FIELDS = (
     "component",
+    "token_process",
     "host",
     "worker",
     "phase",
@@ -66,7 +67,7 @@ class _ConsoleFormatter(logging.Formatter):
 
 
 class _Origin(logging.Filter):
-    def __init__(self, **fields: str) -> None:
+    def __init__(self, **fields: object) -> None:
         super().__init__()
         self._fields = fields
 
@@ -75,14 +76,22 @@ class _Origin(logging.Filter):
         return True
 
 
-def configure(component: str, *, format: Format = "console", level: str = "info") -> None:
+def configure(
+    component: str,
+    *,
+    format: Format = "console",
+    level: str = "info",
+    token_process: int | None = None,
+) -> None:
     """Send this process's logs to standard error, each line with `component`. What collectors read
-    says `host` too, which on Kubernetes is the pod's name.
+    says `host` too, which on Kubernetes is the pod's name. `token_process`: which of a
+    worker's token processes this is, where it has several.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if format == "json" else _ConsoleFormatter())
     host = {"host": socket.gethostname()} if format == "json" else {}
-    handler.addFilter(_Origin(component=component, **host))
+    number = {} if token_process is None else {"token_process": token_process}
+    handler.addFilter(_Origin(component=component, **host, **number))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

@@ -9,7 +9,7 @@ microseconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import prometheus_client
@@ -61,6 +61,16 @@ def counter(name: str, help: str, value: float, **labels: str) -> Metric:
     family = CounterMetricFamily(name, help, labels=tuple(labels))
     family.add_metric(tuple(labels.values()), value)
     return family
+
+
+def merged(families: Iterable[Metric]) -> Iterator[Metric]:
+    """Each family once, with the samples of all that have its name; they differ in their labels."""
+    found: dict[str, Metric] = {}
+    for family in families:
+        first = found.setdefault(family.name, family)
+        if first is not family:
+            first.samples += family.samples
+    return iter(found.values())
 
 
 class HeldMetrics(Collector):

@@ -52,20 +52,42 @@ def run(
     set. Returns the exit status.
     """
 
-    async def main(config: C) -> None:
+    try:
+        config = load(settings, prog=f"tandem-{component.replace('_', '-')}", argv=argv)
+    except StartError as error:
+        return _refused(component, error)
+    return run_with(component, config, serve)
+
+
+def run_with(
+    component: str,
+    config: C,
+    serve: Callable[[C, asyncio.Event], Awaitable[None]],
+    *,
+    token_process: int | None = None,
+) -> int:
+    """Likewise, with settings that were read already. `token_process`: which of a worker's token
+    processes this is, where it has several; log lines say it.
+    """
+
+    async def main() -> None:
         stop = asyncio.Event()
         own_signals(stop)
         await serve(config, stop)
 
     try:
-        prog = f"tandem-{component.replace('_', '-')}"
-        config = load(settings, prog=prog, argv=argv)
-        logs.configure(component, format=config.log_format, level=config.log_level)
-        uvloop.run(main(config))
+        logs.configure(
+            component, format=config.log_format, level=config.log_level, token_process=token_process
+        )
+        uvloop.run(main())
     except StartError as error:
-        sys.stderr.write(f"tandem {component}: {error}\n")
-        return 2
+        return _refused(component, error)
     return 0
+
+
+def _refused(component: str, error: StartError) -> int:
+    sys.stderr.write(f"tandem {component}: {error}\n")
+    return 2
 
 
 def own_signals(stop: asyncio.Event) -> None:

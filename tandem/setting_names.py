@@ -135,6 +135,7 @@ NAMES: Final = frozenset(
         "tls_cert",
         "tls_key",
         "tls_peer_name",
+        "token_processes",
         "trace_sample_ratio",
         "trust_traceparent",
         "unknown_fields",

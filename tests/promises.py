@@ -1343,6 +1343,26 @@ PROMISES: tuple[Promise, ...] = (
         "pod requests the host's memory that it takes, and prefill reaches the store.",
         ours=True,
     ),
+    # A decode worker's token path in several processes (docs/engines/sglang.md)
+    Promise(
+        "S5-450",
+        "Given a decode worker of several token processes, then each is a worker to routers, with "
+        "an equal part of its sequences, and one engine sends each the tokens of its own requests.",
+        ours=True,
+    ),
+    Promise(
+        "S5-451",
+        "Given a token process that is killed or hangs, then its own requests alone end, what they "
+        "held in the engine is freed, and it is started again; all end with the first process, and "
+        "with the engine each tells its routers.",
+        ours=True,
+    ),
+    Promise(
+        "S5-452",
+        "Given token processes in a stack or in the chart, then routers find each of them, at a "
+        "port of its own that policies open, and the pod requests a core for each.",
+        ours=True,
+    ),
     Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "

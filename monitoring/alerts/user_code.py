@@ -42,9 +42,10 @@ _HOOKS = (
         description="It was not told the end of {{ $value }} sequences more than its worker has"
         " open: what it keeps for them grows.",
         expression=f"""
-            tandem_hook_open_sequences
+            sum by (namespace, job, pod, instance, phase, hook) (tandem_hook_open_sequences)
             - on (namespace, job, pod, instance, phase) group_left
-            tandem_worker_open_legs > {SPARE_STATES}""",
+            sum by (namespace, job, pod, instance, phase) (tandem_worker_open_legs)
+            > {SPARE_STATES}""",
     ),
     Alert(
         name="TandemHookPoolRestarting",
@@ -79,8 +80,8 @@ _OTHERS = (
         " over.",
         description="{{ $value }} sequences more than the worker has open hold state.",
         expression=f"""
-            tandem_logits_states
-            - on (namespace, job, pod, instance, phase) tandem_worker_open_legs
+            sum by (namespace, job, pod, instance, phase) (tandem_logits_states)
+            - sum by (namespace, job, pod, instance, phase) (tandem_worker_open_legs)
             > {SPARE_STATES}""",
     ),
     Alert(

@@ -5,6 +5,8 @@ Read here rather than by the client's models, which refuse a slice without endpo
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,7 +16,7 @@ from router.discovery.base import Listing, listed
 from tandem.wire import addresses
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-PORT_NAME = "grpc"
+PORT_NAME = re.compile(r"grpc(-\d+)?")
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -96,20 +98,25 @@ def listing(
 def _addresses(
     slices: Sequence[EndpointSlice], service: str, *, only_ready: bool = False
 ) -> Iterator[str]:
-    """A pod has one address, its first: the slices of a dual-stack Service name it once for each
-    family, and it would count as two.
+    """A pod has one address for each of its ports, its first: the slices of a dual-stack Service
+    name it once for each family, and it would count as two.
     """
-    seen: set[str] = set()
+    seen: set[tuple[str, int]] = set()
     for each in slices:
-        port = next((port.port for port in each.ports or () if port.name == PORT_NAME), None)
-        if port is None or (each.metadata.labels or {}).get(SERVICE_LABEL) != service:
+        if (each.metadata.labels or {}).get(SERVICE_LABEL) != service:
             continue
         for endpoint in each.endpoints or ():
             if only_ready and not _is_ready(endpoint):
                 continue
-            for host in endpoint.addresses[:1]:
-                address = addresses.join(host, port)
+            for host, port in itertools.product(endpoint.addresses[:1], _ports(each)):
                 pod = endpoint.target_ref.uid if endpoint.target_ref else ""
-                if (pod or address) not in seen:
-                    seen.add(pod or address)
-                    yield address
+                if (pod or host, port) not in seen:
+                    seen.add((pod or host, port))
+                    yield addresses.join(host, port)
+
+
+def _ports(slice: EndpointSlice) -> Iterator[int]:
+    """Those of gRPC: one, or as many as a decode worker has token processes."""
+    for each in slice.ports or ():
+        if each.port is not None and PORT_NAME.fullmatch(each.name or ""):
+            yield each.port

@@ -83,6 +83,13 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         " ask for, or alone. [0; 1 without a number]",
     )
     parser.add_argument(
+        "--token-processes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="Processes that each decode worker's tokens go through; sglang alone. [%(default)s]",
+    )
+    parser.add_argument(
         "--further-model",
         action="append",
         type=Path,
@@ -117,6 +124,7 @@ def stack_options(arguments: argparse.Namespace) -> StackOptions:
         prefill=unsaid if arguments.prefill is None else arguments.prefill,
         decode=unsaid if arguments.decode is None else arguments.decode,
         aggregated=arguments.aggregated,
+        token_processes=arguments.token_processes,
         hook_prefill=arguments.hook_prefill,
         hook_decode=arguments.hook_decode,
         test_logits_processor=arguments.test_logits_processor,

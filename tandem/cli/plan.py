@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,8 @@ class StackOptions:
     decode: int = 1
     aggregated: int = 0
     """Workers that serve both phases, beside the pairs or alone."""
+    token_processes: int = 1
+    """Each decode worker has so many."""
     hook_prefill: str = ""
     hook_decode: str = ""
     test_logits_processor: bool = False
@@ -57,6 +59,8 @@ class Launch:
     metrics: str
     """Where GET /metrics, /live and /ready are answered, "host:port"."""
     flags: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    """Where a decode worker's token processes from the second on are reached."""
 
 
 def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
@@ -77,20 +81,20 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
         for number, model in enumerate(models)
         for index in range(count)
     ]
-    addresses = iter(_free_addresses(2 * len(workers) + 4, held))
-    launches = [
-        _worker(options, name, model, address=next(addresses), metrics=next(addresses))
-        for name, model in workers
-    ]
-    router = _router(options, launches, address=next(addresses), metrics=next(addresses))
-    spare = next(addresses)
-    address = f"{HOST}:{options.port}" if options.port else spare
-    frontend = _frontend(options, router, address=address, metrics=next(addresses))
+    free = _FreePorts(held)
+    launches = [_worker(options, name, model, free) for name, model in workers]
+    router = _router(options, launches, address=free.address(), metrics=free.address())
+    address = f"{HOST}:{options.port}" if options.port else free.address()
+    frontend = _frontend(options, router, address=address, metrics=free.address())
     return [*launches, router, frontend]
 
 
-def _worker(options: StackOptions, name: str, model: Path, *, address: str, metrics: str) -> Launch:
+def _worker(options: StackOptions, name: str, model: Path, free: _FreePorts) -> Launch:
     module = name.partition("-")[0]
+    # A process listens at the first one's port plus its number (docs/engines/sglang.md).
+    numbers = range(2, options.token_processes + 1) if module == "decode_worker" else ()
+    port = free.port(numbers)
+    address, metrics = f"{HOST}:{port}", free.address()
     hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
     if module == "aggregated_worker" and options.hook_prefill != options.hook_decode:
         raise StartError(
@@ -110,13 +114,18 @@ def _worker(options: StackOptions, name: str, model: Path, *, address: str, metr
         flags.append(f"--hook={hook}")
     if options.test_logits_processor:
         flags.append("--test-logits-processor")
+    if numbers:
+        flags.append(f"--token-processes={options.token_processes}")
     flags += _tls(options, module)
-    return Launch(name, module, address, metrics, (*flags, *_more(options, module, name)))
+    further = tuple(f"{HOST}:{port + number}" for number in numbers)
+    more = _more(options, module, name)
+    return Launch(name, module, address, metrics, (*flags, *more), further)
 
 
 def _router(options: StackOptions, workers: list[Launch], *, address: str, metrics: str) -> Launch:
     def addresses(module: str) -> str:
-        return ",".join(worker.address for worker in workers if worker.module == module)
+        found = (each for each in workers if each.module == module)
+        return ",".join(address for each in found for address in (each.address, *each.further))
 
     flags = (
         f"--listen={address}",
@@ -172,17 +181,25 @@ def _more(options: StackOptions, *names: str) -> tuple[str, ...]:
     return tuple(flag for name in names for flag in options.flags.get(name, ()))
 
 
-def _free_addresses(count: int, held: ExitStack) -> list[str]:
-    found: list[str] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            break
-        with suppress(OSError):
-            held.enter_context(_bound(port))
-            found.append(f"{HOST}:{port}")
-    if len(found) < count:
-        raise StartError(f"{count} free ports are needed, and {len(found)} are there")
-    return found
+class _FreePorts:
+    """Ports that nobody has, each given once and held from then on."""
+
+    def __init__(self, held: ExitStack) -> None:
+        self._held = held
+        self._left = iter(random.sample(PORTS, len(PORTS)))
+
+    def address(self) -> str:
+        return f"{HOST}:{self.port()}"
+
+    def port(self, further: Sequence[int] = ()) -> int:
+        """One that is free, and so are those that many above it. Raises StartError."""
+        for port in self._left:
+            with suppress(OSError), ExitStack() as bound:
+                for number in (0, *further):
+                    bound.enter_context(_bound(port + number))
+                self._held.push(bound.pop_all())
+                return port
+        raise StartError(f"there are too few free ports from {min(PORTS)} to {max(PORTS)}")
 
 
 def _bound(port: int) -> socket.socket:

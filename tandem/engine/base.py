@@ -161,6 +161,22 @@ class Delta(Struct):
 Step = Sequence[Delta]
 
 
+class Sharing(Protocol):
+    """How further processes of a worker use the engine that its first process has started, each for
+    requests of its own. All methods are called from the event loop of that first process.
+    """
+
+    def ticket(self, process: int) -> bytes:
+        """What the process of that number, from 2, joins the engine with
+        (tandem.engine.factory.join); for each start of it another one.
+        """
+        ...
+
+    def left(self, process: int) -> None:
+        """That process has ended: end what it had open, and free its KV."""
+        ...
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class EngineDescription:
     """What a started engine says of itself."""
@@ -176,6 +192,8 @@ class EngineDescription:
     """PREFILL: what its prefix cache holds, as it changes; None: it does not say."""
     cannot_resume: frozenset[str] = field(default_factory=frozenset)
     """Sampling parameters with which it cannot go on behind `made` as if it had made that."""
+    sharing: Sharing | None = None
+    """How further token processes join; None where the settings name one process."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -264,6 +282,8 @@ class EngineSettings:
     tap: LogitsTap | None = None
     """Where an engine in the program's own process leaves logits. Only sim does."""
     parking: ParkingLimits = ParkingLimits()
+    token_processes: int = 1
+    """Processes that share the engine: `max_sequences` is divided among them."""
     lora_adapters: Sequence[LoraAdapter] = ()
     """What requests may name beside the model; the fingerprint says which they are."""
 
@@ -306,6 +326,16 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop and free everything, in bounded time. May be called at any time, and twice."""
+        ...
+
+
+class JoinedEngine(Engine, Protocol):
+    """An engine that another process of the worker has started, as one that has joined it sees
+    it.
+    """
+
+    def lost(self, reason: str) -> None:
+        """The engine has died, as its own process says: `steps` raises EngineError."""
         ...
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Awaitable
 from typing import Any, Literal
 
-from tandem.engine.base import Engine, EngineFollower, EngineSettings, Role
+from tandem.engine.base import Engine, EngineFollower, EngineSettings, JoinedEngine, Role
 from tandem.errors import ConfigError, StartError
 from tandem.logits.forms.workshop import FormPlan
 
@@ -16,6 +17,8 @@ _ENGINES: dict[EngineName, tuple[str, str, str]] = {
 }
 _FOLLOWERS: dict[EngineName, str] = {"sglang": "SglangFollower"}
 """The follower classes of the engines that can compute on several nodes."""
+_JOINED: dict[EngineName, str] = {"sglang": "SglangJoined"}
+"""The classes of the engines that several token processes can share."""
 
 
 def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
@@ -34,15 +37,31 @@ def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFoll
     return follower
 
 
+def join(
+    name: EngineName, role: Role, settings: EngineSettings, ticket: Awaitable[bytes]
+) -> JoinedEngine:
+    """An engine that another process of the worker starts, for requests of this one. `ticket`: that
+    of `Sharing`. Raises as `create` does.
+    """
+    joined: JoinedEngine = _build(name, _JOINED.get(name, ""), role, settings, ticket)
+    return joined
+
+
 def plan_forms(name: EngineName, settings: EngineSettings) -> FormPlan:
     """How the engine has forms of answers compiled. Raises ConfigError."""
     plan: FormPlan = importlib.import_module(f"{_ENGINES[name][0]}.forms").plan(settings)
     return plan
 
 
-def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettings) -> Any:
+def _build(
+    name: EngineName, class_name: str, role: Role, settings: EngineSettings, *more: Any
+) -> Any:
     if settings.nodes.count > 1 and name not in _FOLLOWERS:
         raise ConfigError(f"engine {name!r} computes on one node: leave the setting nodes at 1")
+    if settings.token_processes > 1 and name not in _JOINED:
+        raise ConfigError(
+            f"engine {name!r} serves one process: leave the setting token_processes at 1"
+        )
     module_name, _, extras = _ENGINES[name]
     try:
         module = importlib.import_module(module_name)
@@ -51,4 +70,4 @@ def _build(name: EngineName, class_name: str, role: Role, settings: EngineSettin
             f"engine {name!r} needs {error.name!r}, which is not installed: "
             f"pip install 'tandem-serving[{extras}]'"
         ) from error
-    return getattr(module, class_name)(role, settings)
+    return getattr(module, class_name)(role, settings, *more)

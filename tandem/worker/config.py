@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +48,9 @@ _NOT_NEGATIVE = (
     "max_parked_bytes",
 )
 _MOST_PARK_SECONDS = 24 * 3600
+_MOST_TOKEN_PROCESSES = 64
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
+_MOST_PORT = 65535
 _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 
@@ -122,6 +124,12 @@ class WorkerConfig:
     )
     max_sequences: int = setting(
         256, "Most sequences open at once; routers are told, and one more is refused."
+    )
+    token_processes: int = setting(
+        1,
+        "Decode: processes that turn tokens into output, each with an equal part of max_sequences"
+        " and max_held_bytes; sglang alone. Those from the second on listen at the port of `listen`"
+        " plus their number, and routers must list them too. See docs/engines/sglang.md.",
     )
     early_reports_per_second: float = setting(
         10.0,
@@ -225,8 +233,11 @@ class WorkerConfig:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.max_held_bytes < _LEAST_HELD_BYTES:
-            raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
+        if not 1 <= self.token_processes <= _MOST_TOKEN_PROCESSES:
+            raise ConfigError(f"token_processes must be from 1 to {_MOST_TOKEN_PROCESSES}")
+        if self.held_bytes() < _LEAST_HELD_BYTES:
+            least = _LEAST_HELD_BYTES * self.token_processes
+            raise ConfigError(f"max_held_bytes must be at least {least}")
         if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
             raise ConfigError(
                 f"node_rank must be from 0 to below nodes: {self.node_rank} is not, of {self.nodes}"
@@ -273,6 +284,21 @@ class WorkerConfig:
     def model_name(self) -> str:
         """What requests call the model."""
         return self.served_model_name or self.model_path.resolve().name
+
+    def held_bytes(self) -> int:
+        """What one process may hold."""
+        return self.max_held_bytes // self.token_processes
+
+    def of_process(self, kind: WorkerKind, number: int) -> WorkerConfig:
+        """The settings of a further process, from 2: it has a name and a port of its own. Raises
+        ConfigError where that is no port.
+        """
+        host, _, port = self.address(kind).rpartition(":")
+        if port.isdecimal() and int(port):  # else any free one, or an address to be refused
+            port = str(int(port) + number)
+        if port.isdecimal() and int(port) > _MOST_PORT:
+            raise ConfigError(f"token process {number} would listen at port {port}")
+        return replace(self, listen=f"{host}:{port}", name=f"{self.worker_name(kind)}-{number}")
 
     def worker_name(self, kind: WorkerKind) -> str:
         """The worker's name, unique in a deployment."""

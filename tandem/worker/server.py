@@ -7,7 +7,7 @@ import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
@@ -17,8 +17,8 @@ from tandem.admin import from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
-from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role
-from tandem.errors import EngineError
+from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role, Sharing
+from tandem.errors import ConfigError, EngineError
 from tandem.hooks.contract import Phase
 from tandem.logits.registry import Registry
 from tandem.text.tokenizer import Tokenizer
@@ -64,8 +64,19 @@ class Serves(Protocol):
     async def close(self) -> None: ...
 
 
-def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
-    """The whole life of a worker process. `load`: what the phase brings of its own.
+class MakeWorker(Protocol):
+    """Makes what serves a phase, as Worker does. Raises StartError."""
+
+    def __call__(
+        self, phase: Phase, config: WorkerConfig, load: LoadPhase, tracer: Tracer | None, /
+    ) -> Serves: ...
+
+
+def main(
+    phase: Phase, load: LoadPhase, argv: list[str] | None = None, *, make: MakeWorker | None = None
+) -> int:
+    """The whole life of a worker process. `load`: what the phase brings of its own. `make`: makes
+    its worker, where that is not simply one.
 
     Returns its exit status: 1 when the engine died.
     """
@@ -74,7 +85,7 @@ def main(phase: Phase, load: LoadPhase, argv: list[str] | None = None) -> int:
         if config.node_rank:
             await Follower(phase, config).run(stop)
         else:
-            await live(phase, config, stop, partial(Worker, phase, config, load))
+            await live(phase, config, stop, partial(make or Worker, phase, config, load))
 
     return run(f"{phase}_worker", serve, argv)
 
@@ -85,8 +96,13 @@ def run(
     argv: list[str] | None = None,
 ) -> int:
     """Likewise, of what serves in its own way."""
+    return until_engine_dies(lambda: process.run(component, WorkerConfig, serve, argv))
+
+
+def until_engine_dies(run: Callable[[], int]) -> int:
+    """The exit status of what runs, which may end with EngineError."""
     try:
-        return process.run(component, WorkerConfig, serve, argv)
+        return run()
     except EngineError as error:
         log.critical("the engine died", extra={"code": error.code, "reason": error.message})
         return 1
@@ -130,14 +146,22 @@ class Worker:
         registry: Registry | None = None,
         create: MakeEngine | None = None,
         with_admin: bool = True,
+        divided: bool = False,
+        drained: Callable[[], Awaitable[Any]] | None = None,
         shared: Shared | None = None,
     ) -> None:
         """Loads all user code and the model's tokenizer. Raises StartError. `tracer`: where the
         spans of traced requests go. `registry`, `create`: logits processors, and what makes the
         engine, where they are not simply what the settings say. `with_admin`: it has a port for
-        metrics and probes. `shared`: what it has in common with the other phase of its process,
-        which then listens, and closes the endpoint.
+        metrics and probes. `divided`: it is one process's part of a worker, of which `config` is
+        the whole. `drained`: what it waits for, beside its own drain. `shared`: what it has in
+        common with the other phase of its process, which then listens, and closes the endpoint.
         """
+        if config.token_processes > 1 and not divided:
+            raise ConfigError(
+                "only the process of a decode worker may be several: leave the setting"
+                " token_processes at 1"
+            )
         self._phase: Phase = phase
         self._config = config
         self._tls = PeerTls.of(config)
@@ -151,11 +175,14 @@ class Worker:
         self._counters = WorkerCounters()
         self._engine = self._make_engine()
         self._shared = shared
+        self._drained_too = shared.drained.wait if shared else drained
         self._endpoint = shared.endpoint if shared else Endpoint(phase, config, self._tls)
-        self._budget = shared.budget if shared else ByteBudget(config.max_held_bytes)
+        self._budget = shared.budget if shared else ByteBudget(config.held_bytes())
         self._drained = metrics.DrainMetrics("worker", phase=phase)
         self._prepared = False
         self.engine_died = False
+        self.sharing: Sharing | None = None
+        """How further processes join its engine, once it was prepared; None: none may."""
 
     @property
     def port(self) -> int:
@@ -170,13 +197,19 @@ class Worker:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
         if not await self.prepare(stop):
             return False
+        await self.open(self.registry() if self._with_admin else None)
+        return True
+
+    async def open(self, registry: CollectorRegistry | None) -> None:
+        """Be reached, once prepared; with a registry also by those who scrape it. Raises
+        StartError.
+        """
         await self._endpoint.listen(self.servicer)
-        if self._with_admin:
-            await self._endpoint.serve_admin(self._metrics(), live=lambda: not self.engine_died)
+        if registry is not None:
+            await self._endpoint.serve_admin(registry, live=lambda: not self.engine_died)
         await self._endpoint.readiness.open()
         address = sockets.bound(self._config.address(self._phase), self.port)
         log.info("serving", extra={"worker": self._description.name, "address": address})
-        return True
 
     async def prepare(self, stop: asyncio.Event) -> bool:
         """All of `start` but to be reached."""
@@ -189,6 +222,7 @@ class Worker:
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
         if engine is None:
             return False
+        self.sharing = engine.sharing
         self._description = describe(
             self._phase,
             self._config,
@@ -210,11 +244,11 @@ class Worker:
             await asyncio.wait({engine, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not engine.done():
                 await self._drain(engine)
-            if self._shared is not None and not engine.done():
-                # Routers are told of both phases until the last one is idle.
-                both = tasks.create_task(self._shared.drained.wait())
-                await asyncio.wait({engine, both}, return_when=asyncio.FIRST_COMPLETED)
-                both.cancel()
+            if self._drained_too is not None and not engine.done():
+                # Routers are told of all until the last one is idle.
+                others = tasks.create_task(_until(self._drained_too))
+                await asyncio.wait({engine, others}, return_when=asyncio.FIRST_COMPLETED)
+                others.cancel()
             for task in (engine, ticking, stopped):
                 task.cancel()
         await self._endpoint.shut()
@@ -341,7 +375,8 @@ class Worker:
             return None
         return LegSpans(self._tracer, phase=self._phase, worker=self._description.name)
 
-    def _metrics(self) -> CollectorRegistry:
+    def registry(self) -> CollectorRegistry:
+        """All that this process has to tell."""
         registry = metrics.new_registry(f"{self._phase}_worker")
         for collector in (
             *self.collectors(),
@@ -366,3 +401,7 @@ class Worker:
             figures=from_loop(loop, self._engine.figures),
             ready=lambda: self._endpoint.readiness.ready,
         )
+
+
+async def _until(drained: Callable[[], Awaitable[Any]]) -> None:
+    await drained()

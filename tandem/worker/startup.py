@@ -60,6 +60,7 @@ def engine_settings(
         tls=tls,
         form_cache_bytes=config.form_cache_mb * 2**20,
         parking=config.parking_limits(),
+        token_processes=config.token_processes,
         lora_adapters=lora.load(
             config.lora_adapters, config.model_path, max_rank=config.max_lora_rank
         ),

@@ -244,6 +244,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"router": {"autoscaling": {"type": "hpa"}, "resources": {"requests": {"cpu": None}}}},
         "router.autoscaling.targetCPUUtilization is a share of the request: set router.resources",
     ),
+    "token-processes-of-sim": (
+        {"decode": {"tokenProcesses": 2}},
+        "decode.tokenProcesses: a simulated worker is one process: set model.uri, or leave it at 1",
+    ),
+    "token-processes-with-unequal-parts": (
+        {**GPU, "decode": {"tokenProcesses": 3}},
+        "set decode.config.max_sequences to a multiple of 3",
+    ),
+    "token-processes-of-ranks-with-unequal-parts": (
+        {
+            **GPU,
+            "engine": {"tensorParallel": 4, "dataParallel": 2, "decodeDataParallel": 4},
+            "decode": {"tokenProcesses": 2, "config": {"max_sequences": 36}},
+        },
+        "set decode.config.max_sequences to a multiple of 8",
+    ),
     "keda-without-prometheus": (
         {"decode": {"autoscaling": {"type": "keda"}}},
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
@@ -268,6 +284,9 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "setting-of-the-chart": {"prefill": {"config": {"listen": "0.0.0.0:1"}}},
     "shares-as-a-setting": {"router": {"config": {"decode_routers": 2}}},
     "nodes-as-a-setting": {"prefill": {"config": {"nodes": 2}}},
+    "token-processes-as-a-setting": {"decode": {"config": {"token_processes": 2}}},
+    "token-processes-of-prefill": {"prefill": {"tokenProcesses": 2}},
+    "no-token-process": {"decode": {"tokenProcesses": 0}},
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
     "port": {"frontend": {"service": {"port": 99999}}},

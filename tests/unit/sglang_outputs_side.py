@@ -20,6 +20,7 @@ from sglang.srt.managers import io_struct
 from sglang.srt.managers.io_struct import BatchTokenIDOutput
 from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 
+from tandem.engine.sglang import requests
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.outputs import RunningRows
 from tandem.engine.sglang.scheduler import MeasuringStreamer
@@ -31,8 +32,9 @@ VALUES, PLACES = "output_token_logprobs_val", "output_token_logprobs_idx"
 class Streamer(MeasuringStreamer):
     """What is measured of a request is in it."""
 
-    def __init__(self, sender: Any) -> None:
-        self.send_to_detokenizer = sender
+    def __init__(self, senders: Sequence[Any]) -> None:
+        self.send_to_detokenizer = senders[0]
+        self.sockets: Any = SimpleNamespace(senders=lambda first: senders)
         with patch("tandem.engine.sglang.scheduler.SchedulerOutputStreamer.__post_init__"):
             MeasuringStreamer.__post_init__(self)
 
@@ -41,9 +43,17 @@ class Streamer(MeasuringStreamer):
         return {HAND_OVER_KEY: measured} if any(measured) else {}
 
 
-def request(row: int, *, ends: bool = False, logprobs: bool = False, measured: bool = False) -> Any:
+def request(
+    row: int,
+    *,
+    ends: bool = False,
+    logprobs: bool = False,
+    measured: bool = False,
+    process: int = 1,
+) -> Any:
     return SimpleNamespace(
-        rid=f"r{row}",
+        rid=f"r{row}" if process == 1 else requests.rid(row, requests.names(process, 3)),
+        row=row,
         ends=ends,
         return_logprob=logprobs,
         measured=[(100 + row, 0.5, f"wire {row}")] if measured else [],
@@ -52,7 +62,7 @@ def request(row: int, *, ends: bool = False, logprobs: bool = False, measured: b
 
 def output(streamer: Streamer, reqs: Sequence[Any]) -> Any:
     """As _GenerationStreamAccumulator makes it: every cell says whose it is."""
-    rows = [int(req.rid[1:]) for req in reqs]
+    rows = [req.row for req in reqs]
     values: dict[str, Any] = {
         "rids": [req.rid for req in reqs],
         "output_ids": [array("q", range(row, 2 * row + 1)) for row in rows],
@@ -84,32 +94,45 @@ def told(message: Any) -> Any:
 
 def sent(*reqs: Any) -> Any:
     """The messages that one step becomes, pickled and packed."""
+    (found,) = sent_to(1, *reqs)
+    return found
+
+
+def sent_to(processes: int, *reqs: Any) -> Any:
+    """Likewise, of each process."""
     found = []
     for pickled in (True, False):
         with patch.object(io_struct, "_USE_PICKLE_IPC", pickled):
-            found.append(asyncio.run(_through_a_socket(reqs)))
+            found.append(asyncio.run(_through_sockets(processes, reqs)))
     assert json.dumps(found[0]) == json.dumps(found[1])
     return found[0]
 
 
-async def _through_a_socket(reqs: Sequence[Any]) -> list[Any]:
+async def _through_sockets(processes: int, reqs: Sequence[Any]) -> list[list[Any]]:
     context = zmq.asyncio.Context()
-    there, here = zmq.Context.shadow(context.underlying).socket(zmq.PUSH), context.socket(zmq.PULL)
+    sync = zmq.Context.shadow(context.underlying)
+    pairs = [(sync.socket(zmq.PUSH), context.socket(zmq.PULL)) for _ in range(processes)]
     try:
-        there.bind("inproc://outputs")
-        here.connect("inproc://outputs")
-        sender = SenderWrapper(there)
-        streamer = Streamer(sender)
+        for number, (there, here) in enumerate(pairs):
+            there.bind(f"inproc://outputs-{number}")
+            here.connect(f"inproc://outputs-{number}")
+        senders = [SenderWrapper(there) for there, _ in pairs]
+        streamer = Streamer(senders)
         streamer.send_to_detokenizer.send_output(output(streamer, reqs))
-        sender.send_output(io_struct.FreezeGCReq())
-        found = []
-        while type(message := await io_struct.async_sock_recv(here)) is not io_struct.FreezeGCReq:
-            found.append(told(message))
-        return found
+        for sender in senders:
+            sender.send_output(io_struct.FreezeGCReq())
+        return [await _received(here) for _, here in pairs]
     finally:
-        there.close(0)
-        here.close(0)
+        for socket in (each for pair in pairs for each in pair):
+            socket.close(0)
         context.term()
+
+
+async def _received(here: Any) -> list[Any]:
+    found = []
+    while type(message := await io_struct.async_sock_recv(here)) is not io_struct.FreezeGCReq:
+        found.append(told(message))
+    return found
 
 
 def mixed() -> Any:
@@ -134,7 +157,35 @@ def nobody() -> Any:
     return sent()
 
 
-CHECKS: tuple[Callable[[], Any], ...] = (mixed, all_go_on, all_end, nobody)
+def of_three_processes() -> Any:
+    """The third has nothing in this step."""
+    return sent_to(
+        3,
+        request(1, process=2, measured=True),
+        request(2, measured=True),
+        request(3, process=2, ends=True, measured=True),
+        request(4, process=2),
+        request(5, ends=True),
+    )
+
+
+def all_of_the_second_process() -> Any:
+    return sent_to(2, request(1, process=2, ends=True), request(2, process=2, ends=True))
+
+
+def nobody_of_two() -> Any:
+    return sent_to(2)
+
+
+CHECKS: tuple[Callable[[], Any], ...] = (
+    mixed,
+    all_go_on,
+    all_end,
+    nobody,
+    of_three_processes,
+    all_of_the_second_process,
+    nobody_of_two,
+)
 
 if __name__ == "__main__":
     sys.stdout.write("\n" + json.dumps({check.__name__: check() for check in CHECKS}))

@@ -13,10 +13,13 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import torch
+import zmq
 from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
 from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
@@ -24,6 +27,7 @@ from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationM
 from sglang.srt.environ import envs
 from sglang.srt.layers import logprob_processor
 from sglang.srt.layers.sampler import Sampler
+from sglang.srt.managers.io_struct import AbortReq, sock_recv, sock_send
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
@@ -55,6 +59,7 @@ from tandem.engine.sglang import (
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.rows import RowEditor
 from tandem.engine.sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
+from tandem.engine.sglang.token_sockets import TokenAddresses, TokenSockets
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -238,16 +243,73 @@ def outputs_go_past_the_detokenizer() -> Any:
         tokenizer_ipc_name="worker",
         detokenizer_ipc_name="detokenizer",
     )
-    ipc_channels.get_zmq_socket = socket
-    _send_past_detokenizer()
-    made = ipc_channels.SchedulerIpcChannels.create(
-        port_args=ports,
-        is_rank_zero=True,
-        skip_tokenizer_init=False,
-        metrics_enabled=False,
-        enable_scripted_runtime=False,
-    )
+    with patch.object(ipc_channels, "get_zmq_socket", socket):
+        made = _channels(TokenSockets(()), ports)
     return [made.send_to_tokenizer.socket, made.send_to_detokenizer.socket, opened]
+
+
+def a_further_process_has_sockets_of_its_own() -> Any:
+    """Beside SGLang's own, which stay the first process's: the addresses that requests come from,
+    and those at which an answer about a request of the second, and about nobody's, arrives.
+    """
+    with TemporaryDirectory() as folder, zmq.Context() as context:
+        names = ("in", "rpc", "worker", "detokenizer", "requests-2", "outputs-2")
+        at = {name: f"ipc://{folder}/{name}" for name in names}
+        ports = SimpleNamespace(
+            scheduler_input_ipc_name=at["in"],
+            rpc_ipc_name=at["rpc"],
+            tokenizer_ipc_name=at["worker"],
+            detokenizer_ipc_name=at["detokenizer"],
+        )
+        with (
+            context.socket(zmq.PUSH) as ours,
+            context.socket(zmq.PUSH) as theirs,
+            context.socket(zmq.PULL) as first,
+            context.socket(zmq.PULL) as second,
+        ):
+            for socket, name in (
+                (ours, "in"),
+                (theirs, "requests-2"),
+                (first, "worker"),
+                (second, "outputs-2"),
+            ):
+                socket.linger = 0
+                socket.bind(at[name])
+            further = TokenAddresses(requests=at["requests-2"], outputs=at["outputs-2"])
+            made = _channels(TokenSockets([further]), ports)
+            answers = made.send_to_tokenizer
+            for rid in (requests.rid(7, requests.names(2, 1)), requests.rid(8), ""):
+                answers.send_output(AbortReq(rid=rid))
+            sock_send(ours, AbortReq(rid="from the first"))
+            sock_send(theirs, AbortReq(rid="from the second"))
+            got = [
+                [sock_recv(socket).rid for _ in range(count)]
+                for socket, count in ((made.recv_from_tokenizer, 2), (second, 1), (first, 2))
+            ]
+            sockets = (
+                made.recv_from_tokenizer,
+                made.recv_from_rpc,
+                made.send_to_detokenizer.socket,
+            )
+            senders = [each.socket for each in answers._senders]
+            for socket in (*sockets, *senders):
+                socket.close(0)
+            return [sorted(got[0]), *got[1:]]
+
+
+def _channels(sockets: TokenSockets, ports: Any) -> Any:
+    create = ipc_channels.SchedulerIpcChannels.create
+    try:
+        _send_past_detokenizer(sockets, takes_requests=True)
+        return ipc_channels.SchedulerIpcChannels.create(
+            port_args=ports,
+            is_rank_zero=True,
+            skip_tokenizer_init=False,
+            metrics_enabled=False,
+            enable_scripted_runtime=False,
+        )
+    finally:
+        ipc_channels.SchedulerIpcChannels.create = create
 
 
 def rows_are_edited_by_their_own_request() -> Any:
@@ -572,6 +634,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     pages_that_decode_asks_for_are_counted,
     hand_overs_by_mooncake_are_measured,
     outputs_go_past_the_detokenizer,
+    a_further_process_has_sockets_of_its_own,
     processor.TandemLogitProcessor.to_str,
 )
 

@@ -45,6 +45,16 @@ def test_a_json_line_has_the_named_fields_and_no_others(
     assert "secret" not in line
 
 
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("number", [None, 2])
+def test_a_line_says_which_token_process_wrote_it_where_there_are_several(
+    number: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("decode_worker", format="json", token_process=number)
+    logging.getLogger("t").info("serving")
+    assert json.loads(capsys.readouterr().err).get("token_process") == number
+
+
 @pytest.mark.promise("S5-311")
 @pytest.mark.parametrize("component", ["frontend", "router", "prefill_worker", "decode_worker"])
 def test_every_component_says_alike_who_it_is_and_where_it_serves(

@@ -4,7 +4,6 @@ requests: no GPU and no SGLang.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -14,21 +13,21 @@ import pytest
 from tandem.engine.base import Delta, Ending, Role
 from tandem.engine.sglang import requests
 from tandem.engine.sglang.additions import shared_numbers
-from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.engine import SglangEngine
+from tandem.engine.sglang.traffic import Traffic
 
 
-def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0) -> Any:
+def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0, sharers: int = 1) -> Any:
     """One with so many open requests, each with so many tokens so far."""
     made: Any = SglangEngine.__new__(SglangEngine)
-    made._role, made._launched = role, None
-    made._streams = {
+    none: Any = None
+    traffic = made._traffic = Traffic(role, none, data_ranks=1, sharers=sharers)
+    traffic._streams = {
         requests.rid(number): SimpleNamespace(generated=tokens, prompt_length=1, retractions=0)
         for number, tokens in enumerate(generated)
     }
-    made._stepped = time.monotonic() - stepped_seconds_ago
-    made._retractions, made._states = 0, None
-    made._data_ranks = DataRanks(1, role)
+    traffic._stepped = time.monotonic() - stepped_seconds_ago
+    made._states = None
     return made
 
 
@@ -64,7 +63,7 @@ def snapshot(**said: Any) -> Any:
 def saying(made: Any, *snapshots: Any) -> Any:
     """The engine, whose schedulers have said that."""
     reader = SimpleNamespace(read_all=lambda: list(snapshots))
-    made._launched = SimpleNamespace(
+    made._traffic._launched = SimpleNamespace(
         manager=SimpleNamespace(load_snapshot_reader=reader), capacity=1000
     )
     return made
@@ -104,6 +103,17 @@ def test_who_waits_for_decode_s_pages_does_not_wait_for_more_prefill() -> None:
     assert made.load().waiting_legs == 3
 
 
+@pytest.mark.promise("S5-450")
+def test_of_one_engine_each_process_tells_its_part() -> None:
+    """What waits is rounded up: one that waits is not to be told as none."""
+    said = snapshot(**DECODING)
+    load = saying(engine(Role.DECODE, *[3] * 40, sharers=3), said).load()
+    assert (load.open_legs, load.waiting_legs) == (40, 7)
+    assert (load.kv_tokens_used, load.kv_tokens_total) == (12345 // 3, 65536 // 3)
+    alone = saying(engine(Role.DECODE, 0, 3, sharers=4)).load()
+    assert (alone.waiting_legs, alone.kv_tokens_used, alone.kv_tokens_total) == (1, 5, 250)
+
+
 def test_no_more_wait_than_are_open() -> None:
     assert saying(engine(Role.DECODE, 0), snapshot(**DECODING)).load().waiting_legs == 1
 
@@ -131,12 +141,11 @@ def test_states_of_processors_are_counted_over_all_data_parallel_ranks() -> None
 
 def test_retractions_of_open_and_of_ended_requests_are_counted() -> None:
     made = saying(engine(Role.DECODE, 3, 3))
-    for number, stream in enumerate(made._streams.values(), start=1):
+    for number, stream in enumerate(made._traffic._streams.values(), start=1):
         stream.retractions = number
-    made._pending, made._arrived = [], asyncio.Event()
-    made._emit(Delta(1, (), end=Ending.STOP))
+    made._traffic._emit(Delta(1, (), end=Ending.STOP))
     assert made.figures().retractions == 3
-    assert list(made._streams) == [requests.rid(0)]
+    assert list(made._traffic._streams) == [requests.rid(0)]
 
 
 @pytest.mark.promise("S5-210")
@@ -156,8 +165,7 @@ def test_prefill_cannot_say() -> None:
 
 async def test_a_step_begins_with_the_tokens_that_come() -> None:
     made = engine(Role.DECODE, 3)
-    made._arrived, made._pending = asyncio.Event(), [object()]
-    made._failure, made._closed = None, False
-    made._arrived.set()
+    made._traffic._pending = [object()]
+    made._traffic._arrived.set()
     await anext(made.steps())
     assert made.load().step_age_ms < 5000

@@ -57,3 +57,28 @@ def test_a_step_of_one_kind_is_one_message(seen: dict[str, Any]) -> None:
 def test_a_step_of_nobody_is_sent_as_it_is(seen: dict[str, Any]) -> None:
     (idle,) = seen["nobody"]
     assert idle[:2] == ["BatchTokenIDOutput", []]
+
+
+@pytest.mark.promise("S5-450")
+def test_each_process_is_sent_the_rows_of_its_own_requests(seen: dict[str, Any]) -> None:
+    first, second, third = seen["of_three_processes"]
+    name = "tandem-02-000003-0000000000000000000"
+    running, rest = first
+    assert running == ["running", ["r2"], [[2, 3, 4]], [12], [22], [[[102, 0.5, "wire 2"]]]]
+    assert (rest[1], rest[6]) == (["r5"], [STOP])
+    running, rest = second
+    assert running[:3] == ["running", [f"{name}1", f"{name}4"], [[1, 2], [4, 5, 6, 7, 8]]]
+    assert running[5] == [[[101, 0.5, "wire 1"]], []]
+    assert (rest[1], rest[6]) == ([f"{name}3"], [STOP])
+    assert rest[8] == {"tandem_hand_over": [[[103, 0.5, "wire 3"]]]}
+    assert third == []
+
+
+def test_a_step_of_one_process_is_one_message_to_that_process(seen: dict[str, Any]) -> None:
+    first, ((_, rids, *_),) = seen["all_of_the_second_process"]
+    assert (first, len(rids)) == ([], 2)
+
+
+def test_a_step_of_nobody_goes_to_the_first_process(seen: dict[str, Any]) -> None:
+    (idle,), second = seen["nobody_of_two"]
+    assert (idle[1], second) == ([], [])

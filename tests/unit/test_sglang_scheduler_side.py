@@ -65,6 +65,16 @@ def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
     assert "detokenizer" not in opened
 
 
+@pytest.mark.promise("S5-450")
+def test_requests_come_from_each_process_and_answers_go_to_whom_they_name(
+    seen: dict[str, Any],
+) -> None:
+    came, second, first = seen["a_further_process_has_sockets_of_its_own"]
+    assert came == ["from the first", "from the second"]
+    assert second == ["tandem-02-000001-00000000000000000007"]
+    assert first == ["tandem-01-000000-00000000000000000008", ""]
+
+
 @pytest.mark.promise("S3-087")
 def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[str, Any]) -> None:
     assert seen["rows_are_edited_by_their_own_request"] == [5, 6]

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from tandem.engine import model_files
+from tandem.engine import factory, model_files
 from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
 from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.processors import Processors
 from tandem.engine.sglang.setup import Setup
+from tandem.engine.sglang.token_sockets import TokenAddresses
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
@@ -68,7 +69,9 @@ def prefixes_kept(name: str, value: Any) -> dict[str, Any]:
     return {"decode_prefix_cache": True, "server_args": json.dumps({name: value})}
 
 
-def settings(raw: dict[str, Any], *, nodes: Nodes = ONE_NODE) -> EngineSettings:
+def settings(
+    raw: dict[str, Any], *, nodes: Nodes = ONE_NODE, token_processes: int = 1
+) -> EngineSettings:
     return EngineSettings(
         model_path=MODEL,
         model_name="tiny",
@@ -77,6 +80,7 @@ def settings(raw: dict[str, Any], *, nodes: Nodes = ONE_NODE) -> EngineSettings:
         options=raw,
         registry=Registry.builtin(),
         nodes=nodes,
+        token_processes=token_processes,
     )
 
 
@@ -595,3 +599,44 @@ def test_nodes_that_could_not_share_equally_are_refused(model_path: Path) -> Non
                 nodes=Nodes(count=3, rank=1, leader="127.0.0.1:1"),
             ),
         )
+
+
+@pytest.mark.promise("S5-450")
+@pytest.mark.parametrize(
+    ("ranks", "processes", "least"), [(1, 3, 3), (1, 5, 5), (2, 3, 6), (4, 4, 16)]
+)
+def test_processes_that_could_not_share_sequences_equally_are_refused(
+    ranks: int, processes: int, least: int
+) -> None:
+    grouped = {"tensor_parallel": ranks, "data_parallel": ranks}
+    with pytest.raises(ConfigError, match=f"set max_sequences to a multiple of {least}"):
+        SglangEngine(Role.DECODE, settings(grouped, token_processes=processes))
+
+
+def test_processes_share_the_sequences_of_all_data_parallel_ranks() -> None:
+    grouped = {"tensor_parallel": 2, "data_parallel": 2}
+    SglangEngine(Role.DECODE, settings(grouped, token_processes=4))
+
+
+def test_ranks_on_several_nodes_send_their_tokens_to_one_process() -> None:
+    two = Nodes(count=2, rank=0, leader="127.0.0.1:1")
+    SglangEngine(Role.DECODE, settings({"tensor_parallel": 2}, nodes=two, token_processes=2))
+    grouped = {"tensor_parallel": 2, "data_parallel": 2}
+    with pytest.raises(ConfigError, match="leave the setting token_processes at 1"):
+        SglangEngine(Role.DECODE, settings(grouped, nodes=two, token_processes=2))
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_scheduler_is_told_of_the_further_processes(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.config.export", lambda _: None)
+    addresses = [TokenAddresses(f"in-{each}", f"out-{each}") for each in range(2, processes + 1)]
+    thread, _ = Setup(Role.DECODE, settings({"device": "cpu"})).thread(further=addresses)
+    assert thread._additions.further == addresses
+
+
+@pytest.mark.promise("S5-450")
+def test_only_an_engine_that_can_be_shared_has_several_processes() -> None:
+    with pytest.raises(ConfigError, match="engine 'sim' serves one process: leave the setting"):
+        factory.create("sim", Role.DECODE, settings({}, token_processes=2))

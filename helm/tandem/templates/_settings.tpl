@@ -94,6 +94,9 @@
 {{- else }}
 {{- $settings = merge $settings (dict
   "prefill" (list (printf "%s:7100" $prefill)) "decode" (list (printf "%s:7200" $decode))) }}
+{{- range include "tandem.furtherTokenProcesses" . | fromYamlArray }}
+{{- $_ := set $settings "decode" (append $settings.decode (printf "%s:%d" $decode (add 7200 .))) }}
+{{- end }}
 {{- if .Values.worker.enabled }}{{ $_ := set $settings "workers" (list (printf "%s:7300" $worker)) }}{{ end }}
 {{- end }}
 {{- if .Values.router.decodeRouters }}
@@ -138,6 +141,8 @@
   "deployment_revision" (include "tandem.revision" $root)
   "ready_when_paired" true) }}
 {{- if include "tandem.spread" . }}{{ $_ := set $settings "nodes" (index $root.Values $component).workload.nodes }}{{ end }}
+{{- $processes := index $root.Values $component | dig "tokenProcesses" 1 | int }}
+{{- if gt $processes 1 }}{{ $_ := set $settings "token_processes" $processes }}{{ end }}
 {{- range $name, $value := include "tandem.shared" $root | fromYaml }}
 {{- if and $value (or (ne $name "classifiers") (ne $component "prefill")) }}{{ $_ := set $settings $name $value }}{{ end }}
 {{- end }}

@@ -33,6 +33,11 @@
 {{- if gt (index (index . 0).Values (index . 1) | dig "workload" "nodes" 1 | int) 1 }}yes{{ end }}
 {{- end }}
 
+{{- /* The numbers of a decode worker's token processes from the second on, each with a port of its own. */}}
+{{- define "tandem.furtherTokenProcesses" -}}
+{{- untilStep 2 (int (add1 .Values.decode.tokenProcesses)) 1 | toJson }}
+{{- end }}
+
 {{- /* What selects the pods of a phase that serve: of a group, its leader. */}}
 {{- define "tandem.servingLabels" -}}
 {{- include "tandem.selectorLabels" . }}
@@ -79,12 +84,13 @@ name: {{ include "tandem.component" . }}
 
 {{- /* What a worker asks for where the values do not say it: (list $ "prefill"). With accelerators: a CPU for each
 rank's scheduler and three for the processes around them; and memory for the processes, and for a fifth of the KV
-cache, which decode pins in the host: on 80 GB no more than 16Gi. */}}
+cache, which decode pins in the host: on 80 GB no more than 16Gi. Each further token process takes a CPU and 2Gi. */}}
 {{- define "tandem.workerRequests" -}}
 {{- $root := index . 0 }}
 {{- if include "tandem.onGpu" $root }}
-{{- $ranks := div (include "tandem.accelerators" .) (index $root.Values (index . 1) | dig "workload" "nodes" 1) -}}
-{cpu: {{ add 3 $ranks }}, memory: {{ add 8 (mul 16 $ranks) }}Gi}
+{{- $ranks := div (include "tandem.accelerators" .) (index $root.Values (index . 1) | dig "workload" "nodes" 1) }}
+{{- $further := sub (index $root.Values (index . 1) | dig "tokenProcesses" 1) 1 -}}
+{cpu: {{ add 3 $ranks $further }}, memory: {{ add 8 (mul 16 $ranks) (mul 2 $further) }}Gi}
 {{- else -}}
 {cpu: 200m, memory: 512Mi}
 {{- end }}

@@ -6,5 +6,6 @@ a worker with another engine does not need it.
 
 from tandem.engine.sglang.engine import SglangEngine
 from tandem.engine.sglang.follower import SglangFollower
+from tandem.engine.sglang.joined import SglangJoined
 
-__all__ = ["SglangEngine", "SglangFollower"]
+__all__ = ["SglangEngine", "SglangFollower", "SglangJoined"]

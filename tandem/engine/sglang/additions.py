@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from tandem.engine.sglang.token_sockets import TokenAddresses
 
 
 def shared_numbers(count: int) -> Any:
@@ -36,6 +38,8 @@ class Additions:
     """For hand-overs after the first that succeeds."""
     grammar_cache_bytes: int
     """Most that the scheduler may keep of compiled grammars."""
+    further: Sequence[TokenAddresses] = ()
+    """Where the worker's processes from the second have requests, and await what comes of them."""
     states: Any = field(default_factory=lambda: shared_numbers(1))
     """How many sequences have logits processors now, by data-parallel rank: `shared_numbers`. All
     ranks that share a sequence write the same."""

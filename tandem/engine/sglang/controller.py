@@ -4,7 +4,9 @@ ranks: it gives each of them its requests.
 
 from __future__ import annotations
 
+import functools
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -14,23 +16,28 @@ from sglang.srt.managers.data_parallel_controller import (
 )
 from sglang.srt.managers.io_struct import sock_recv
 
+from tandem.engine.sglang.token_sockets import TokenAddresses, connect
+
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
 
 
-def run(**given: Any) -> None:
-    """SGLang's process, with a loop that waits."""
+def run(further: Sequence[TokenAddresses], **given: Any) -> None:
+    """SGLang's process, with a loop that waits. `further`: of the worker's processes from the
+    second, whose requests it gives out too.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the worker has requests to finish
-    DataParallelController.event_loop = _serve
+    DataParallelController.event_loop = functools.partialmethod(_serve, further)
     run_data_parallel_controller_process(**given)
 
 
-def _serve(controller: Any) -> None:
+def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
     """Until all schedulers have left. SGLang's own loop asks its socket without a pause, and keeps
     a core busy; and it would serve on where one of them was killed.
     """
     poller = zmq.Poller()
     inbox = controller.recv_from_tokenizer
+    connect(inbox, further)
     poller.register(inbox, zmq.POLLIN)
     schedulers = {process.sentinel: process for process in controller.scheduler_procs}
     for sentinel in schedulers:

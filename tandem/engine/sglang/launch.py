@@ -1,5 +1,5 @@
-"""Starting and stopping SGLang's processes: the only module of the worker's own process that
-imports sglang, and it does so when an engine starts.
+"""Starting and stopping SGLang's processes: the only module of the worker's own process, beside
+joined.py of its further ones, that imports sglang, and it does so when an engine starts.
 
 All of it happens in one thread that lives as long as the engine. A start takes tens of seconds, and
 the worker's loop has to answer health checks and signals meanwhile; and SGLang's children ask the
@@ -55,6 +55,8 @@ class Launched:
     """FreezeGCReq."""
     shutdown_request: Callable[[], Any]
     """ShutdownReq."""
+    abort_request: Callable[..., Any]
+    """AbortReq."""
 
     def freeze_schedulers(self) -> None:
         """Leave what exists there now to no garbage collector: going through all of it would stop
@@ -151,6 +153,7 @@ class EngineThread:
         logging.getLogger("sglang").setLevel(logging.ERROR)
         from sglang.srt.entrypoints import engine as upstream
         from sglang.srt.managers.io_struct import (
+            AbortReq,
             FreezeGCReq,
             GenerateReqInput,
             ShutdownReq,
@@ -167,7 +170,9 @@ class EngineThread:
         if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)
-        upstream.run_data_parallel_controller_process = controller.run
+        upstream.run_data_parallel_controller_process = functools.partial(
+            controller.run, self._additions.further
+        )
 
         check = unequal.check if self._unequal else None
 
@@ -215,6 +220,7 @@ class EngineThread:
             capacity=started.scheduler_infos[0]["max_total_num_tokens"],
             freeze_request=FreezeGCReq,
             shutdown_request=ShutdownReq,
+            abort_request=AbortReq,
         )
 
     def _kill_children(self) -> None:

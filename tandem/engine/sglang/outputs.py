@@ -9,13 +9,19 @@ log-probabilities, goes SGLang's way, after it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 HandOver = Sequence[tuple[int, float, str]]
 """[(bytes, seconds, transport)] in the first output of a request, empty in all others."""
+
+
+class OutputSender(Protocol):
+    """Sends as SGLang's SenderWrapper does."""
+
+    def send_output(self, output: Any, recv_obj: object = None) -> None: ...
 
 
 class RunningRows(msgspec.Struct, tag=True, array_like=True, gc=False):
@@ -30,12 +36,22 @@ class RunningRows(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class SplitSender:
-    """Sends a step's outputs in these two parts, in place of SGLang's own sender."""
+    """Sends a step's outputs in these two parts, in place of SGLang's own sender, and where several
+    processes have requests in the engine, to each its own.
+    """
 
-    def __init__(self, sender: Any, wrap: Callable[[Any], Any]) -> None:
-        """`sender` is SGLang's SenderWrapper, `wrap` its wrap_as_pickle."""
-        self._sender = sender
+    def __init__(
+        self,
+        senders: Sequence[OutputSender],
+        wrap: Callable[[Any], Any],
+        whose: Callable[[str], int] = lambda rid: 0,
+    ) -> None:
+        """`senders`: SGLang's SenderWrapper of each process. `wrap`: its wrap_as_pickle. `whose`:
+        the place of a request's process among them, by the request's name.
+        """
+        self._senders = senders
         self._wrap = wrap
+        self._whose = whose
         self._plain: Sequence[bool] = ()
         self._hand_overs: dict[str, list[HandOver]] = {}
 
@@ -52,14 +68,27 @@ class SplitSender:
         reasons = output.finished_reasons
         running = [row for row, each in enumerate(plain) if each and reasons[row] is None]
         output.time_stats = None  # of each row, for metrics and spans, which SGLang has none of
-        if running:
-            self._sender.send_output(self._running(output, running))
-            taken = set(running)
-            rest = [row for row in range(len(plain)) if row not in taken]
-            if not rest:
-                return
-            output = self._rest(output, rest)
-        self._sender.send_output(output, recv_obj)
+        for sender, rows in self._each(output.rids, running):
+            sender.send_output(self._running(output, rows))
+        count = len(output.rids)
+        taken = set(running)
+        rest = [row for row in range(count) if row not in taken]
+        for sender, rows in self._each(output.rids, rest):
+            whole = len(rows) == count
+            sender.send_output(output if whole else self._rest(output, rows), recv_obj)
+        if not count:
+            self._senders[0].send_output(output, recv_obj)
+
+    def _each(
+        self, rids: Sequence[str], rows: Sequence[int]
+    ) -> Iterable[tuple[OutputSender, Sequence[int]]]:
+        """Each process's sender, with its part of these rows where it has some."""
+        if len(self._senders) == 1:
+            return [(self._senders[0], rows)] if rows else []
+        parts: dict[int, list[int]] = {}
+        for row in rows:
+            parts.setdefault(self._whose(rids[row]), []).append(row)
+        return [(self._senders[place], part) for place, part in parts.items()]
 
     def _running(self, output: Any, rows: Sequence[int]) -> RunningRows:
         hand_overs = next(iter(self._hand_overs.values()), [()] * len(output.rids))

@@ -24,10 +24,28 @@ HISTORY_KEY = "tandem_reads_history"
 """Key in custom_params that is true where a processor reads the tokens so far."""
 
 
-def rid(request_id: int) -> str:
+_OURS = "tandem-"
+
+
+def names(process: int = 1, start: int = 0) -> str:
+    """How SGLang's names begin for the requests of a token process, from 1, since its so many-th
+    start.
+    """
+    return f"{_OURS}{process:02d}-{start:06d}-"
+
+
+FIRST = names()
+
+
+def rid(request_id: int, begins: str = FIRST) -> str:
     """SGLang's name for a request. All have one length: its scheduler aborts every request whose
     name *begins* with the one given."""
-    return f"tandem-{request_id:020d}"
+    return f"{begins}{request_id:020d}"
+
+
+def process_of(rid: str) -> int:
+    """The token process whose request that is; the first's where it is none of ours."""
+    return int(rid[len(_OURS) :].partition("-")[0]) if rid.startswith(_OURS) else 1
 
 
 def fields(
@@ -38,6 +56,7 @@ def fields(
     processor: str,
     steering: Steering | None,
     rank: int | None = None,
+    begins: str = FIRST,
 ) -> dict[str, Any]:
     """Arguments of SGLang's GenerateReqInput.
 
@@ -46,10 +65,11 @@ def fields(
         processor: the serialised class that applies logits specs.
         steering: the request's logits processors.
         rank: the data-parallel rank that it goes to; None: there is one alone.
+        begins: how the names of this process's requests begin.
     """
     sampling = request.sampling
     arguments: dict[str, Any] = {
-        "rid": rid(request.request_id),
+        "rid": rid(request.request_id, begins),
         "input_ids": list(request.context),
         "sampling_params": sampling_params(sampling) | _behind(request),
         "stream": True,

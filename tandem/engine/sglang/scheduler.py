@@ -2,7 +2,7 @@
 
 - A thread that dies ends the engine.
 - Outputs go to the worker as they are: no detokenizer is between; and those of requests that go on
-  in a message of their own.
+  in a message of their own. Each of a worker's processes has its requests' alone.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
 - A hand-over has come when all ranks of prefill have written of it.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import zmq
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import (
     get_mooncake_transfer_engine,
@@ -34,8 +35,10 @@ from sglang.srt.managers.io_struct import hook_custom_types, wrap_as_pickle
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
+from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
+from sglang.srt.utils.network import get_zmq_socket
 
 from tandem import orphans
 from tandem.engine.sglang import (
@@ -61,6 +64,7 @@ from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.outputs import HandOver, RunningRows, SplitSender
 from tandem.engine.sglang.rows import RowEditor
+from tandem.engine.sglang.token_sockets import TokenSockets, place_of
 from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
 from tandem.logits import state
 from tandem.logits.model import Model
@@ -72,7 +76,8 @@ Agree = Callable[[Any], None]
 _NOBODY = FAKE_BOOTSTRAP_HOST
 """Where the hand-overs of a warm-up go."""
 _DATA_RANK = 5
-"""The place of `dp_rank` among the arguments of SGLang's scheduler process."""
+"""The place of `dp_rank` among the arguments of SGLang's scheduler process; None: it is the only
+one, and no controller gives it its requests."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
@@ -85,8 +90,9 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     if additions.on_cpu:
         cpu.verify()
     store.keep_local()
-    _send_past_detokenizer()
-    Scheduler.get_output_streamer_class = _streamer_class(additions)
+    sockets = TokenSockets(additions.further)
+    _send_past_detokenizer(sockets, takes_requests=args[_DATA_RANK] is None)
+    Scheduler.get_output_streamer_class = _streamer_class(additions, sockets)
     if additions.seeded:
         seeds.seed_every_row(on_cpu=additions.on_cpu)
     if not additions.speculative:
@@ -106,12 +112,13 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     os._exit(0)
 
 
-def _send_past_detokenizer() -> None:
+def _send_past_detokenizer(sockets: TokenSockets, *, takes_requests: bool) -> None:
     """SGLang sends outputs so where it has no tokenizer. Here it has one, which grammars need."""
     create = SchedulerIpcChannels.create
 
-    def directly(**settings: Any) -> SchedulerIpcChannels:
-        return create(**{**settings, "skip_tokenizer_init": True})
+    def directly(**settings: Any) -> Any:
+        channels = create(**{**settings, "skip_tokenizer_init": True})
+        return sockets.open(channels, _sender_beside, takes_requests=takes_requests)
 
     SchedulerIpcChannels.create = directly
 
@@ -121,6 +128,11 @@ def _watch_grammars(additions: Additions, agree: Agree | None) -> None:
     grammar_queue.watch()
     grammars.watch()
     grammars.end_alike(agree)
+
+
+def _sender_beside(socket: zmq.Socket[bytes], address: str) -> SenderWrapper:
+    """A sender to another address, of the same kind as that socket."""
+    return SenderWrapper(get_zmq_socket(socket.context, zmq.PUSH, address, False))
 
 
 def _apply_processors(additions: Additions, data_rank: int, agree: Agree | None) -> None:
@@ -155,12 +167,14 @@ class MeasuringStreamer(SchedulerOutputStreamer):
     has_additional_customized_info: ClassVar[bool] = True
     scheduler: Any
     additions: Additions
+    sockets: TokenSockets
     _kv_has_moved: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         hook_custom_types(RunningRows)
-        self.send_to_detokenizer: Any = SplitSender(self.send_to_detokenizer, wrap_as_pickle)
+        senders = self.sockets.senders(self.send_to_detokenizer)
+        self.send_to_detokenizer: Any = SplitSender(senders, wrap_as_pickle, place_of)
 
     def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[HandOver]]:
         hand_overs = self._hand_overs(reqs)
@@ -258,13 +272,15 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         return own * max(1, peer // max(own, heads)) * stages
 
 
-def _streamer_class(additions: Additions) -> Callable[[Any], Any]:
+def _streamer_class(additions: Additions, sockets: TokenSockets) -> Callable[[Any], Any]:
     """A method of Scheduler, which makes its streamer."""
 
     def streamer_class(scheduler: Any) -> Any:
         if scheduler.disaggregation_mode is DisaggregationMode.PREFILL:
             _count_prefilling(scheduler)
-        return functools.partial(MeasuringStreamer, scheduler=scheduler, additions=additions)
+        return functools.partial(
+            MeasuringStreamer, scheduler=scheduler, additions=additions, sockets=sockets
+        )
 
     return streamer_class
 

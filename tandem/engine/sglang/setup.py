@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tandem import config
 from tandem.engine import model_files
-from tandem.engine.base import EngineSettings, Role
+from tandem.engine.base import EngineDescription, EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang import (
     arguments,
+    describe,
     mooncake,
     parallel,
     processors,
+    requests,
     server_arguments,
     warm_up,
 )
@@ -20,6 +23,8 @@ from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions, shared_numbers
 from tandem.engine.sglang.cache_events import CacheSubscription
 from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.token_sockets import TokenAddresses
+from tandem.engine.sglang.traffic import Traffic
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError
 from tandem.logits.model import Model
@@ -54,6 +59,7 @@ class Setup:
                 f"{self.parallel.data} data-parallel ranks cannot share {settings.max_sequences} "
                 "sequences equally: set max_sequences to a multiple of engine option data_parallel"
             )
+        self._check_token_processes()
         if self.parallel.accelerators % settings.nodes.count:
             raise ConfigError(
                 f"{settings.nodes.count} nodes cannot share {self.parallel.accelerators}"
@@ -74,6 +80,22 @@ class Setup:
         self.cache = self._subscription()
         """Follows what the engine's prefix cache holds; None: nobody does."""
 
+    def _check_token_processes(self) -> None:
+        processes, ranks = self._settings.token_processes, self.parallel.data
+        if processes == 1:
+            return
+        if self._settings.max_sequences % (processes * ranks):
+            raise ConfigError(
+                f"{processes} token processes cannot share {self._settings.max_sequences} sequences"
+                f" of {ranks} data-parallel ranks equally: set max_sequences to a multiple of"
+                f" {processes * ranks}"
+            )
+        if ranks > 1 and self._settings.nodes.count > 1:
+            raise ConfigError(
+                "data-parallel ranks on several nodes send tokens to one process alone: leave the"
+                " setting token_processes at 1"
+            )
+
     def prefix_log(self) -> PrefixLog | None:
         """What the engine's prefix cache holds, as far as it is followed; None: it is not."""
         if self._options.extra.get("disable_radix_cache"):
@@ -87,6 +109,44 @@ class Setup:
             return None
         host = self._settings.host
         return host, arguments.listening_port(host, self._options.bootstrap_port)
+
+    def traffic(self) -> Traffic:
+        """What is to hold a process's requests in the engine."""
+        return Traffic(
+            self._role,
+            self.processors,
+            data_ranks=self.parallel.data,
+            sharers=self._settings.token_processes,
+        )
+
+    def describe(
+        self, launched: Launched, bounds: EngineBounds, endpoint: tuple[str, int] | None = None
+    ) -> EngineDescription:
+        """What a started engine says of itself; of its sequences, a process's share."""
+        settings = self._settings
+        return describe.description(
+            launched,
+            bounds,
+            model_path=settings.model_path,
+            model_name=settings.model_name,
+            max_sequences=settings.max_sequences // settings.token_processes,
+            kv_endpoint=requests.format_endpoint(*endpoint) if endpoint else "",
+            prefixes=self.prefix_log(),
+            ranks=self.kv_ranks,
+            stages=self.prefill_stages,
+            lora_adapters=settings.lora_adapters,
+        )
+
+    def export(self) -> None:
+        """Set the variables that SGLang reads in the environment of this process."""
+        config.export(
+            arguments.environment(
+                self._options,
+                host=self._settings.host,
+                device=self._device,
+                ranks=self.parallel.accelerators,
+            )
+        )
 
     async def warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
         """Run what a started engine is to run before any client's request. Raises StartError."""
@@ -102,15 +162,15 @@ class Setup:
             seconds=self._options.warm_up_seconds,
         )
 
-    def thread(self, *, bootstrap_port: int = 0) -> tuple[EngineThread, Any]:
+    def thread(
+        self, *, bootstrap_port: int = 0, further: Sequence[TokenAddresses] = ()
+    ) -> tuple[EngineThread, Any]:
         """A thread that starts this node's part, and `Additions.states` of its scheduler. Sets the
-        environment of this process. A follower is told the leader's port by SGLang.
+        environment of this process. A follower is told the leader's port by SGLang. `further`:
+        where the worker's processes from the second are.
         """
         host = self._settings.host
-        ranks = self.parallel.accelerators
-        config.export(
-            arguments.environment(self._options, host=host, device=self._device, ranks=ranks)
-        )
+        self.export()
         additions = Additions(
             seeded=self.seeded,
             speculative=arguments.speculative(self._options),
@@ -123,6 +183,7 @@ class Setup:
             transfer_backend=self._options.transfer_backend,
             handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
+            further=further,
             states=shared_numbers(self.parallel.data),
         )
         made = arguments.server_args(

@@ -139,6 +139,28 @@ async def test_a_pod_of_a_dual_stack_service_is_one_worker(api: FakeApiServer) -
         assert await found.next() == ["decode [fd00::2]:7200", "prefill 10.0.0.1:7100"]
 
 
+@pytest.mark.promise("S5-452")
+async def test_each_token_process_of_a_pod_is_a_worker(api: FakeApiServer) -> None:
+    """Also of a dual-stack Service; and pods of an older revision have fewer."""
+    several = [
+        endpoint_slice("d-4", "t-decode", "10.0.0.1", port=7200),
+        endpoint_slice("d-6", "t-decode", "fd00::1", family="IPv6", port=7200),
+    ]
+    for each in several:
+        each["ports"] += [
+            {"name": "grpc-2", "port": 7202, "protocol": "TCP"},
+            {"name": "grpc-web", "port": 7203, "protocol": "TCP"},
+            {"name": "grpc-3", "port": None, "protocol": "TCP"},
+        ]
+    api.put(*several, endpoint_slice("d-old", "t-decode", "10.0.0.5", port=7200))
+    async with watching(api) as found:
+        assert await found.next() == [
+            "decode 10.0.0.1:7200",
+            "decode 10.0.0.1:7202",
+            "decode 10.0.0.5:7200",
+        ]
+
+
 async def test_a_slice_without_endpoints_or_without_the_port_lists_nothing(
     api: FakeApiServer,
 ) -> None:

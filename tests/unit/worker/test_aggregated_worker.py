@@ -196,3 +196,9 @@ def test_it_computes_on_one_node(model_path: Path) -> None:
     config = WorkerConfig(model_path=model_path, nodes=2, leader="a:1")
     with pytest.raises(ConfigError, match="nodes"):
         AggregatedWorker(config)
+
+
+def test_it_is_one_process(model_path: Path) -> None:
+    config = WorkerConfig(model_path=model_path, token_processes=2)
+    with pytest.raises(ConfigError, match="one process: leave token_processes at 1"):
+        AggregatedWorker(config)
