@@ -128,34 +128,35 @@ def _steps(stack: Stack, *, streams: int, tokens: int) -> None:
     processes, schedulers = _processes(decode.pid)
     spenders = [*processes, *schedulers, router.pid]
 
-    def now() -> list[float]:
+    def counted() -> list[float]:
         admin = decode.launch.metrics
         return [
             metric(router.launch.metrics, "tandem_router_relayed_frames_total"),
             metric(admin, "tandem_worker_step_seconds_count"),
             *(_made(admin, number, of=len(processes)) for number in range(1, len(processes) + 1)),
-            *map(machine.cpu_seconds, spenders),
         ]
 
-    before = now()
+    before = counted()
+    cpu = [machine.cpu_seconds(pid) for pid in spenders]  # what a scrape takes is not in it
     result = token_cost.generate(stack, streams=streams, requests=streams, tokens=tokens)
-    frames, steps, *counted = (after - begun for after, begun in zip(now(), before, strict=True))
+    spent = [machine.cpu_seconds(pid) - was for pid, was in zip(spenders, cpu, strict=True)]
+    frames, steps, *passed = (now - was for now, was in zip(counted(), before, strict=True))
+    own, scheduled = spent[: len(processes)], sum(spent[len(processes) : -1])
     made = result["tokens"]
-    share, cpu = counted[: len(processes)], counted[len(processes) :]
-    own, scheduled, routed = cpu[: len(processes)], sum(cpu[len(processes) : -1]), cpu[-1]
     print(
         f"{streams} streams of {tokens} tokens: {steps:.0f} worker steps, {frames:.0f} frames,"
         f" {made / frames:.1f} tokens a frame, {sum(own) * 1e6 / made:.1f} us of the decode"
         f" worker's own CPU a token; {scheduled * 1e6 / made:.0f} us of its scheduler's,"
-        f" {routed * 1e6 / made:.1f} us of the router's"
+        f" {spent[-1] * 1e6 / made:.1f} us of the router's"
     )
-    for number, (tokens_made, seconds) in enumerate(zip(share, own, strict=True), start=1):
-        if len(processes) > 1:
-            print(
-                f"  token process {number}: {tokens_made / sum(share):.0%} of the tokens,"
-                f" {seconds * 1e6 / tokens_made:.1f} us a token of its own,"
-                f" {seconds / sum(own):.0%} of the CPU time"
-            )
+    for number, pid in enumerate(processes, start=1) if len(processes) > 1 else ():
+        tokens_passed, seconds = passed[number - 1], own[number - 1]
+        print(
+            f"  token process {number}: {tokens_passed / sum(passed):.0%} of the tokens,"
+            f" {seconds * 1e6 / tokens_passed:.1f} us a token of its own,"
+            f" {seconds / sum(own):.0%} of the CPU time;"
+            f" {machine.memory_bytes(pid) / 2**20:.0f} MiB of memory"
+        )
 
 
 def _processes(worker: int) -> tuple[list[int], list[int]]:

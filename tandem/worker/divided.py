@@ -96,7 +96,7 @@ class DividedWorker:
         self._drain_seconds = config.drain_seconds
         self._further = [Place(number, start) for number in range(2, config.token_processes + 1)]
         self._keeping: list[asyncio.Task[None]] = []
-        self._stopped_at = 0.0
+        self._stopped_at: float | None = None
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
@@ -156,8 +156,9 @@ class DividedWorker:
         """Until the further processes have drained and ended, for which they have as long as the
         first.
         """
-        ends_at = self._stopped_at + self._drain_seconds + SETTLE_SECONDS + _FLUSH_SECONDS
-        left = ends_at - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        began = now if self._stopped_at is None else self._stopped_at
+        left = began + self._drain_seconds + SETTLE_SECONDS + _FLUSH_SECONDS - now
         await asyncio.wait(self._keeping, timeout=max(left, 0.0))
 
     def _metrics(self, own: CollectorRegistry) -> CollectorRegistry:
