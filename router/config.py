@@ -73,7 +73,11 @@ class RouterConfig:
         "With discovery: kubernetes, the Service whose endpoints are the prefill workers, at the"
         " port named grpc. They are connected also while they are not ready.",
     )
-    decode_service: str = setting("", "The Service of the decode workers, likewise.")
+    decode_service: str = setting(
+        "",
+        "The Service of the decode workers, likewise; ports named grpc-2 and so on are those of"
+        " their further token processes.",
+    )
     worker_service: str = setting("", "The Service of the aggregated workers, likewise.")
     namespace: str = setting(
         "", "With discovery: kubernetes, the namespace of all Services. Empty: the router's own."
