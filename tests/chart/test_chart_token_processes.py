@@ -61,7 +61,9 @@ def test_the_service_leads_to_each_and_both_policies_open_it(name: str) -> None:
 
 def test_routers_that_ask_dns_are_told_of_each(tmp_path: Path) -> None:
     router = settings("token-processes", "router", tmp_path)
-    assert router.decode == [f"tandem-decode:{port}" for port in sorted(ports("token-processes"))]
+    assert list(router.decode) == [
+        f"tandem-decode:{port}" for port in sorted(ports("token-processes"))
+    ]
 
 
 def test_the_pod_requests_a_cpu_and_memory_for_each_further_one() -> None:
