@@ -2,7 +2,8 @@
 
 Workers are those of scale.py: half of them prefill, half decode, a third of the slots taken,
 unevenly, and prompts that have beginnings in common. Then the same with aggregated workers beside,
-a fourth of the whole, so that a choice is one of ways, too; and with legs of other routers on them.
+a fourth of the whole, so that a choice is one of ways, too: both ways are measured and in use, and
+there are prompts in the caches of either. And with legs of other routers on them.
 A figure is microseconds of CPU, the least of the rounds: what else the machine does only adds.
 
     python benchmarks/choices.py                        # about two minutes
@@ -19,7 +20,7 @@ import machine
 import scale
 from scale import Bench
 
-from router.core import events
+from router.core import actions, events
 from router.core.values import Phase
 from router.policies import POLICIES
 from tandem.wire import faces
@@ -28,6 +29,9 @@ SIZES = (200, 2_000)
 MOST = {200: 60.0, 2_000: 120.0}
 """Microseconds that a choice may take, by workers."""
 AGGREGATED_SHARE = 4
+TOKEN_SECONDS, HANDOVER_SECONDS = 50e-6, 0.1
+"""What a prompt takes in virtual time until its first token: for each of its tokens, and in a pair.
+"""
 
 
 def aggregated_ups(index: int) -> list[events.WorkerUp]:
@@ -55,13 +59,24 @@ def ups(workers: int, *, aggregated: bool) -> list[events.WorkerUp]:
     return [*map(scale.worker_up, range(pairs)), *itertools.chain.from_iterable(whole)]
 
 
+def fill(bench: Bench, count: int) -> None:
+    """Start so many requests, and say of each that its first token has come."""
+    for submit in bench.submits(count):
+        for each in bench.feed(submit):
+            if isinstance(each, actions.StartLeg) and each.kv_peer:
+                aggregated = bench.core.state.fleet.workers[each.worker].aggregated
+                bench.now += TOKEN_SECONDS * submit.prompt_tokens
+                bench.now += 0.0 if aggregated else HANDOVER_SECONDS
+                bench.feed(events.LegStarted(each.worker, each.leg))
+
+
 def measured(workers: int, policy: str, rounds: int, *, aggregated: bool, shared: bool) -> float:
     """How many microseconds a choice takes."""
     bench = Bench(workers, policy)
     bench.ups = ups(workers, aggregated=aggregated)
     for each in bench.ups:
         bench.feed(each)
-    bench.timed(bench.submits(workers * scale.SLOTS // 6))
+    fill(bench, workers * scale.SLOTS // 6)
     bench.timed(scale.ends(bench.streams()[: workers * scale.SLOTS // 24]))
     if shared:
         bench.timed(bench.loads(2 * workers))

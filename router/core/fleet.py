@@ -11,7 +11,7 @@ from router.core import picking
 from router.core.edition import EditionFleet
 from router.core.free import Index
 from router.core.group import Group, Side, preferred, traits_of
-from router.core.picking import Pair, Pick, Picked, choose_one
+from router.core.picking import Pair, Pick, Picked, picked_from
 from router.core.prefixes import DEFAULT_BYTES, Prefixes
 from router.core.record import Record
 from router.core.story import Rejection
@@ -202,7 +202,8 @@ class Fleet:
         return picking.pick(
             self.editions[edition],
             self._groups(edition, needs),
-            self.prefixes.cut(prompt),
+            self.prefixes,
+            prompt,
             other_than=other_than,
             disaggregate=self._disaggregate,
             now=now,
@@ -235,7 +236,9 @@ class Fleet:
         """One of them with a free slot, by the policy; None where there is none."""
         others = self._connected(other_than)
         found = preferred(self._free_parkers(edition, needs), others, barred=True)
-        return choose_one(self.editions[edition].policy, found, prompt) if found else None
+        if found is None:
+            return None
+        return picked_from(self.editions[edition].policy.choose(found, prompt), found)
 
     def _free_parkers(self, edition: Edition, needs: Needs) -> list[Index]:
         return [
@@ -265,8 +268,10 @@ class Fleet:
     def pick_decoder(self, kv_peer: str, prompt: Prompt) -> Pick | None:
         """One of them with a free slot, by the policy; None where there is none."""
         group = self._group_of(kv_peer)
-        found = group and preferred(group.decode.indexes())
-        return choose_one(group.policy, found, prompt) if group and found else None
+        found = preferred(group.decode.indexes()) if group else None
+        if group is None or found is None:
+            return None
+        return picked_from(group.policy.choose(found, prompt), found)
 
     def mismatches(self, worker: Worker) -> Iterator[tuple[Worker, str, int]]:
         """What it differs from: for each fingerprint of its model that workers of the other phase

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from router.core.prefixes import Prefixes
+from router.core.prefixes import Prefixes, depth_in
 from router.core.record import MOST_DOUBT
 from router.core.worker import Worker
 from router.policies.base import Draw, Prompt
@@ -31,6 +31,7 @@ class Kind(NamedTuple):
     """It has not closed legs in time: it comes after those that have."""
     parks: bool
     has_hook: bool
+    aggregated: bool = False
 
 
 class Entry(NamedTuple):
@@ -60,6 +61,8 @@ class Index:
         self.by_load: list[Entry] = []
         """From the smallest cost; of equals by address. Nobody else changes it."""
         self._by_address: list[str] = []
+        self.alone = FreeWorkers((self,))
+        """All of these and no others, to choose from."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -125,10 +128,9 @@ class FreeWorkers:
         plain = len(indexes) == 1 and not (self._without or again)
         self._only = indexes[0] if plain else None
         """All that there is, in the order that is wanted."""
-        self._count = len(indexes[0].by_load) if plain else sum(map(len, indexes))
 
     def __len__(self) -> int:
-        return self._count - len(self._without)
+        return self._count() - len(self._without)
 
     def __contains__(self, found: object) -> bool:
         if type(found) is not Worker:
@@ -173,16 +175,30 @@ class FreeWorkers:
         """Up to so many that are known to have a beginning of the prompt in their cache, those with
         the longest ones among them.
         """
-        prefixes = self._indexes[0].prefixes
+        index, only = self._indexes[0], self._only
+        if index.prefixes is None:
+            return ()
         found: dict[Worker, None] = {}
-        only = self._only
-        for holders in () if prefixes is None else prefixes.holders(prompt.blocks, most):
+        aggregated = index.kind.aggregated
+        for holders in index.prefixes.holders(prompt.blocks, most, aggregated=aggregated):
             for each in holders:
                 if each in self if only is None else each.index is only:
                     found[each] = None
                     if len(found) == most:
                         return [*found]
         return [*found]
+
+    def holding_most(self, prompt: Prompt, most: int) -> Sequence[Worker]:
+        """Those of `holding` whose beginning is the longest."""
+        blocks, count = prompt.blocks, 0
+        found: list[Worker] = []
+        for each in self.holding(prompt, most):
+            held = each.holdings.blocks
+            if count < len(blocks) and blocks[count] in held:
+                count, found = depth_in(blocks, held), [each]
+            elif count and blocks[count - 1] in held:
+                found.append(each)
+        return found
 
     def last_of(self, session: int) -> Worker | None:
         """The one that the last prompt of a session was sent to, where it is among them."""
@@ -198,7 +214,7 @@ class FreeWorkers:
         """Any two, each as likely; the same twice where there is but one. After a failure, which is
         rare, the first by load.
         """
-        count = self._count
+        count = self._count()
         if self._without or self._again or count == 1:
             first = next(self.by_load())
             return first, first
@@ -208,6 +224,10 @@ class FreeWorkers:
             return self._at(one), self._at(other)
         by_load = self._only.by_load
         return by_load[one].worker, by_load[other].worker
+
+    def _count(self) -> int:
+        """Those that are left out included."""
+        return len(self._only.by_load) if self._only is not None else sum(map(len, self._indexes))
 
     def _at(self, place: int) -> Worker:
         """One by its place among all, whatever their order."""

@@ -132,7 +132,7 @@ class Side:
 
     def _index(self, worker: Worker) -> Index:
         profile = worker.profile
-        kind = Kind(worker.has_overdue, profile.parks, profile.has_hook)
+        kind = Kind(worker.has_overdue, profile.parks, profile.has_hook, worker.aggregated)
         index = self._indexes.get(kind)
         if index is None:
             index = self._indexes[kind] = Index(kind, self._prefixes)
@@ -236,6 +236,8 @@ def preferred(
         indexes = [index for index in free if index.kind.overdue is overdue]
         if not indexes:
             continue
+        if len(indexes) == 1 and not (avoided or again):
+            return indexes[0].alone
         if found := FreeWorkers(indexes, avoided, again=again):
             return found
         if not barred:

@@ -12,14 +12,16 @@ from router.core.edition import EditionFleet
 from router.core.free import FreeWorkers
 from router.core.group import Group, preferred
 from router.core.pace import Pace
+from router.core.prefixes import Prefixes
 from router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice
 from router.core.values import Disaggregate, Way
 from router.core.ways import ONLY, Chosen, Option, choose
 from router.core.worker import Worker
-from router.policies import Policy, Prompt
+from router.policies import Prompt
 
 MOST_CANDIDATES = 4
 """Told of each choice; more would cost each request."""
+_PAIR, _AGGREGATED = Way.PAIR, Way.AGGREGATED
 
 
 class Pair(NamedTuple):
@@ -35,11 +37,18 @@ class Pick(NamedTuple):
 
 
 class Picks(NamedTuple):
-    """Workers that could run both legs of a sequence, of one group."""
+    """Workers that could run both legs of a sequence, of one group, and what they were chosen from:
+    that is told of those alone that run it.
+    """
 
-    prefill: Pick
-    decode: Pick
+    prefill: Worker
+    prefills: FreeWorkers
+    decode: Worker
+    decodes: FreeWorkers | None
+    """None: prefill's twin was no choice."""
     group: Group
+    tokens: int
+    """Those of the prompt that are to be computed there."""
 
 
 class Picked(NamedTuple):
@@ -57,6 +66,7 @@ class Picked(NamedTuple):
 def pick(
     mine: EditionFleet,
     groups: Iterable[Group],
+    prefixes: Prefixes,
     prompt: Prompt,
     *,
     other_than: Pair | None,
@@ -69,29 +79,34 @@ def pick(
     for group in groups:
         if group.prefill.free and group.decode.free:
             (wholes if group.aggregated else pairs).append(group)
-    pair = _pick_pair(mine, pairs, prompt, other_than) if pairs else None
-    whole = _pick_whole(mine, wholes, prompt, other_than) if wholes else None
+    pair = whole = None
+    if pairs:
+        pair = _pick_pair(mine, pairs, prefixes.cut(prompt, aggregated=False), other_than)
+    if wholes:
+        whole = _pick_whole(mine, wholes, prefixes.cut(prompt, aggregated=True), other_than)
     found = pair or whole
     if found is None:
         return None
     if pair is not None and whole is not None:
-        by_pair, by_whole = _option(pair, prompt, other_than), _option(whole, prompt, other_than)
+        by_pair, by_whole = _option(pair, other_than), _option(whole, other_than)
         chosen = choose(by_pair, by_whole, disaggregate, now)
-        found, option = (pair, by_pair) if chosen.way is Way.PAIR else (whole, by_whole)
-        ahead = option.waiting + option.tokens
+        found = pair if chosen.way is _PAIR else whole
     else:
-        chosen = ONLY[Way.AGGREGATED if pair is None else Way.PAIR]
-        prefill = found.prefill.worker
-        ahead = prefill.waiting_tokens + prefill.to_compute(prompt)
-    return Picked(found.prefill, found.decode, chosen, ahead, found.group.pace)
+        chosen = ONLY[_AGGREGATED if pair is None else _PAIR]
+    ahead = found.prefill.waiting_tokens + found.tokens
+    prefill = picked_from(found.prefill, found.prefills)
+    decode = picked_from(found.decode, found.decodes)
+    return Picked(prefill, decode, chosen, ahead, found.group.pace)
 
 
-def choose_one(policy: Policy, candidates: FreeWorkers, prompt: Prompt) -> Pick:
-    """One of these, by a policy."""
-    worker = policy.choose(candidates, prompt)
-    first = islice(candidates.entries_by_load(), MOST_CANDIDATES)
-    others = [Alternative(each.key, each.cost) for each in first if each.worker is not worker]
-    return Pick(worker, _choice(worker, len(candidates), tuple(others)))
+def picked_from(worker: Worker, candidates: FreeWorkers | None) -> Pick:
+    """One that was chosen from these; None: there was no other."""
+    name, others, count = worker.profile.name[:MAX_NAME_CHARACTERS], [], 1
+    if candidates is not None:
+        first = islice(candidates.entries_by_load(), MOST_CANDIDATES)
+        others = [Alternative(each.key, each.cost) for each in first if each.worker is not worker]
+        count = len(candidates)
+    return Pick(worker, Choice(worker.key, name, worker.cost, count, tuple(others)))
 
 
 def _pick_pair(
@@ -102,20 +117,21 @@ def _pick_pair(
     if last is None:
         prefills = preferred(free)
     else:
-        decodes = last.decode.side
-        alone = decodes is not None and not decodes.has_free(but=last.decode)
+        side = last.decode.side
+        alone = side is not None and not side.has_free(but=last.decode)
         prefills = preferred(free, (last.prefill,), barred=alone, again=True)
     if prefills is None:
         return None
-    prefill = choose_one(mine.policy, prefills, prompt)
-    group = next(each for each in groups if each.prefill is prefill.worker.side)
+    prefill = mine.policy.choose(prefills, prompt)
+    group = next(each for each in groups if each.prefill is prefill.side)
     if last is None:
-        candidates = preferred(group.decode.indexes())
+        decodes = preferred(group.decode.indexes())
     else:
-        barred, free = prefill.worker is last.prefill, group.decode.indexes()
-        candidates = preferred(free, (last.decode,), barred=barred, again=True)
-    assert candidates is not None
-    return Picks(prefill, choose_one(group.policy, candidates, prompt), group)
+        barred, free = prefill is last.prefill, group.decode.indexes()
+        decodes = preferred(free, (last.decode,), barred=barred, again=True)
+    assert decodes is not None
+    decode = group.policy.choose(decodes, prompt)
+    return Picks(prefill, prefills, decode, decodes, group, prefill.to_compute(prompt))
 
 
 def _pick_whole(
@@ -124,41 +140,29 @@ def _pick_whole(
     """Both phases of an aggregated worker."""
     free = [each for group in groups for each in group.prefill.indexes()]
     if last is None:
-        found = preferred(free)
+        prefills = preferred(free)
     else:
-        found = preferred(free, (last.prefill,), barred=True, again=True)
-    if found is None:
+        prefills = preferred(free, (last.prefill,), barred=True, again=True)
+    if prefills is None:
         return None
-    prefill = choose_one(mine.whole_policy, found, prompt)
-    group = next(each for each in groups if each.prefill is prefill.worker.side)
-    twin = prefill.worker.twin
+    prefill = mine.whole_policy.choose(prefills, prompt)
+    group = next(each for each in groups if each.prefill is prefill.side)
+    twin = prefill.twin
     assert twin is not None, "only whole ones are free"
-    return Picks(prefill, Pick(twin, _choice(twin, 1, ())), group)
+    return Picks(prefill, prefills, twin, None, group, prefill.to_compute(prompt))
 
 
-def _option(picks: Picks, prompt: Prompt, last: Pair | None) -> Option:
+def _option(picks: Picks, last: Pair | None) -> Option:
     """What is known of a way that a sequence could go."""
-    prefill, decode = picks.prefill.worker, picks.decode.worker
-    aggregated = picks.group.aggregated
+    prefill, decode, group = picks.prefill, picks.decode, picks.group
     if last is None:
         flaws: tuple[int, ...] = (prefill.has_overdue, decode.has_overdue)
     else:
         flaws = (*_flaws(prefill, last), *_flaws(decode, last))
-    return Option(
-        way=Way.AGGREGATED if aggregated else Way.PAIR,
-        pace=picks.group.pace,
-        waiting=prefill.waiting_tokens,
-        tokens=prefill.to_compute(prompt),
-        running=decode.open_legs if aggregated else 0,
-        flaws=flaws,
-    )
+    way, running = (_AGGREGATED, decode.open_legs) if group.aggregated else (_PAIR, 0)
+    return Option(way, group.pace, prefill.waiting_tokens, picks.tokens, running, flaws)
 
 
 def _flaws(worker: Worker, last: Pair) -> tuple[int, ...]:
     """What speaks against a worker for a sequence that has failed on others."""
     return worker.has_overdue, worker in last, worker.record.doubt
-
-
-def _choice(worker: Worker, candidates: int, others: tuple[Alternative, ...]) -> Choice:
-    name = worker.profile.name[:MAX_NAME_CHARACTERS]
-    return Choice(worker.key, name, worker.cost, candidates, others)

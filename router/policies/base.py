@@ -109,6 +109,10 @@ class Candidates(Protocol[SomeCandidate]):
         """
         ...
 
+    def holding_most(self, prompt: Prompt, most: int) -> Sequence[SomeCandidate]:
+        """Those of `holding` whose beginning is the longest."""
+        ...
+
     def last_of(self, session: int) -> SomeCandidate | None:
         """The one that the last prompt of a session was sent to, where it is among them."""
         ...

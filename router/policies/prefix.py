@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 from math import inf
 
@@ -42,36 +42,46 @@ class Prefix:
     def choose(self, candidates: Candidates[AnyCandidate], prompt: Prompt) -> AnyCandidate:
         if len(candidates) == 1:
             return next(candidates.by_load())
-        shared = candidates.shared
-        offered = dict.fromkeys(candidates.two_at_random(self._draw), 0)
-        if not shared:
-            offered |= dict.fromkeys(islice(candidates.by_load(), LEAST_LOADED), 0)
-        if prompt.blocks:
-            holders = candidates.holding(prompt, MOST_HOLDERS)
-            offered |= dict.fromkeys(self._drawn(holders, prompt) if shared else holders, 0)
+        offered = dict.fromkeys(self._looked_at(candidates, prompt), 0)
         if prompt.session and (last := candidates.last_of(prompt.session)) is not None:
             offered[last] = HINT_TOKENS
         sibling = candidates.last_sibling(prompt.request) if prompt.request else None
         if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
             offered[sibling] = prompt.tokens
+        rest = prompt.tokens - len(prompt.blocks) * BLOCK_TOKENS
         least: tuple[float, int] = inf, 0
         equals: list[AnyCandidate] = []
         for each, hint in offered.items():
+            cost, slots = each.cost, each.capacity
+            if cost + (rest - hint) / slots > least[0]:
+                continue  # even if it held all blocks
             tokens = each.to_compute(prompt) - hint
-            rank = each.cost + tokens / each.capacity, tokens
+            rank = cost + tokens / slots, tokens
             if rank < least:
                 least, equals = rank, [each]
             elif rank == least:
                 equals.append(each)
         return equals[0] if len(equals) == 1 else min(equals, key=_held)
 
-    def _drawn(self, holders: Iterable[AnyCandidate], prompt: Prompt) -> list[AnyCandidate]:
-        """Two at random of those that have to compute the least; none where that saves little."""
-        left = {each: each.to_compute(prompt) for each in holders}
-        least = min(left.values(), default=prompt.tokens)
-        if prompt.tokens - least < WORTH * prompt.tokens:
-            return []
-        found = [each for each, tokens in left.items() if tokens == least]
+    def _looked_at(
+        self, candidates: Candidates[AnyCandidate], prompt: Prompt
+    ) -> Sequence[AnyCandidate]:
+        """All but those of its session and its request: first those that may save most, after which
+        few of the others have to be asked what they hold.
+        """
+        drawn = candidates.two_at_random(self._draw)
+        if candidates.shared:
+            return *self._drawn(candidates, prompt), *drawn
+        holders = candidates.holding(prompt, MOST_HOLDERS)
+        return *holders, *islice(candidates.by_load(), LEAST_LOADED), *drawn
+
+    def _drawn(
+        self, candidates: Candidates[AnyCandidate], prompt: Prompt
+    ) -> Sequence[AnyCandidate]:
+        """Two at random of those with the longest beginning; none where that saves little."""
+        found = [*candidates.holding_most(prompt, MOST_HOLDERS)]
+        if not found or prompt.tokens - found[0].to_compute(prompt) < WORTH * prompt.tokens:
+            return ()
         while len(found) > 2:
             del found[self._draw(len(found))]
         return found

@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,20 @@ def prefill(key: str, *, backlog: int = 0, capacity: int = 4) -> Worker:
     return found
 
 
+def whole(key: str) -> Worker:
+    """The prefill phase of an aggregated worker."""
+    plain = prefill(key).profile
+    profile = replace(plain, fingerprint=plain.fingerprint._replace(aggregated=True), instance=key)
+    return Worker(key, Phase.PREFILL, profile, draining=False)
+
+
+def index_of(prefixes: Prefixes, *workers: Worker) -> Index:
+    index = Index(PLAIN._replace(aggregated=workers[0].aggregated), prefixes)
+    for each in workers:
+        index.put(each, each.free)
+    return index
+
+
 def prompt(blocks: Sequence[int], rest: int = 0, session: int = 0) -> Prompt:
     return Prompt(len(blocks) * BLOCK_TOKENS + rest, "", tuple(blocks), session)
 
@@ -45,10 +60,8 @@ def told(
 def choose(
     prefixes: Prefixes, *workers: Worker, of: Prompt = PROMPT, policy: Prefix | None = None
 ) -> Worker:
-    index = Index(PLAIN, prefixes)
-    for each in workers:
-        index.put(each, each.free)
-    return (policy or Prefix(random.Random(1).randrange)).choose(FreeWorkers([index]), of)
+    index = index_of(prefixes, *workers)
+    return (policy or Prefix(random.Random(1).randrange)).choose(index.alone, of)
 
 
 def depth(worker: Worker, blocks: Sequence[int] = BLOCKS) -> int:
@@ -120,9 +133,9 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
     for each in (one, other):
         prefixes.send(each, PROMPT)
     prefixes.forget(one)
-    assert (prefixes.count, next(prefixes.holders(BLOCKS, 4))) == (10, (other,))
+    assert (prefixes.count, next(prefixes.holders(BLOCKS, 4, aggregated=False))) == (10, (other,))
     prefixes.forget(other)
-    assert (prefixes.count, list(prefixes.holders(BLOCKS, 4))) == (0, [])
+    assert (prefixes.count, list(prefixes.holders(BLOCKS, 4, aggregated=False))) == (0, [])
 
 
 def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longest_ago() -> None:
@@ -137,6 +150,16 @@ def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longes
     prefixes.report(other, told(range(300, 400)), 1.0)
     assert prefixes.count == 20
     assert depth(one) == 0
+
+
+def test_pairs_and_aggregated_workers_share_the_index_and_those_with_more_blocks_forget() -> None:
+    prefixes, one, other = Prefixes(20 * BYTES_A_BLOCK), prefill("a"), whole("b")
+    prefixes.send(one, prompt(BLOCKS[:5]))
+    prefixes.report(other, told(range(100, 200)), 1.0)
+    assert (prefixes.count, other.held, depth(one)) == (20, 15, 5)
+    prefixes.report(one, told(range(200, 300)), 1.0)
+    assert prefixes.count == 20
+    assert other.held in (10, 11)
 
 
 def test_a_block_takes_what_is_counted_for_it() -> None:
@@ -186,6 +209,49 @@ def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None
     prefixes.send(full, PROMPT)
     prefixes.send(some, prompt(BLOCKS[:5]))
     assert choose(prefixes, full, some, none).key == "b"
+
+
+@pytest.mark.promise("S5-255")
+def test_whoever_is_further_behind_is_asked_where_its_cache_may_be_worth_that() -> None:
+    """Though a worker with less to do, which holds less, has been looked at before."""
+    prefixes, more, less = Prefixes(), prefill("a", backlog=3 * BLOCK_TOKENS - 1), prefill("b")
+    prefixes.send(more, prompt(BLOCKS[:8]))
+    prefixes.send(less, prompt(BLOCKS[:5]))
+    assert [*index_of(prefixes, more, less).alone.holding(PROMPT, 2)] == [more, less]
+    prefixes.send(prefill("c"), PROMPT)  # it has no free slot, so half of the prompt is next
+    index = index_of(prefixes, more, less)
+    assert [*index.alone.holding(PROMPT, 2)] == [less, more]
+    assert choose(prefixes, more, less).key == "a"
+    more.tokens = 3 * BLOCK_TOKENS + 1
+    assert choose(prefixes, more, less).key == "b"
+
+
+@pytest.mark.promise("S5-255")
+def test_those_that_hold_the_most_of_a_prompt_are_found_among_those_that_hold_some() -> None:
+    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdef"]
+    for count, each in zip((0, 7, 5, 7, 6, 10), workers, strict=True):
+        prefixes.send(each, prompt(BLOCKS[:count]))
+    some = index_of(prefixes, *workers[:-1]).alone
+    assert {each.key for each in some.holding(PROMPT, 8)} == {*"bcde"}
+    assert {each.key for each in some.holding_most(PROMPT, 8)} == {*"bd"}
+    assert [each.key for each in index_of(prefixes, workers[-1]).alone.holding_most(PROMPT, 8)] == [
+        "f"
+    ]
+    assert [*some.holding_most(prompt((21, 22)), 8)] == []
+
+
+@pytest.mark.promise("S5-255")
+def test_aggregated_workers_that_hold_a_prompt_are_found_however_many_pairs_do() -> None:
+    prefixes, one = Prefixes(), whole("whole")
+    prefixes.send(one, PROMPT)
+    others = [prefill(f"{number:03}") for number in range(100)]
+    for each in others:
+        prefixes.send(each, PROMPT)
+    assert [*index_of(prefixes, one, whole("empty")).alone.holding(PROMPT, 8)] == [one]
+    assert len(index_of(prefixes, *others).alone.holding(PROMPT, 8)) == 8
+    assert [len(prefixes.cut(PROMPT, aggregated=each).blocks) for each in (False, True)] == [10, 10]
+    prefixes.report(one, told(left=BLOCKS[4:]), 1.0)
+    assert [len(prefixes.cut(PROMPT, aggregated=each).blocks) for each in (False, True)] == [10, 4]
 
 
 @pytest.mark.promise("S5-255")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from router.core.fleet import Fleet
+from router.core.free import Kind
 from router.core.group import TAKING, Group, Side, traits_of
 from router.core.values import Fingerprint, Offer, Phase
 from router.core.worker import Worker
@@ -43,7 +44,13 @@ def _prefix_faults(fleet: Fleet) -> Iterator[str]:
     """What is known of prefix caches, from both ends."""
     prefixes = fleet.prefixes
     held = {(block, each) for each in fleet.workers.values() for block in each.holdings.blocks}
-    kept = [(block, each) for block, some in prefixes._holders.items() for each in some]
+    kept = [
+        (block, each)
+        for aggregated, holders in prefixes._holders.items()
+        for block, some in holders.items()
+        for each in some
+        if each.aggregated is aggregated
+    ]
     if set(kept) != held or not len(kept) == len(held) == prefixes.count:
         yield f"{len(kept)} blocks have holders, {len(held)} are held, {prefixes.count} counted"
     if prefixes.count > prefixes._most:
@@ -106,7 +113,8 @@ def _offers(offer: Offer, workers: list[Worker]) -> bool:
     return offer == (min(each.context_length for each in taking), names, adapters)
 
 
-def _kind(worker: Worker) -> tuple[bool, bool, bool]:
+def _kind(worker: Worker) -> Kind:
     twin = worker.twin
     overdue = worker.overdue + (twin.overdue if twin else 0)
-    return overdue > 0, worker.profile.parks, worker.profile.has_hook
+    profile = worker.profile
+    return Kind(overdue > 0, profile.parks, profile.has_hook, worker.aggregated)
