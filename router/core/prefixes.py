@@ -57,7 +57,7 @@ class Prefixes:
         self._holders: dict[bool, OrderedDict[int, tuple[Worker, ...]]] = {
             aggregated: OrderedDict() for aggregated in (False, True)
         }
-        """Of the workers of pairs, and of aggregated ones: a choice is of either."""
+        """Workers by block, those of pairs and aggregated ones apart: a choice is of either."""
         self._sessions: OrderedDict[int, Worker] = OrderedDict()
         self.count = 0
         """Blocks that are held, once for each worker that holds them."""

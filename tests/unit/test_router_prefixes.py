@@ -80,6 +80,14 @@ def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
 
 
 @pytest.mark.promise("S5-254")
+def test_the_last_token_is_computed_of_a_prompt_that_is_cached_as_a_whole() -> None:
+    prefixes, one = Prefixes(), prefill("a")
+    whole_blocks = prompt(BLOCKS)
+    prefixes.send(one, whole_blocks)
+    assert one.to_compute(whole_blocks) == 1
+
+
+@pytest.mark.promise("S5-254")
 def test_what_a_worker_reports_is_the_truth() -> None:
     prefixes, one = Prefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
