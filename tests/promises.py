@@ -865,7 +865,7 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S5-451",
+        "S5-444",
         "Given tensor parallelism, when an answer's form cannot be compiled, fails or is late on "
         "one rank alone, then its request ends on every rank, and all others go on.",
         ours=True,

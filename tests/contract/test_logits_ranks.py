@@ -126,7 +126,7 @@ def test_ranks_that_edit_otherwise_go_on_with_the_first_ranks_tokens(
     assert len(ended["token_ids"]) in ((3, 4) if rank == 0 else (LENGTH,))
 
 
-@pytest.mark.promise("S5-451")
+@pytest.mark.promise("S5-444")
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(
     ("where", "kind"), [(where, kind) for where, kinds in FORM_FAULTS.items() for kind in kinds]
@@ -143,7 +143,7 @@ def test_a_form_that_fails_on_one_rank_ends_its_own_request_on_all(
     assert ("on another rank" in message) == (rank == 1 and kind != "ends")
 
 
-@pytest.mark.promise("S5-451")
+@pytest.mark.promise("S5-444")
 @pytest.mark.parametrize("rank", RANKS)
 def test_a_form_that_one_rank_cannot_compile_ends_on_all_and_is_compiled_anew(
     answers: dict[str, Any], rank: int
@@ -158,7 +158,7 @@ def test_a_form_that_one_rank_cannot_compile_ends_on_all_and_is_compiled_anew(
     assert answers[f"compile-slow-{rank}"] == answers["form"]
 
 
-@pytest.mark.promise("S5-451")
+@pytest.mark.promise("S5-444")
 @pytest.mark.parametrize("rank", RANKS)
 def test_ranks_whose_forms_allow_other_tokens_go_on_alike(
     answers: dict[str, Any], rank: int

@@ -192,7 +192,7 @@ def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
     assert refusing == "the answer's form cannot go on (ValueError)"
 
 
-@pytest.mark.promise("S5-451")
+@pytest.mark.promise("S5-444")
 def test_requests_of_grammars_that_failed_end_where_their_tokens_are_taken_in(
     seen: dict[str, Any],
 ) -> None:
@@ -206,7 +206,7 @@ def test_requests_of_grammars_that_failed_end_where_their_tokens_are_taken_in(
     assert asked == 1, "another rank may have failed"
 
 
-@pytest.mark.promise("S5-451")
+@pytest.mark.promise("S5-444")
 def test_what_one_rank_could_not_compile_ends_on_all_and_none_keeps_it(
     seen: dict[str, Any],
 ) -> None:
