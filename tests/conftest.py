@@ -29,12 +29,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _FilesTogether(LoadScopeScheduling):
-    """Where tests run in several processes, those of a file run in one of them, and so do all that
-    start SGLang: each of its engines takes gigabytes.
+    """Where tests run in several processes, those of a file run in one of them, and so do all of a
+    kind that start SGLang: each of its engines takes gigabytes.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "sglang" if _starts_sglang(nodeid) else nodeid.partition("::")[0]
+        path = nodeid.partition("::")[0]
+        return f"sglang, {path.split('/')[1]}" if _starts_sglang(nodeid) else path
 
 
 def _starts_sglang(nodeid: str) -> bool:
