@@ -52,7 +52,8 @@ LAST_PAUSE_SECONDS = 30.0
 """Before one that could not start is started again."""
 _LAST_WORDS_SECONDS = 2.0
 """For routers to be told that the engine has died."""
-_FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = 3.0
+"""For further processes to close and end, after what each has for its own drain."""
 _OF_ALL = frozenset({"tandem_worker_kv_used_ratio", "tandem_worker_network_bytes"})
 """What the first process says for all: a sum over processes would count it again."""
 Start = Callable[[int], Awaitable[FurtherProcess]]
@@ -158,7 +159,7 @@ class DividedWorker:
         """
         now = asyncio.get_running_loop().time()
         began = now if self._stopped_at is None else self._stopped_at
-        left = began + self._drain_seconds + SETTLE_SECONDS + _FLUSH_SECONDS - now
+        left = began + self._drain_seconds + SETTLE_SECONDS + FLUSH_SECONDS - now
         await asyncio.wait(self._keeping, timeout=max(left, 0.0))
 
     def _metrics(self, own: CollectorRegistry) -> CollectorRegistry:

@@ -13,7 +13,7 @@ from pods import Pod
 
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.logits.forms.workshop import WorkshopLimits
-from tandem.worker import drain, endpoint
+from tandem.worker import divided, drain, endpoint
 
 MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")
@@ -39,6 +39,7 @@ EXTERNAL = {
     "ingress-gateway": {"Secret/tandem-keys"},
     "lora": {"Secret/hub-token", "PersistentVolumeClaim/adapters"},
     "multi-node": {"PersistentVolumeClaim/models"},
+    "token-processes": {"PersistentVolumeClaim/models"},
     "several-models": {
         "Secret/hub-token",
         "ConfigMap/model-names",
@@ -226,7 +227,9 @@ def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> No
 def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
     teardown = chart_renders.chart().values["decode"]["drain"]["teardownSeconds"]
     engine_stop_seconds = 5 + 10  # of followers, and of itself
-    assert teardown >= drain.SETTLE_SECONDS + endpoint.FLUSH_SECONDS + engine_stop_seconds
+    own = endpoint.FLUSH_SECONDS + engine_stop_seconds
+    assert teardown >= drain.SETTLE_SECONDS + own
+    assert teardown >= drain.SETTLE_SECONDS + divided.FLUSH_SECONDS + own
 
 
 @pytest.mark.parametrize("name", SETS)

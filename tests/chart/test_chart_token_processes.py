@@ -59,9 +59,10 @@ def test_the_service_leads_to_each_and_both_policies_open_it(name: str) -> None:
     assert {each["port"] for each in egress["ports"]} == ports(name)
 
 
-def test_routers_that_ask_dns_are_told_of_each(tmp_path: Path) -> None:
-    router = settings("token-processes", "router", tmp_path)
-    assert list(router.decode) == [
+def test_routers_that_ask_dns_are_told_of_each() -> None:
+    values = chart_renders.values("token-processes") | {"router": {"discovery": "dns"}}
+    router = pods.of_values(values)["router"].settings
+    assert router["decode"] == [
         f"tandem-decode:{port}" for port in sorted(ports("token-processes"))
     ]
 

@@ -131,6 +131,9 @@ class Stage:
         self.refusals = refusals or {}
         self.full = 0
         """So many starts fail."""
+        self.starting: asyncio.Event | None = None
+        """What starts wait for."""
+        self.waiting = False
         self.stop = asyncio.Event()
         config = WorkerConfig(
             model_path=model_path, engine="sglang", token_processes=3, drain_seconds=20.0
@@ -143,6 +146,9 @@ class Stage:
         return self.first
 
     async def _start(self, number: int) -> Process:
+        if self.starting is not None:
+            self.waiting = True
+            await self.starting.wait()
         if self.full:
             self.full -= 1
             raise OSError("no more processes")
@@ -239,18 +245,35 @@ async def test_one_that_the_system_does_not_start_is_tried_again(model_path: Any
         assert stage.full == 0
 
 
-async def test_none_is_started_again_once_all_are_to_stop(model_path: Any) -> None:
+async def test_none_is_started_again_once_all_are_to_stop(
+    model_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divided, "FIRST_PAUSE_SECONDS", 1.0)
     stage = Stage(model_path)
     async with stage.serving() as task:
-        stage.full = 10**9
         stage.started[0].over.set()
-        await stage.until(lambda: stage.full < 10**9)
+        await stage.until(lambda: stage.first.left_by)
         stage.stop.set()
-        stage.full = 0
         stage.started[1].over.set()
         stage.first.drained.set()
         await asyncio.wait_for(task, PATIENCE)
-        assert len(stage.started) == 2 or stage.started[2].stopped
+        assert len(stage.started) == 2
+
+
+async def test_one_that_was_being_started_stops_with_the_others(model_path: Any) -> None:
+    stage = Stage(model_path)
+    async with stage.serving() as task:
+        stage.starting = asyncio.Event()
+        stage.started[0].over.set()
+        await stage.until(lambda: stage.waiting)
+        stage.stop.set()
+        await stage.until(lambda: stage.started[1].stopped)
+        stage.starting.set()
+        await stage.until(lambda: len(stage.started) == 3 and stage.started[2].stopped)
+        for each in stage.started:
+            each.over.set()
+        stage.first.drained.set()
+        await asyncio.wait_for(task, PATIENCE)
 
 
 async def test_all_drain_together_and_none_is_started_again(
@@ -258,7 +281,7 @@ async def test_all_drain_together_and_none_is_started_again(
 ) -> None:
     """The others have as long as the first, though that was idle."""
     monkeypatch.setattr(divided, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(divided, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(divided, "FLUSH_SECONDS", 0.0)
     stage = Stage(model_path)
     async with stage.serving() as task:
         stage.stop.set()
