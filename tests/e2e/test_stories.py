@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import MODEL, SIM_READY_SECONDS, Served, options
+from stacks import MODEL, PATIENCE, SIM_READY_SECONDS, Served, options
 
 from tandem.cli.stack import Stack
 
@@ -114,20 +114,28 @@ def test_the_router_tells_a_real_request_s_story_and_a_retried_one_s(served: Ser
 def test_top_shows_the_routers_the_workers_and_their_engines(served: Served) -> None:
     components = served.stack.components
     ports = {name: each.launch.metrics for name, each in components.items()}
+
+    def shown() -> list[list[str]]:
+        top = subprocess.run(
+            [
+                *(sys.executable, "-m", "tandem.cli", "top", "--once", "--interval=0.2"),
+                f"--routers={ports['router']}",
+                f"--workers={ports['prefill_worker-0']},{ports['decode_worker-0']}",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert top.returncode == 0, top.stderr
+        return [line.split() for line in top.stdout.splitlines()]
+
     ask(served, new_trace())
-    shown = subprocess.run(
-        [
-            *(sys.executable, "-m", "tandem.cli", "top", "--once", "--interval=0.2"),
-            f"--routers={ports['router']}",
-            f"--workers={ports['prefill_worker-0']},{ports['decode_worker-0']}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    rows = [line.split() for line in shown.stdout.splitlines()]
+    end = time.monotonic() + PATIENCE
+    rows = shown()
+    while any(row[3:4] != ["0"] for row in rows if row[1:2] and row[1] in ports):
+        assert time.monotonic() < end, rows
+        rows = shown()  # a leg of the request was about to end
     assert [ports["router"], "0/1024", "0", "2", "1"] in [row[:5] for row in rows]
     for name in ("prefill_worker-0", "prefill_worker-1", "decode_worker-0"):
         (row,) = [row for row in rows if row[1:2] == [name]]

@@ -374,7 +374,8 @@ async def test_every_sampling_field_reaches_the_workers(start: Start) -> None:
         stop_token_ids=[5],
         ignore_eos=True,
     )
-    assert (reply.submit.priority, reply.submit.timeout_ms) == (3, 12500)
+    assert reply.submit.priority == 3
+    assert 11_500 < reply.submit.timeout_ms <= 12_500  # what reading the body took is gone
     assert reply.submit.max_tokens == 9
     (processor,) = reply.task.logits.processors
     assert json.loads(processor.args_json) == {"token_ids": [1]}
