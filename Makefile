@@ -94,7 +94,7 @@ chart-test: lean ## render helm/tandem with every set of values, and hold it to 
 	$(BIN)/python -m pytest tests/chart tests/monitoring $(ARGS)
 
 cluster-test: lean ## install the chart on a Kubernetes cluster and try it: docs/kubernetes/testing.md
-	$(BIN)/python -m pytest tests/cluster tests/chart/test_chart_helms.py --timeout=900 --numprocesses 2 $(ARGS)
+	$(BIN)/python -m pytest tests/cluster tests/chart/test_chart_helms.py --timeout=900 $(ARGS)
 
 bench: lean ## CPU cost of a streamed token, with the sim engine
 	$(BIN)/python benchmarks/token_cost.py $(ARGS)
