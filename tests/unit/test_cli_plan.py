@@ -49,29 +49,6 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
     assert flags(by_name["frontend"])["--router"] == by_name["router"].address
 
 
-@pytest.mark.promise("S5-452")
-def test_routers_are_told_of_each_token_process_at_a_port_that_is_free() -> None:
-    options = StackOptions(model_path=Path("m"), prefill=2, decode=2, token_processes=3)
-    with ExitStack() as held:
-        launches = plan(options, held=held)
-        router = flags(next(each for each in launches if each.name == "router"))
-        decode = [each for each in launches if each.module == "decode_worker"]
-        listed = router["--decode"].split(",")
-        for each in decode:
-            port = int(each.address.rpartition(":")[2])
-            assert each.further == (f"127.0.0.1:{port + 2}", f"127.0.0.1:{port + 3}")
-            assert flags(each)["--token-processes"] == "3"
-        assert listed == [address for each in decode for address in (each.address, *each.further)]
-        others = {launch.address for launch in launches} | {each.metrics for each in launches}
-        assert len(others | set(listed)) == 2 * len(launches) + 4, "no port is given twice"
-        for address in listed:
-            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-                stranger.bind(("127.0.0.1", int(address.rpartition(":")[2])))
-    assert not any("--token-processes" in flags(each) for each in launches if each not in decode)
-    one = planned(StackOptions(model_path=Path("m")))
-    assert not any("--token-processes" in flags(each) for each in one)
-
-
 def test_each_further_model_has_workers_of_its_own_and_the_frontend_has_its_files() -> None:
     launches = planned(
         StackOptions(
