@@ -278,6 +278,8 @@ def a_further_process_has_sockets_of_its_own() -> Any:
             further = TokenAddresses(requests=at["requests-2"], outputs=at["outputs-2"])
             made = _channels(TokenSockets([further]), ports)
             answers = made.send_to_tokenizer
+            for inbox in (made.recv_from_tokenizer, first, second):
+                inbox.rcvtimeo = 20_000
             for rid in (requests.rid(7, requests.names(2, 1)), requests.rid(8), ""):
                 answers.send_output(AbortReq(rid=rid))
             sock_send(ours, AbortReq(rid="from the first"))
