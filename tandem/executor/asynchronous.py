@@ -25,6 +25,9 @@ from tandem.executor.serving import serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
 
+_GRAIN_SECONDS = 0.002
+"""After the limits were looked at they are let alone for so long: each look goes through all."""
+
 
 class AsyncExecutor:
     """The same as Executor, on the event loop on which it is entered: `async with AsyncExecutor(…)
@@ -208,4 +211,4 @@ class AsyncExecutor:
             wake(in_time=False)
         until = min(self._limits.values(), default=inf)
         if until != inf:
-            self._arm(until)
+            self._arm(max(until, now + _GRAIN_SECONDS))

@@ -8,30 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
-    EngineRequest,
     EngineSettings,
     Role,
-    Step,
 )
 from tandem.engine.sglang import describe
 from tandem.engine.sglang.launch import EngineThread, Launched
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.sharing import SharedEngine
+from tandem.engine.sglang.traffic import OverTraffic
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
-from tandem.v1 import worker_pb2
 
 log = logging.getLogger(__name__)
 
 
-class SglangEngine:
+class SglangEngine(OverTraffic):
     """See tandem.engine.base.Engine.
 
     SIGTERM and SIGINT stay the worker's: none of SGLang's handlers is ever installed. SIGQUIT, by
@@ -48,7 +45,7 @@ class SglangEngine:
         self._role = role
         self._settings = settings
         self._setup = Setup(role, settings)
-        self._traffic = self._setup.traffic()
+        super().__init__(self._setup.traffic())
         self._sharing: SharedEngine | None = None
         self._closed = False
         self._thread: EngineThread | None = None
@@ -94,18 +91,6 @@ class SglangEngine:
         if not warming.done():
             raise StartError(str(failed.result()))
         warming.result()
-
-    def submit(self, request: EngineRequest) -> None:
-        self._traffic.submit(request)
-
-    def cancel(self, request_id: int) -> None:
-        self._traffic.cancel(request_id)
-
-    def steps(self) -> AsyncIterator[Step]:
-        return self._traffic.steps()
-
-    def load(self) -> worker_pb2.Load:
-        return self._traffic.load()
 
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""

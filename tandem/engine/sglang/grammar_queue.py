@@ -47,7 +47,8 @@ def watch() -> None:
         found = ready(self)
         for req, ended in zip(found, _ended_anywhere(self, found), strict=True):
             if not ended:
-                self.grammar_backend.cache[req.grammar_key] = compiled[req.grammar_key]
+                if (grammar := compiled.get(req.grammar_key)) is not None:
+                    self.grammar_backend.cache[req.grammar_key] = grammar
                 _catch_up(req)
             elif id(req) in wanted:
                 _end(req)

@@ -9,27 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from typing import Any
 
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
-    EngineRequest,
     EngineSettings,
     Role,
-    Step,
 )
 from tandem.engine.sglang import describe
 from tandem.engine.sglang.launch import Launched
 from tandem.engine.sglang.outputs import RunningRows
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.sharing import Ticket
+from tandem.engine.sglang.traffic import OverTraffic
 from tandem.errors import StartError
-from tandem.v1 import worker_pb2
 
 
-class SglangJoined:
+class SglangJoined(OverTraffic):
     """See tandem.engine.base.JoinedEngine, which this is for SGLang."""
 
     def __init__(self, role: Role, settings: EngineSettings, ticket: Awaitable[bytes]) -> None:
@@ -37,8 +35,8 @@ class SglangJoined:
         self._role = role
         self._settings = settings
         self._setup = Setup(role, settings)
+        super().__init__(self._setup.traffic())
         self._ticket = ticket
-        self._traffic = self._setup.traffic()
         self._launched: Launched | None = None
         self._closed = False
 
@@ -58,18 +56,6 @@ class SglangJoined:
         bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
         self._traffic.begin(launched, bounds, begins=begins)
         return self._setup.describe(launched, bounds)
-
-    def submit(self, request: EngineRequest) -> None:
-        self._traffic.submit(request)
-
-    def cancel(self, request_id: int) -> None:
-        self._traffic.cancel(request_id)
-
-    def steps(self) -> AsyncIterator[Step]:
-        return self._traffic.steps()
-
-    def load(self) -> worker_pb2.Load:
-        return self._traffic.load()
 
     def figures(self) -> EngineFigures:
         """What the engine says of itself, its first process tells."""

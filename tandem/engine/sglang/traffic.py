@@ -208,3 +208,22 @@ class Traffic:
             self._data_ranks.leave(delta.request_id)
         self._pending.append(delta)
         self._arrived.set()
+
+
+class OverTraffic:
+    """The part of tandem.engine.base.Engine that is about requests."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def submit(self, request: EngineRequest) -> None:
+        self._traffic.submit(request)
+
+    def cancel(self, request_id: int) -> None:
+        self._traffic.cancel(request_id)
+
+    def steps(self) -> AsyncIterator[Step]:
+        return self._traffic.steps()
+
+    def load(self) -> worker_pb2.Load:
+        return self._traffic.load()

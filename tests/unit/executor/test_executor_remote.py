@@ -21,6 +21,7 @@ from tandem.executor import (
     Request,
     SamplingConfig,
     ShutDownError,
+    asynchronous,
 )
 
 MODEL = "tandem-tiny"
@@ -123,6 +124,32 @@ async def test_each_of_several_waits_ends_at_its_own_time(start: Start) -> None:
     assert not longest.done()
     await executor.shutdown()
     assert await longest == []
+
+
+async def test_limits_that_lie_close_together_are_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look goes through all: one for each of thousands would be all that a program does."""
+    monkeypatch.setattr(asynchronous, "_GRAIN_SECONDS", 0.05)
+    looks = 0
+    look = AsyncExecutor._on_time
+
+    def counted(executor: AsyncExecutor) -> None:
+        nonlocal looks
+        looks += 1
+        look(executor)
+
+    monkeypatch.setattr(AsyncExecutor, "_on_time", counted)
+    limits = [0.2 + 0.002 * number for number in range(50)]
+    served = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
+    async with (
+        fake_router.running(nothing, served) as router,
+        AsyncExecutor(router.address) as executor,
+        asyncio.timeout(SECONDS),
+    ):
+        waits = [executor.await_responses(timeout=each) for each in limits]
+        assert await asyncio.gather(*waits) == [[]] * len(limits)
+    assert 1 <= looks <= 4
 
 
 async def test_a_wait_that_is_over_leaves_nothing_behind() -> None:
