@@ -9,12 +9,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from endpoint_picker import HEADER
+
+from tandem.free_ports import FreePorts
 
 ROOT = Path(__file__).resolve().parent.parent
 _TYPES = "type.googleapis.com/envoy.extensions"
@@ -56,8 +58,9 @@ class Envoy:
 @contextmanager
 def running(ways: Mapping[str, Way], folder: Path) -> Iterator[Envoy]:
     """Envoy with one thread and these listeners."""
-    ports = free_ports(len(ways))
-    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(ways, ports, strict=True)}
+    with ExitStack() as held:
+        free = FreePorts(held)
+        addresses = {name: free.address() for name in ways}
     listeners, clusters = [], [_picked_cluster()]
     for name, way in ways.items():
         listeners.append(_listener(name, addresses[name], way))
@@ -76,21 +79,6 @@ def running(ways: Mapping[str, Way], folder: Path) -> Iterator[Envoy]:
             yield Envoy(process.pid, addresses)
         finally:
             process.terminate()
-
-
-def free_ports(count: int) -> list[int]:
-    """Below those that systems give to outgoing connections."""
-    found: list[int] = []
-    for port in range(18_000, 20_000):
-        if len(found) == count:
-            break
-        with closing(socket.socket()) as holder:
-            try:
-                holder.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-    return found
 
 
 def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:

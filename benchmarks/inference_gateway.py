@@ -31,6 +31,7 @@ import token_cost
 from gateway_envoy import Envoy, Way
 
 from tandem.cli.stack import Stack
+from tandem.free_ports import FreePorts
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
@@ -59,8 +60,8 @@ FIRST_TOKENS = {"48 tokens": SHORT, f"{LONG:,} tokens": LONG_PROMPTS}
 @contextmanager
 def picker(*flags: str) -> Iterator[tuple[str, int]]:
     """An endpoint picker: its address and its pid."""
-    (port,) = gateway_envoy.free_ports(1)
-    address = f"127.0.0.1:{port}"
+    with ExitStack() as held:
+        address = FreePorts(held).address()
     script = ROOT / "benchmarks" / "endpoint_picker.py"
     with subprocess.Popen([sys.executable, script, f"--listen={address}", *flags]) as process:
         try:

@@ -11,18 +11,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import gateway_envoy
 
 from tandem.cli import processes
 from tandem.cli.stack import tail
 from tandem.engine.base import Role
 from tandem.engine.sglang import arguments
 from tandem.engine.sglang.options import Options
+from tandem.engine.sglang.ports import Ports
+from tandem.free_ports import FreePorts
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / "build" / "sglang-gateway"
@@ -107,7 +107,7 @@ def server_command(
         max_sequences=max_sequences,
         host=HOST,
         device="cpu",
-        bootstrap_port=bootstrap_port,
+        ports=Ports(bootstrap=bootstrap_port),
         processors=False,
     )
     served = ["--port", str(port), "--served-model-name", model.name]
@@ -134,7 +134,9 @@ def check_installed() -> None:
 @contextmanager
 def running(*, model: Path, max_sequences: int, folder: Path, seconds: float) -> Iterator[Servers]:
     """Both servers and the gateway, ready for requests. Raises RuntimeError."""
-    prefill, decode, boot, port, metrics = gateway_envoy.free_ports(5)
+    with ExitStack() as held:
+        free = FreePorts(held)
+        prefill, decode, boot, port, metrics = (free.port() for _ in range(5))
     ports = {Role.PREFILL: prefill, Role.DECODE: decode}
     env = environment()
     started: list[Program] = []

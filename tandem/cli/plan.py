@@ -4,20 +4,14 @@ here.
 
 from __future__ import annotations
 
-import random
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tandem.errors import StartError
+from tandem.free_ports import LOOPBACK, FreePorts
 
-HOST = "127.0.0.1"
-PORTS = range(20_000, 30_000)
-"""Systems give higher ones to outgoing connections, which could take a port before its component
-listens on it, or while it is started again.
-"""
 PERMISSIONS = ("client_logits_processors", "allow_reports", "allow_external_scores")
 """Settings that a frontend and its router have alike: what one lets through the other must too."""
 COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker")
@@ -81,20 +75,20 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
         for number, model in enumerate(models)
         for index in range(count)
     ]
-    free = _FreePorts(held)
+    free = FreePorts(held)
     launches = [_worker(options, name, model, free) for name, model in workers]
     router = _router(options, launches, address=free.address(), metrics=free.address())
-    address = f"{HOST}:{options.port}" if options.port else free.address()
+    address = f"{LOOPBACK}:{options.port}" if options.port else free.address()
     frontend = _frontend(options, router, address=address, metrics=free.address())
     return [*launches, router, frontend]
 
 
-def _worker(options: StackOptions, name: str, model: Path, free: _FreePorts) -> Launch:
+def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> Launch:
     module = name.partition("-")[0]
     # A process listens at the first one's port plus its number (docs/engines/sglang.md).
     numbers = range(2, options.token_processes + 1) if module == "decode_worker" else ()
-    port = free.port(numbers)
-    address, metrics = f"{HOST}:{port}", free.address()
+    port = free.port((LOOPBACK, number) for number in (0, *numbers))
+    address, metrics = f"{LOOPBACK}:{port}", free.address()
     hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
     if module == "aggregated_worker" and options.hook_prefill != options.hook_decode:
         raise StartError(
@@ -117,7 +111,7 @@ def _worker(options: StackOptions, name: str, model: Path, free: _FreePorts) -> 
     if numbers:
         flags.append(f"--token-processes={options.token_processes}")
     flags += _tls(options, module)
-    further = tuple(f"{HOST}:{port + number}" for number in numbers)
+    further = tuple(f"{LOOPBACK}:{port + number}" for number in numbers)
     more = _more(options, module, name)
     return Launch(name, module, address, metrics, (*flags, *more), further)
 
@@ -179,40 +173,3 @@ def _tls(options: StackOptions, module: str) -> tuple[str, ...]:
 
 def _more(options: StackOptions, *names: str) -> tuple[str, ...]:
     return tuple(flag for name in names for flag in options.flags.get(name, ()))
-
-
-class _FreePorts:
-    """Ports that nobody has, each given once and held from then on."""
-
-    def __init__(self, held: ExitStack) -> None:
-        self._held = held
-        self._left = iter(random.sample(PORTS, len(PORTS)))
-
-    def address(self) -> str:
-        return f"{HOST}:{self.port()}"
-
-    def port(self, further: Sequence[int] = ()) -> int:
-        """One that is free, and so are those that many above it. Raises StartError."""
-        for port in self._left:
-            with suppress(OSError), ExitStack() as bound:
-                for number in (0, *further):
-                    bound.enter_context(_bound(port + number))
-                self._held.push(bound.pop_all())
-                return port
-        raise StartError(f"there are too few free ports from {min(PORTS)} to {max(PORTS)}")
-
-
-def _bound(port: int) -> socket.socket:
-    """Keeps a port from who looks for a free one, and not from its component: servers set
-    SO_REUSEADDR, and may listen where somebody is bound who has set it too and does not listen.
-
-    Raises OSError where the port is taken.
-    """
-    holder = socket.socket()
-    try:
-        holder.bind((HOST, port))
-    except OSError:
-        holder.close()
-        raise
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return holder

@@ -21,6 +21,7 @@ from test_chart_settings import settings
 from tandem.cli import main
 from tandem.engine.base import Nodes, Role
 from tandem.engine.sglang import arguments, options
+from tandem.engine.sglang.ports import Ports
 
 CONFIGS = ROOT / "tests" / "model_configs"
 PAGES = ROOT / "docs" / "recipes"
@@ -52,7 +53,7 @@ def made(name: str, role: Role, folder: Path) -> dict[str, Any]:
         max_sequences=loaded.max_sequences,
         host="10.0.0.1",
         device="cuda",
-        bootstrap_port=7110,
+        ports=Ports(bootstrap=7110),
         processors=True,
         nodes=Nodes(count=loaded.nodes, rank=0, leader=loaded.leader),
     )
@@ -145,7 +146,7 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) 
             max_sequences=32,
             host="10.0.0.1",
             device="cuda",
-            bootstrap_port=7110,
+            ports=Ports(bootstrap=7110),
             processors=True,
         )
         for kept in (False, True)

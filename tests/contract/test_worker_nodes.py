@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 from worker_pair import END_SECONDS, WorkerProcess, connected, launched
 
+from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
@@ -33,12 +33,6 @@ class Group:
     follower: WorkerProcess
     probes: str
     """Address of the follower's."""
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def _said(worker: WorkerProcess, message: str) -> dict[str, str] | None:
@@ -58,9 +52,10 @@ def _wait_for(worker: WorkerProcess, message: str, deadline: float) -> dict[str,
 @pytest.fixture
 def groups(model_path: Path, tmp_path: Path) -> Iterator[dict[str, Group]]:
     with ExitStack() as stack:
+        free = FreePorts(stack)
         started: dict[str, list[WorkerProcess]] = {}
         for phase in ("prefill", "decode"):
-            leader = _free_address()
+            leader = free.address()
             started[phase] = [
                 stack.enter_context(
                     launched(

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import contract_hook
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import parse
 from tandem.wire.grpc import open_channel
@@ -77,17 +77,12 @@ class WorkerProcess:
         return self.process.wait(END_SECONDS)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def launched(
     phase: str, engine: str, model_path: Path, log: Path, *flags: str
 ) -> Iterator[WorkerProcess]:
-    metrics_port = _free_port()
+    held = ExitStack()
+    metrics_port = FreePorts(held).port()
     command = [
         sys.executable,
         "-m",
@@ -112,6 +107,7 @@ def launched(
     try:
         yield WorkerProcess(process, log, metrics_port)
     finally:
+        held.close()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(END_SECONDS)

@@ -7,14 +7,13 @@ import pickle
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from tandem.executor import (
     Response,
     SamplingConfig,
 )
+from tandem.free_ports import FreePorts
 from tandem.hooks.contract import Chunk, Verdict, emit, terminate
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem.v1 import common_pb2
@@ -112,13 +112,6 @@ def gauge(stack: SimStack, name: str, worker: str = "prefill_worker-0") -> float
 
 def parked(stack: SimStack) -> float:
     return gauge(stack, "tandem_worker_parked")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -298,10 +291,12 @@ def test_any_router_with_the_key_takes_the_second_half_also_after_the_first_has_
     components = stack.stack.components
     key = tmp_path / "key"
     key.write_text(KEY + "\n")
-    port = free_port()
+    with ExitStack() as held:
+        free = FreePorts(held)
+        address, metrics = free.address(), free.address()
     flags = [
-        f"--listen=127.0.0.1:{port}",
-        f"--metrics-listen=127.0.0.1:{free_port()}",
+        f"--listen={address}",
+        f"--metrics-listen={metrics}",
         f"--prefill={components['prefill_worker-0'].address}",
         f"--decode={components['decode_worker-0'].address}",
     ]
@@ -318,7 +313,7 @@ def test_any_router_with_the_key_takes_the_second_half_also_after_the_first_has_
             with subprocess.Popen([*command, *given], cwd=ROOT) as other:
                 try:
                     config = ExecutorConfig(router_wait_seconds=SECONDS)
-                    with Executor(f"127.0.0.1:{port}", config) as elsewhere:
+                    with Executor(address, config) as elsewhere:
                         for code in codes:
                             response = second_half(elsewhere, params)
                             assert response.error_code == code

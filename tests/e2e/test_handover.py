@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from stacks import MODEL, SIM_READY_SECONDS, Served, options
 from tcp_switch import TcpSwitch, tcp_switch
 
 from tandem.cli.stack import Component, Stack
+from tandem.free_ports import FreePorts
 
 STREAMS = 50
 ARRIVING = 6
@@ -121,10 +121,9 @@ async def busy(served: Served) -> AsyncIterator[Clients]:
 
 def another_router(stack: Stack, name: str = "router-2") -> Component:
     """One more, for the same workers."""
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        listen, metrics = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two))
+    with ExitStack() as held:
+        free = FreePorts(held)
+        listen, metrics = free.address(), free.address()
     first = stack.components["router"]
     kept = [flag for flag in first.launch.flags if "listen=" not in flag]
     launch = replace(

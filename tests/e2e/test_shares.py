@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import json
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from test_failures import until
 
 from router.discovery.share import servers
 from tandem.cli.stack import Stack
+from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 
@@ -112,10 +112,8 @@ def dividing(model_path: Path, run_dir: Path) -> Iterator[Routers]:
 
 def _free_addresses(count: int) -> list[str]:
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+        free = FreePorts(held)
+        return [free.address() for _ in range(count)]
 
 
 def _with_shares(decode: frozenset[str]) -> list[str]:

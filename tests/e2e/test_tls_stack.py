@@ -4,12 +4,11 @@ that are replaced while it serves.
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from stacks import MODEL, SIM_READY_SECONDS, listens_at, metric_sum, options
 from tandem.cli import main
 from tandem.cli.stack import Stack
 from tandem.executor import Executor, ExecutorConfig, Request
+from tandem.free_ports import FreePorts
 from tandem.wire.tls import ROLES, PeerRole
 
 PROMPT = "The for statement is used to"
@@ -102,8 +102,8 @@ def secured(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("certificates") / "ours"
     assert main(["certificates", "--to", str(folder)]) == 0
     public = Authority(folder.parent / "public").issue("localhost")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        kv_port = free.getsockname()[1]
+    with ExitStack() as held:
+        kv_port = FreePorts(held).port()
     plain = options(
         "sim",
         model_path,

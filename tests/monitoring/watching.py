@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import httpx
 import yaml
 
-from tandem.cli.plan import HOST, StackOptions
+from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
+from tandem.free_ports import FreePorts
 
 MODEL = "tandem-tiny"
 NAMESPACE, RELEASE = "default", "tandem"
@@ -135,8 +135,8 @@ def watching(
         (folder / name).write_text(text)
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(_config(stack, list(rules), seconds)))
-    with socket.create_server((HOST, 0)) as free:
-        address = f"{HOST}:{free.getsockname()[1]}"
+    with ExitStack() as held:
+        address = FreePorts(held).address()
     command = [
         str(tools.prometheus),
         f"--config.file={config}",

@@ -13,6 +13,7 @@ from second_model import second_model
 from tandem.cli import options
 from tandem.cli.plan import Launch, StackOptions, plan
 from tandem.errors import ConfigError, StartError
+from tandem.free_ports import FreePorts
 
 MODELS = tuple(enumerate(("m", "/a", "/b")))
 
@@ -93,7 +94,7 @@ def test_no_port_is_given_that_is_taken_or_that_an_outgoing_connection_may_take(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr("tandem.cli.plan.PORTS", range(port - 60, port + 1))
+        monkeypatch.setattr("tandem.free_ports.PORTS", range(port - 60, port + 1))
         for _ in range(20):
             given = planned(StackOptions(model_path=Path("m"), engine="sim"))
             assert not any(str(port) in each.address + each.metrics for each in given)
@@ -105,10 +106,10 @@ def test_a_port_is_its_components_alone_until_the_stack_has_ended(
     """Its component takes seconds to listen, and may be started again: two stacks that are started
     side by side must not get the same.
     """
-    with ExitStack() as free:
-        sockets = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
-        ports = [each.getsockname()[1] for each in sockets]
-    monkeypatch.setattr("tandem.cli.plan.PORTS", ports)
+    with ExitStack() as held:
+        free = FreePorts(held)
+        ports = [free.port() for _ in range(8)]
+    monkeypatch.setattr("tandem.free_ports.PORTS", ports)
     options = StackOptions(model_path=Path("m"), engine="sim")
     with ExitStack() as held:
         launches = plan(options, held=held)

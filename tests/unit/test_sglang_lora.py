@@ -16,6 +16,7 @@ from tandem.engine.lora import LoraAdapter
 from tandem.engine.sglang import arguments, cache_events, options, server_arguments, warm_up
 from tandem.engine.sglang.cache_events import CacheEvents
 from tandem.engine.sglang.engine import SglangEngine
+from tandem.engine.sglang.ports import Ports
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
@@ -33,7 +34,7 @@ def server_args(adapters: Any, *, device: str = "cuda", **extra: Any) -> dict[st
         max_sequences=8,
         host="127.0.0.1",
         device=device,
-        bootstrap_port=1,
+        ports=Ports(bootstrap=1),
         processors=False,
         lora_adapters=adapters,
     )

@@ -15,6 +15,7 @@ import sglang_arguments
 
 from tandem.engine.base import Role
 from tandem.engine.sglang import arguments, options, server_arguments
+from tandem.engine.sglang.ports import Ports
 from tandem.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "model_configs"
@@ -43,7 +44,7 @@ def made(raw: dict[str, Any], *, model_path: Path, role: Role = Role.DECODE) -> 
         max_sequences=300,
         host="10.0.0.1",
         device="cuda",
-        bootstrap_port=4321,
+        ports=Ports(bootstrap=4321),
         processors=True,
     )
 

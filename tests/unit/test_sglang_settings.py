@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import random
 import socket
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tandem import free_ports
 from tandem.engine import factory, model_files
 from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
 from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
 from tandem.engine.sglang.data_ranks import DataRanks
+from tandem.engine.sglang.ports import Ports, inner_port
 from tandem.engine.sglang.processors import Processors
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.token_sockets import TokenAddresses
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
+from tandem.free_ports import FreePorts
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.settings import ProcessorSettings
@@ -51,7 +54,13 @@ class Dice(BaseLogitsProcessor):
         logits[random.randrange(len(logits))] += 1.0
 
 
-def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
+def server_args(
+    role: Role,
+    raw: dict[str, Any],
+    *,
+    device: str = "cpu",
+    ports: Ports = Ports(bootstrap=4321),  # noqa: B008 - immutable
+) -> dict[str, Any]:
     return arguments.server_args(
         options.parse(raw),
         role=role,
@@ -59,7 +68,7 @@ def server_args(role: Role, raw: dict[str, Any], *, device: str = "cpu") -> dict
         max_sequences=8,
         host="10.0.0.1",
         device=device,
-        bootstrap_port=4321,
+        ports=ports,
         processors=True,
     )
 
@@ -223,16 +232,34 @@ def test_outputs_of_one_step_arrive_together_however_many_there_are() -> None:
     assert server_args(Role.DECODE, {}, device="cuda")["batch_notify_size"] == 8
 
 
+def ports_of(role: Role, held: ExitStack, nodes: Nodes = ONE_NODE, **raw: Any) -> Ports:
+    kept = {"server_args": json.dumps({"disable_radix_cache": True})}  # leaves no files
+    return Setup(role, settings(raw | kept, nodes=nodes)).ports(held)
+
+
 def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as held:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match="bootstrap_port"):
-            arguments.listening_port("127.0.0.1", port)
+            ports_of(Role.PREFILL, held, bootstrap_port=port)
+    with ExitStack() as held:
+        assert ports_of(Role.PREFILL, held, bootstrap_port=port).bootstrap == port
+        socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_port_zero_finds_a_free_port() -> None:
-    port = arguments.listening_port("127.0.0.1", 0)
-    assert arguments.listening_port("127.0.0.1", port) == port
+def test_ports_are_an_engine_s_alone_until_sglang_listens_on_them() -> None:
+    """It asked the system for one, and listened tens of seconds later."""
+    with ExitStack() as held:
+        given = ports_of(Role.PREFILL, held)
+        assert given.bootstrap != given.meeting
+        for port in (given.bootstrap, given.meeting):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
+        assert server_args(Role.PREFILL, {}, ports=given)["nccl_port"] == given.meeting
+        assert ports_of(Role.DECODE, held).bootstrap == 0
+        several = Nodes(count=2, rank=0, leader="10.0.0.1:7120")
+        assert ports_of(Role.DECODE, held, several, tensor_parallel=2) == Ports()
 
 
 def processors_of(
@@ -289,7 +316,7 @@ def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_f
         max_sequences=8,
         host="10.0.0.1",
         device="cpu",
-        bootstrap_port=4321,
+        ports=Ports(bootstrap=4321),
         processors=processors_of(Registry.builtin()).enabled,
     )
     assert built["enable_custom_logit_processor"] is True
@@ -433,7 +460,7 @@ def test_each_node_is_told_its_place_and_where_they_meet() -> None:
         max_sequences=8,
         host="10.0.0.2",
         device="cuda",
-        bootstrap_port=0,
+        ports=Ports(),
         processors=True,
         nodes=Nodes(count=2, rank=1, leader="10.0.0.1:7120"),
     )
@@ -504,11 +531,17 @@ def test_data_parallel_ranks_divide_sequences_and_share_what_is_given_for_all() 
 @pytest.mark.promise("S5-371")
 def test_engines_of_one_machine_meet_at_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang itself would count from one port in all of them."""
-    monkeypatch.setattr(arguments, "_PORTS", range(20_000, 20_001))
-    for taken in (20_013, 20_233, 20_239):
-        with socket.create_server(("127.0.0.1", taken)), pytest.raises(StartError, match="ports"):
-            arguments.port_before_free_ones("127.0.0.1")
-    assert arguments.port_before_free_ones("127.0.0.1") == 20_000
+    raw = {"tensor_parallel": 2, "data_parallel": 2}
+    with ExitStack() as held:
+        base = ports_of(Role.DECODE, held, **raw).inner
+    monkeypatch.setattr(free_ports, "PORTS", [base])
+    for taken in (13, 233, 239):
+        with socket.create_server(("127.0.0.1", base + taken)), ExitStack() as held:
+            free = FreePorts(held)
+            with pytest.raises(StartError, match="ports"):
+                inner_port(free, "127.0.0.1")
+    with ExitStack() as held:
+        assert inner_port(FreePorts(held), "127.0.0.1") == base
 
 
 STAGED = {"tensor_parallel": 2, "pipeline_parallel": 4}
@@ -573,7 +606,7 @@ def test_each_stage_has_a_core_of_its_own_on_cpu(monkeypatch: pytest.MonkeyPatch
     given = settings({"device": "cpu", "server_args": uncached, **stages})
     for role, groups in ((Role.PREFILL, 2), (Role.DECODE, 0)):
         exported.clear()
-        Setup(role, given).thread()
+        Setup(role, given).thread(Ports())
         assert len(exported.get("SGLANG_CPU_OMP_THREADS_BIND", "").split("|")) == max(groups, 1)
         assert ("SGLANG_NCCL_SO_PATH" in exported) == (groups > 0)
 
@@ -632,7 +665,7 @@ def test_a_scheduler_is_told_of_the_further_processes(
 ) -> None:
     monkeypatch.setattr("tandem.config.export", lambda _: None)
     addresses = [TokenAddresses(f"in-{each}", f"out-{each}") for each in range(2, processes + 1)]
-    thread, _ = Setup(Role.DECODE, settings({"device": "cpu"})).thread(further=addresses)
+    thread, _ = Setup(Role.DECODE, settings({"device": "cpu"})).thread(Ports(), further=addresses)
     assert thread._additions.further == addresses
 
 

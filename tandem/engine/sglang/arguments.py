@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.sglang import mooncake, parallel
 from tandem.engine.sglang.options import Options
-from tandem.errors import ConfigError, StartError
+from tandem.engine.sglang.ports import Ports
+from tandem.errors import ConfigError
 
 CPU_PLUGIN = "tandem_sglang_cpu"
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
@@ -31,13 +31,6 @@ because it has limits for each step: one of xgrammar's may take seconds, in whic
 _CPU_KV_TOKENS = 65536
 _CUDA_PAGE_SIZE = 64
 """A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
-_PORTS = range(10_000, 32_000)
-"""Below those that systems give to connections."""
-_PORT_TRIES = 100
-_HANDSHAKE, _INNER = 13, range(233, 240)
-"""What SGLang adds to its port: DP_ATTENTION_HANDSHAKE_PORT_DELTA, and ZMQ_TCP_PORT_DELTA with what
-follows it.
-"""
 _LORAS_PER_BATCH = 8
 """SGLang's own default: each takes memory beside the model's."""
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
@@ -110,16 +103,14 @@ def server_args(
     max_sequences: int,
     host: str,
     device: str,
-    bootstrap_port: int,
+    ports: Ports,
     processors: bool,
     nodes: Nodes = ONE_NODE,
     cache_events: str = "",
-    inner_port: int = 0,
     lora_adapters: Sequence[LoraAdapter] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's Engine. `processors`: requests may name logits processors.
-    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere. `inner_port`:
-    see `port_before_free_ones`; 0: SGLang's own.
+    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere.
     """
     sizes = parallel.of(options, role)
     arguments: dict[str, Any] = {
@@ -163,10 +154,12 @@ def server_args(
         arguments |= {
             "disaggregation_mode": role.value,
             "disaggregation_transfer_backend": options.transfer_backend,
-            "disaggregation_bootstrap_port": bootstrap_port,
+            "disaggregation_bootstrap_port": ports.bootstrap,
         }
-    if inner_port:
-        arguments["port"] = inner_port
+    if ports.meeting:
+        arguments["nccl_port"] = ports.meeting
+    if ports.inner:
+        arguments["port"] = ports.inner
     if nodes.count > 1:
         arguments |= {
             "nnodes": nodes.count,
@@ -195,46 +188,6 @@ def grammar_backend(options: Options) -> str:
 def speculative(options: Options) -> bool:
     """Whether speculative decoding is on: its verification skips logits processors."""
     return bool(options.extra.get("speculative_algorithm"))
-
-
-def listening_port(host: str, port: int) -> int:
-    """`port` if nothing listens on it, or for 0 one on which nothing does.
-
-    Raises StartError: SGLang itself would only log that it cannot listen.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise StartError(
-                f"cannot listen on {host}:{port} for KV hand-overs ({error.strerror}): set engine "
-                "option bootstrap_port to a free port, and listen on an address of this machine"
-            ) from error
-        return int(probe.getsockname()[1])
-
-
-def port_before_free_ones(host: str) -> int:
-    """One from which SGLang counts to those where the processes of data-parallel ranks meet: by
-    default the same in each engine of a machine. Raises StartError.
-    """
-    for _ in range(_PORT_TRIES):
-        port = secrets.choice(_PORTS)
-        wanted = [(host, port + _HANDSHAKE), *(("127.0.0.1", port + n) for n in _INNER)]
-        if all(_is_free(*address) for address in wanted):
-            return port
-    raise StartError("found no free ports for SGLang's data-parallel ranks to meet at")
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
 
 
 def _cpu_defaults() -> Mapping[str, Any]:

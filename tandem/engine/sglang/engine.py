@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tandem.engine.base import (
 )
 from tandem.engine.sglang import describe
 from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.ports import Ports
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.sharing import SharedEngine
 from tandem.engine.sglang.traffic import OverTraffic
@@ -54,11 +56,15 @@ class SglangEngine(OverTraffic):
 
     async def start(self) -> EngineDescription:
         """Takes tens of seconds, while the loop runs on. Raises StartError, saying what to do."""
-        endpoint = self._setup.endpoint()
+        with ExitStack() as held:
+            return await self._start(self._setup.ports(held))
+
+    async def _start(self, ports: Ports) -> EngineDescription:
+        endpoint = self._setup.endpoint(ports)
         if self._settings.token_processes > 1:
             self._sharing = SharedEngine(self._settings.token_processes)
         self._thread, self._states = self._setup.thread(
-            bootstrap_port=endpoint[1] if endpoint else 0,
+            ports,
             further=self._sharing.addresses if self._sharing else (),
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)

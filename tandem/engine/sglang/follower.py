@@ -9,6 +9,7 @@ import signal
 
 from tandem.engine.base import EngineSettings, Role
 from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.ports import Ports
 from tandem.engine.sglang.setup import Setup
 from tandem.errors import EngineError, StartError
 
@@ -34,7 +35,7 @@ class SglangFollower:
 
     async def start(self) -> int:
         """Takes tens of seconds, and as long as the leader does."""
-        self._thread, _ = self._setup.thread()
+        self._thread, _ = self._setup.thread(Ports())
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
         try:
             self._launched = await self._thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tandem import config
@@ -23,10 +24,12 @@ from tandem.engine.sglang import options as engine_options
 from tandem.engine.sglang.additions import Additions, shared_numbers
 from tandem.engine.sglang.cache_events import CacheSubscription
 from tandem.engine.sglang.launch import EngineThread, Launched
+from tandem.engine.sglang.ports import Ports, bootstrap_port, inner_port
 from tandem.engine.sglang.token_sockets import TokenAddresses
 from tandem.engine.sglang.traffic import Traffic
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError
+from tandem.free_ports import FreePorts
 from tandem.logits.model import Model
 
 
@@ -102,13 +105,23 @@ class Setup:
             return PrefixLog(keeps=False)
         return None if self.cache is None else self.cache.events.log
 
-    def endpoint(self) -> tuple[str, int] | None:
-        """The address at which a prefill engine begins hand-overs; None for other roles. Raises
-        StartError."""
-        if self._role is not Role.PREFILL:
-            return None
-        host = self._settings.host
-        return host, arguments.listening_port(host, self._options.bootstrap_port)
+    def ports(self, held: ExitStack) -> Ports:
+        """A leader's, kept from others until `held` is closed. Raises StartError.
+
+        Ranks on several nodes meet at the leader's address, and at ports that follow it.
+        """
+        free, host = FreePorts(held), self._settings.host
+        here = self._settings.nodes.count == 1
+        prefill = self._role is Role.PREFILL
+        return Ports(
+            bootstrap=bootstrap_port(free, host, self._options.bootstrap_port) if prefill else 0,
+            meeting=free.port([(host, 0)]) if here else 0,
+            inner=inner_port(free, host) if here and self.parallel.data > 1 else 0,
+        )
+
+    def endpoint(self, ports: Ports) -> tuple[str, int] | None:
+        """The address at which a prefill engine begins hand-overs; None for other roles."""
+        return (self._settings.host, ports.bootstrap) if self._role is Role.PREFILL else None
 
     def traffic(self) -> Traffic:
         """What is to hold a process's requests in the engine."""
@@ -163,10 +176,10 @@ class Setup:
         )
 
     def thread(
-        self, *, bootstrap_port: int = 0, further: Sequence[TokenAddresses] = ()
+        self, ports: Ports, *, further: Sequence[TokenAddresses] = ()
     ) -> tuple[EngineThread, Any]:
         """A thread that starts this node's part, and `Additions.states` of its scheduler. Sets the
-        environment of this process. A follower is told the leader's port by SGLang. `further`:
+        environment of this process. A follower is told the leader's ports by SGLang. `further`:
         where the worker's processes from the second are.
         """
         host = self._settings.host
@@ -193,21 +206,14 @@ class Setup:
             max_sequences=self._settings.max_sequences,
             host=host,
             device=self._device,
-            bootstrap_port=bootstrap_port,
+            ports=ports,
             processors=self.processors.enabled,
             nodes=self._settings.nodes,
             cache_events="" if self.cache is None else self.cache.config,
-            inner_port=self._inner_port(),
             lora_adapters=self._settings.lora_adapters,
         )
         unequal = len(set(self.kv_ranks.values())) > 1
         return EngineThread(made, additions, unequal=unequal), additions.states
-
-    def _inner_port(self) -> int:
-        """Ranks on several nodes meet at ports that follow the leader's."""
-        if self.parallel.data == 1 or self._settings.nodes.count > 1:
-            return 0
-        return arguments.port_before_free_ones(self._settings.host)
 
     def _subscription(self) -> CacheSubscription | None:
         """Decode computes no prompts, and the leader's first rank speaks for all; but data-parallel

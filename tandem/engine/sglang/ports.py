@@ -1,0 +1,49 @@
+"""The ports of this machine that an SGLang engine is given. By itself SGLang asks the system for
+one, and listens seconds later on what another process may have got meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.errors import StartError
+from tandem.free_ports import LOOPBACK, FreePorts
+
+_HANDSHAKE, _INNER = 13, range(233, 240)
+"""What SGLang adds to its port: DP_ATTENTION_HANDSHAKE_PORT_DELTA, and ZMQ_TCP_PORT_DELTA with what
+follows it.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """0 leaves a port to SGLang, as all of a follower's are."""
+
+    bootstrap: int = 0
+    """Where prefill begins hand-overs."""
+    meeting: int = 0
+    """Where ranks find each other, also a rank that is alone."""
+    inner: int = 0
+    """From which SGLang counts to those where the processes of data-parallel ranks meet: by default
+    the same in each engine of a machine."""
+
+
+def bootstrap_port(free: FreePorts, host: str, port: int) -> int:
+    """`port`, or any one where that is 0. Raises StartError: SGLang would only log that it cannot
+    listen.
+    """
+    if not port:
+        return free.port([(host, 0)])
+    try:
+        free.hold(host, port)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {host}:{port} for KV hand-overs ({error.strerror}): set engine "
+            "option bootstrap_port to a free port, and listen on an address of this machine"
+        ) from error
+    return port
+
+
+def inner_port(free: FreePorts, host: str) -> int:
+    """See `Ports.inner`. Raises StartError."""
+    return free.port([(host, _HANDSHAKE), *((LOOPBACK, number) for number in _INNER)])
