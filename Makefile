@@ -4,6 +4,8 @@ ENGINE ?= sglang
 JOBS ?= 3
 BIN := .venv/bin
 export PYTHON
+# Where an environment forbids Python to keep what it has compiled, each process compiles SGLang and torch for 10 s.
+export PYTHONDONTWRITEBYTECODE :=
 
 ifeq ($(filter sglang sim,$(ENGINE)),)
 $(error ENGINE is sglang or sim, not '$(ENGINE)')
