@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ STALL, FAILOVER = 3.0, 6.0
 
 @pytest.fixture
 def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any]:
-    def start(fault: str, on: str, **changes: Any) -> Any:
+    @asynccontextmanager
+    async def start(fault: str, on: str, **changes: Any) -> AsyncIterator[Served]:
         flags = {
             "router": (
                 f"--stall-seconds={STALL}",
@@ -30,7 +32,14 @@ def serve(model_path: Path, hook_log: Path, tmp_path: Path) -> Callable[..., Any
             ),
             on: (f"--engine-options=step_ms=5,{fault}",),
         }
-        return serving(model_path, hook_log, tmp_path / "run", flags=flags, **changes)
+        with serving(model_path, hook_log, tmp_path / "run", flags=flags, **changes) as served:
+            workers = sum("worker" in name for name in served.stack.components)
+            await until(
+                lambda: of_router(served, "routable_workers") == workers,
+                within=PATIENCE,
+                what="requests may go to every worker",
+            )
+            yield served
 
     return start
 
@@ -43,7 +52,7 @@ def of_router(served: Served, name: str, **labels: str) -> float:
 async def test_a_prompt_that_waits_for_an_engine_that_stands_is_answered_by_another(
     serve: Callable[..., Any],
 ) -> None:
-    with serve("fault_stall=always", "prefill_worker-0", prefill=2) as served:
+    async with serve("fault_stall=always", "prefill_worker-0", prefill=2) as served:
         began = time.monotonic()
         while not of_router(served, "worker_stalled"):
             answer = await ask(served)
@@ -59,7 +68,7 @@ async def test_a_prompt_that_waits_for_an_engine_that_stands_is_answered_by_anot
 async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
     serve: Callable[..., Any],
 ) -> None:
-    with serve("fault_stall=always", "decode_worker-0", decode=2) as served:
+    async with serve("fault_stall=always", "decode_worker-0", decode=2) as served:
         async with httpx.AsyncClient() as client:
             while True:  # until one runs there
                 stream = events(client, served, max_tokens=8)
@@ -82,7 +91,7 @@ async def test_a_stream_of_an_engine_that_stands_ends_with_an_error_in_time(
 async def test_a_prefill_worker_whose_kv_comes_damaged_is_ejected_and_nobody_notices(
     serve: Callable[..., Any],
 ) -> None:
-    with serve("fault_corrupt=always", "prefill_worker-0", prefill=2, decode=2) as served:
+    async with serve("fault_corrupt=always", "prefill_worker-0", prefill=2, decode=2) as served:
         sick = served.stack.components["prefill_worker-0"].launch.address
         answers = [await ask(served) for _ in range(16)]
         assert {each.status_code for each in answers} == {200}

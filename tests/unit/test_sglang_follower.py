@@ -58,7 +58,7 @@ async def follower(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[SglangFollower, ScriptedThread]]:
     thread = ScriptedThread()
-    monkeypatch.setattr(setup.Setup, "thread", lambda _: (thread, None))
+    monkeypatch.setattr(setup.Setup, "thread", lambda *_: (thread, None))
     made = SglangFollower(
         Role.DECODE,
         EngineSettings(

@@ -45,5 +45,5 @@ def bootstrap_port(free: FreePorts, host: str, port: int) -> int:
 
 
 def inner_port(free: FreePorts, host: str) -> int:
-    """See `Ports.inner`. Raises StartError."""
+    """One to count from, as `Ports.inner` says. Raises StartError."""
     return free.port([(host, _HANDSHAKE), *((LOOPBACK, number) for number in _INNER)])
