@@ -2,7 +2,8 @@
 epoll loop.
 
 It is its own process so that its CPU is not counted, and it parses as little as it can: it counts
-`data:` lines and looks for the end of the chunked body. Prints one JSON object.
+`data:` lines and looks for the end of the chunked body. With `--read` it parses each event and
+takes its text, as a program of one's own does at least. Prints one JSON object.
 
     python benchmarks/load.py --address 127.0.0.1:8000 --model tandem-tiny --streams 64 --requests
     512 --tokens 128
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 WORDS = ("the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "on")
 END_OF_BODY = b"0\r\n\r\n"
 EVENT = b"data: "
+DONE = EVENT + b"[DONE]"
 
 
 @dataclass
@@ -46,18 +48,24 @@ class Seen:
     gaps: list[float] = field(default_factory=list)
     finished: int = 0
     failed: int = 0
+    characters: int = 0
+    """In answers that were read."""
 
 
 class Connection:
     """One client: sends its next request as soon as the answer to the last one has ended."""
 
-    def __init__(self, address: tuple[str, int], seen: Seen, *, quick_ack: bool = False) -> None:
+    def __init__(
+        self, address: tuple[str, int], seen: Seen, *, quick_ack: bool = False, reads: bool = False
+    ) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self.seen = seen
         self.busy = False
         self._quick_ack = quick_ack
+        self._reads = reads
+        self._line = b""
         self._sent_at = 0.0
         self._last = 0.0
         self._tail = b""
@@ -86,10 +94,20 @@ class Connection:
             seen.gaps.append(now - self._last)
         if events:
             self._waiting, self._last = False, now
+        if self._reads:
+            self._take(data)
         self._tail = (self._tail + data)[-len(END_OF_BODY) :]
         if self._tail == END_OF_BODY:
             seen.finished += 1
             self.busy = False
+
+    def _take(self, data: bytes) -> None:
+        """The text of all events that are complete."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            if line.startswith(EVENT) and not line.startswith(DONE):
+                for choice in json.loads(line[len(EVENT) :])["choices"]:
+                    self.seen.characters += len(choice["delta"].get("content") or "")
 
 
 def request(address: str, model: str, tokens: int, words: int, seed: int, key: str = "") -> bytes:
@@ -123,14 +141,16 @@ def run(
     words: int = 48,
     key: str = "",
     quick_ack: bool = False,
+    reads: bool = False,
 ) -> Result:
     """`requests` completions of `tokens` tokens each, `streams` at a time. `quick_ack`: what is
-    received is acknowledged at once, where the system would wait for more.
+    received is acknowledged at once, where the system would wait for more. `reads`: the text of
+    each event is taken.
     """
     host, _, port = address.rpartition(":")
     seen = Seen()
     connections = [
-        Connection((host, int(port)), seen, quick_ack=quick_ack)
+        Connection((host, int(port)), seen, quick_ack=quick_ack, reads=reads)
         for _ in range(min(streams, requests))
     ]
     by_fd = {connection.socket.fileno(): connection for connection in connections}
@@ -150,6 +170,8 @@ def run(
     seconds, spent = time.perf_counter() - started, time.process_time() - spent
     for connection in connections:
         connection.socket.close()
+    if reads and not seen.characters:
+        raise ValueError("answers without text")
     return Result(
         tokens=tokens * (requests - seen.failed),
         requests=requests,
@@ -183,6 +205,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=48, help="of a prompt: about as many tokens")
     parser.add_argument("--key", default="", help="of the client (default: none)")
     parser.add_argument("--quick-ack", action="store_true", help="acknowledge at once")
+    parser.add_argument("--read", action="store_true", help="parse events and take their text")
     options = parser.parse_args()
     result = run(
         options.address,
@@ -193,6 +216,7 @@ def main() -> None:
         words=options.words,
         key=options.key,
         quick_ack=options.quick_ack,
+        reads=options.read,
     )
     print(json.dumps(vars(result)))
 

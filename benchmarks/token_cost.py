@@ -112,7 +112,7 @@ def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Usage
 
 
 def generate(
-    stack: Stack, *, streams: int, requests: int, tokens: int, key: str = ""
+    stack: Stack, *flags: str, streams: int, requests: int, tokens: int, key: str = ""
 ) -> Mapping[str, Any]:
     """Run the load generator as a process of its own."""
     command = [
@@ -122,6 +122,7 @@ def generate(
         stack.url.removeprefix("http://"),
         "--key",
         key,
+        *flags,
     ]
     for name, value in (("streams", streams), ("requests", requests), ("tokens", tokens)):
         command += [f"--{name}", str(value)]
