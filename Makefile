@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test playground-pictures stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test ranks-test playground-pictures stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -60,6 +60,9 @@ stress: lean ## 200 threads, then 5,000 tasks at executors whose router is kille
 
 client-test: lean ## run other people's clients, and the playground in Chromium (ARGS="--only langchain")
 	. scripts/uv_environment.sh && $(BIN)/python tests/clients/run.py $(ARGS)
+
+ranks-test: full ## divide models unequally among ranks of real engines; some 20 minutes (ARGS="-k groups")
+	ALL_RANKS=1 $(BIN)/python -m pytest tests/contract/test_unequal_ranks.py $(ARGS)
 
 playground-pictures: full ## take the pictures of docs/playground.md, of a real answer in Chromium
 	$(BIN)/python tests/clients/playground_pictures.py

@@ -9,7 +9,6 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,14 +55,18 @@ async def _wait_for(worker: WorkerProcess, message: str, count: int = 1) -> None
         await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-def workers(model_path: Path, tmp_path: Path) -> Iterator[Workers]:
-    def started(phase: str, *flags: str) -> WorkerProcess:
-        log = tmp_path / f"{phase}.log"
-        return stack.enter_context(launched(phase, "sglang", model_path, log, *flags))
+@pytest.fixture(scope="module")
+def prefill(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """One for all tests, each of which ends its decode worker."""
+    log = tmp_path_factory.mktemp("prefill") / "log"
+    with launched("prefill", "sglang", model_path, log) as worker:
+        yield worker
 
-    with ExitStack() as stack:
-        prefill, first = started("prefill"), started("decode", "--token-processes=2")
+
+@pytest.fixture
+def workers(prefill: WorkerProcess, model_path: Path, tmp_path: Path) -> Iterator[Workers]:
+    log = tmp_path / "decode.log"
+    with launched("decode", "sglang", model_path, log, "--token-processes=2") as first:
         deadline = time.monotonic() + READY_SECONDS
         prefill.wait_serving(deadline)
         while len(_said(first, "serving")) < 2:

@@ -1,5 +1,5 @@
-"""Pairs whose phases divide a model among unequal numbers of ranks, or among groups of ranks: KV
-heads arrive where each rank of decode reads them.
+"""Pairs whose phases divide a model among unequal numbers of ranks, among groups of ranks, or its
+layers among stages: KV arrives where each rank of decode reads it.
 
 Real SGLang on the CPU, over loopback, in float32: sums over two ranks differ from those over one in
 the last digits alone. GPUs, NCCL and what lies between machines are not in it.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import tiny_qwen3
-from worker_pair import Pair, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
 
 from tandem.v1 import worker_pb2
 
@@ -23,11 +23,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(500),
     pytest.mark.promise("S5-370"),
-    pytest.mark.skipif(not os.environ.get("ALL_RANKS"), reason="ALL_RANKS asks for it"),
+    pytest.mark.skipif(not os.environ.get("ALL_RANKS"), reason="make ranks-test"),
 ]
 READY_SECONDS = 400.0
 PROMPTS = [[5 + (11 * number + place) % 200 for place in range(20 + number)] for number in range(3)]
 TOKENS = 6
+HAND_OVERS, AT_ONCE = 120, 4
 KV_BYTES = 4096
 """Of a token, in float32."""
 CAPACITY = 8192
@@ -45,10 +46,11 @@ CASES = {
     "2-to-1": Case("tensor_parallel=2,decode_tensor_parallel=1", (2, 1)),
     "1-to-2": Case("tensor_parallel=1,decode_tensor_parallel=2", (1, 2)),
     "2-to-groups": Case("tensor_parallel=2,decode_data_parallel=2", (2, 1), (1, 2)),
+    "groups": Case("tensor_parallel=2,data_parallel=2", (1, 1), (2, 2)),
     "groups-to-2": Case("tensor_parallel=2,data_parallel=2,decode_data_parallel=1", (1, 2), (2, 1)),
+    "stages": Case("pipeline_parallel=2", (1, 1)),
 }
-"""A pair takes two minutes of CPU time to start, and NIXL's acknowledgements are lost now and then:
-docs/engines/sglang.md, "Ranks in each phase"."""
+"""A pair takes two minutes of CPU time to start."""
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
@@ -70,9 +72,13 @@ def workers(
         assert [worker.end() for worker in pair] == [0, 0]
 
 
-async def _generate(pair: Pair, prompt: list[int], tokens: int) -> list[int]:
+async def _start(pair: Pair, prompt: list[int], tokens: int) -> Sequence_:
     task = {"prompt_text": "", "prompt_token_ids": prompt, "want_token_ids": True}
-    sequence = await pair.start(task=task, max_tokens=tokens)
+    return await pair.start(task=task, max_tokens=tokens)
+
+
+async def _generate(pair: Pair, prompt: list[int], tokens: int) -> list[int]:
+    sequence = await _start(pair, prompt, tokens)
     await pair.finished(sequence)
     (started,) = pair.decode.told.of(sequence.number, "started")
     assert started.kv_bytes == len(prompt) * KV_BYTES
@@ -86,7 +92,9 @@ async def test_decode_goes_on_as_prefill_itself_would(workers: Workers, case: Ca
         for stub, groups in zip(pair.stubs, case.groups, strict=True):
             described = await stub.Describe(worker_pb2.DescribeWorkerRequest())
             print_ = described.fingerprint
-            assert (print_.tensor_parallel, print_.decode_tensor_parallel) == case.ranks
+            prefill, decode = case.ranks
+            said = (prefill, 0 if decode == prefill else decode)
+            assert (print_.tensor_parallel, print_.decode_tensor_parallel) == said
             assert described.load.kv_tokens_total == groups * CAPACITY
         made = [await _generate(pair, prompt, TOKENS) for prompt in PROMPTS]
         assert len({tuple(tokens) for tokens in made}) > 1
@@ -104,6 +112,17 @@ async def test_what_prefill_counts_as_sent_is_what_decode_received(workers: Work
         await pair.idle()
         moved = [_moved(worker) - then for worker, then in zip(workers, before, strict=True)]
     assert moved == [sum(map(len, PROMPTS)) * KV_BYTES] * 2
+
+
+async def test_prefill_hears_of_every_hand_over(workers: Workers) -> None:
+    """An acknowledgement that does not come keeps a slot and KV in prefill."""
+    async with connected(workers) as pair:
+        for first in range(0, HAND_OVERS, AT_ONCE):
+            prompts = [PROMPTS[place % 3][place % 7 :] for place in range(first, first + AT_ONCE)]
+            sequences = [await _start(pair, prompt, 2) for prompt in prompts]
+            for sequence in sequences:
+                await pair.finished(sequence)
+        await pair.idle()
 
 
 def _moved(worker: WorkerProcess) -> float:

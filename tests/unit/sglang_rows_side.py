@@ -225,7 +225,7 @@ class Batch:
         forward = SimpleNamespace(
             sampling_info=self.info.copy_for_forward(),
             forward_mode=SimpleNamespace(is_decode=lambda: decodes),
-            input_ids=last,
+            input_ids=torch.cat([last, last.new_full((len(last) % 3,), 7)]),  # padding behind
         )
         ModelRunner.sample(None, rows, forward)
         return rows

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 import torch
 from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 from sglang.srt.disaggregation.nixl import conn
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.lora import layers
 from sglang.srt.lora.backend import torch_backend
 from sglang.srt.lora.lora_manager import LoRAManager
@@ -51,6 +52,18 @@ def prepared(latents, decode_ranks):
     except NotImplementedError as error:
         return [str(error)]
     return [*ways, peer.dst_homogeneous_mem_kind]
+
+def padding():
+    # How long attention says that a sequence of padding is.
+    class Runner:
+        def __getattr__(self, name):
+            return None
+
+    backend = TorchNativeAttnBackend(Runner())
+    try:
+        return backend.get_cpu_graph_seq_len_fill_value()
+    except AttributeError:
+        return "unknown"
 
 def pinned():
     # What LoRA's modules get where they ask for pinned memory, once there is a manager.
@@ -89,6 +102,7 @@ def look():
         "asked": [[each.enable_pthread, each.enable_listen] for each in asked],
         "prepared": [prepared(False, 1), prepared(False, 2), prepared(True, 1)],
         "pinned": pinned(),
+        "padding": padding(),
     }
 
 """
@@ -174,6 +188,14 @@ def test_the_plugin_has_unequal_ranks_of_attention_written_to_in_host_memory(
     assert others == [[["equal", "DRAM"], "DRAM"]] * 2
 
 
+def test_stock_attention_for_cpus_knows_no_length_of_padding(stock: dict[str, Any]) -> None:
+    assert stock["padding"] == "unknown", "data-parallel ranks can pad on a CPU: drop the shim"
+
+
+def test_the_plugin_has_padding_as_long_as_a_token(shimmed: dict[str, Any]) -> None:
+    assert shimmed["padding"] == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned for a GPU")
 def test_stock_lora_pins_memory_which_takes_a_driver(stock: dict[str, Any]) -> None:
     assert stock["pinned"] == ["refused"] * 3, "memory can be pinned without a GPU: drop the shim"
@@ -190,6 +212,7 @@ def test_the_plugin_changes_nothing_where_the_engine_is_not_a_cpu_engine(
     assert stock["after"]["thread"] is True
     assert stock["after"]["prepared"] == stock["prepared"]
     assert stock["after"]["pinned"] == stock["pinned"]
+    assert stock["after"]["padding"] == stock["padding"]
 
 
 def test_sglang_cannot_load_its_scheduler_without_some_sgl_kernel() -> None:

@@ -553,7 +553,18 @@ def test_decode_has_as_many_groups_of_layers_as_prefill_or_one(decode: int, stag
     made = {role: server_args(role, raw).get("pp_size", 1) for role in Role}
     assert made == {Role.PREFILL: 4, Role.DECODE: stages, Role.AGGREGATED: 4}
     assert parallel.of(options.parse(raw), Role.PREFILL).accelerators == 8
-    SglangEngine(Role.DECODE, settings(raw))
+    SglangEngine(Role.DECODE, settings(raw | {"device": "cuda"}))
+
+
+def test_unequal_numbers_of_groups_of_layers_are_refused_where_sglang_has_no_way_for_them() -> None:
+    raw = STAGED | {"device": "cpu"}
+    for decode in (0, 4):
+        SglangEngine(Role.DECODE, settings(raw | {"decode_pipeline_parallel": decode}))
+    unequal = raw | {"decode_pipeline_parallel": 1}
+    for role in (Role.PREFILL, Role.DECODE):
+        with pytest.raises(ConfigError, match="decode_pipeline_parallel at 0 on CPUs"):
+            SglangEngine(role, settings(unequal))
+    SglangEngine(Role.DECODE, settings(unequal | {"transfer_backend": "mooncake"}))
 
 
 def test_other_numbers_of_groups_of_layers_are_refused() -> None:
@@ -601,12 +612,11 @@ def test_each_rank_has_a_core_of_its_own_on_cpu() -> None:
 def test_each_stage_has_a_core_of_its_own_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     exported: dict[str, str] = {}
     monkeypatch.setattr("tandem.config.export", exported.update)
-    stages = {"pipeline_parallel": 2, "decode_pipeline_parallel": 1}
     uncached = json.dumps({"disable_radix_cache": True})
-    given = settings({"device": "cpu", "server_args": uncached, **stages})
-    for role, groups in ((Role.PREFILL, 2), (Role.DECODE, 0)):
+    for stages, groups in ((2, 2), (1, 0)):
+        raw = {"device": "cpu", "server_args": uncached, "pipeline_parallel": stages}
         exported.clear()
-        Setup(role, given).thread(Ports())
+        Setup(Role.PREFILL, settings(raw)).thread(Ports())
         assert len(exported.get("SGLANG_CPU_OMP_THREADS_BIND", "").split("|")) == max(groups, 1)
         assert ("SGLANG_NCCL_SO_PATH" in exported) == (groups > 0)
 

@@ -14,6 +14,7 @@ from typing import Any
 KV_MEMORY_KINDS = "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds"
 UNEQUAL_RANKS = "sglang.srt.disaggregation.nixl.conn.NixlKVManager._prepare_payload_xfer"
 NIXL_AGENT_CONFIG = "nixl._api.nixl_agent_config.__init__"
+ATTENTION = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.__init__"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager.__init__"
 REAL_KERNELS = "sglang-kernel"
 
@@ -38,6 +39,7 @@ def register() -> None:
     HookRegistry.register(UNEQUAL_RANKS, between_unequal_ranks, HookType.AROUND)
     # A hook on a class may only replace it, hence on its __init__.
     HookRegistry.register(NIXL_AGENT_CONFIG, without_progress_thread, HookType.AROUND)
+    HookRegistry.register(ATTENTION, with_padding_length, HookType.AROUND)
     HookRegistry.register(LORA_MANAGER, without_pinned_memory, HookType.AROUND)
 
 
@@ -85,6 +87,16 @@ def without_progress_thread(
     else:
         kwargs["enable_prog_thread"] = False
     original(config, *args, **kwargs)
+
+
+def with_padding_length(
+    original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Data-parallel ranks pad their batches to the longest, and ask how long a sequence of padding
+    is. Of the backends for CPUs the one that uses AMX alone says so: as long as a token.
+    """
+    original(backend, *args, **kwargs)
+    backend.get_cpu_graph_seq_len_fill_value = lambda: 1
 
 
 class Unpinned(ModuleType):

@@ -66,8 +66,10 @@ class Penalties:
         self._frequency, self._presence, self._repetition = strengths
 
     def count(self, token_ids: Any) -> None:
-        """One more output of each row, (rows,)."""
-        token_ids = token_ids.to(torch.int64).view(-1, 1)
+        """One more output of each row. `token_ids`, (at least rows,): what follows the rows is the
+        padding of a data-parallel rank that has fewer of them than another.
+        """
+        token_ids = token_ids[: len(self._counts)].to(torch.int64).view(-1, 1)
         ones = torch.ones_like(token_ids, dtype=self._counts.dtype)
         self._counts = self._counts.scatter_add(1, token_ids, ones)
 

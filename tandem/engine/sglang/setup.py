@@ -70,6 +70,7 @@ class Setup:
                 " setting nodes"
             )
         self._device = arguments.resolve_device(self._options)
+        self._check_stages()
         self._facts = model_files.processor_facts(settings.model_path)
         model = Model(**self._facts)
         self.processors = processors.Processors(
@@ -82,6 +83,16 @@ class Setup:
         self.seeded = self._options.seeded_sampling
         self.cache = self._subscription()
         """Follows what the engine's prefix cache holds; None: nobody does."""
+
+    def _check_stages(self) -> None:
+        """A worker would end at its first hand-over: see `NixlKVManager._prepare_payload_xfer`."""
+        options = self._options
+        unequal = options.decode_pipeline_parallel not in (0, options.pipeline_parallel)
+        if unequal and self._device == "cpu" and options.transfer_backend == "nixl":
+            raise ConfigError(
+                "SGLang hands KV over between unequal numbers of groups of layers to a GPU's memory"
+                " alone: leave engine option decode_pipeline_parallel at 0 on CPUs"
+            )
 
     def _check_token_processes(self) -> None:
         processes, ranks = self._settings.token_processes, self.parallel.data

@@ -25,6 +25,7 @@ from tandem.errors import ConfigError
 from tandem.keys.ring import digest_of
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import router_pb2
+from tandem.watched_file import LOOK_SECONDS
 
 T = TypeVar("T")
 SECOND = "second"
@@ -203,6 +204,30 @@ async def test_a_model_that_goes_away_is_a_typed_error_and_is_unloaded(
     requests = "tandem_frontend_model_requests_total"
     assert await harness.metric(requests, model=SECOND, outcome="success") == 1
     assert await harness.metric(requests, model=MODEL, outcome="success") == 1
+
+
+@pytest.mark.promise("S6-325")
+async def test_a_model_that_is_served_stays_loaded_though_nobody_asks_for_it(
+    start: Start, seen: Seen, second: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        await serving_both(start, seen, second, model_unload_seconds=0.1)
+        await asyncio.sleep(2.5 * LOOK_SECONDS)
+    assert "model loaded" in caplog.messages
+    assert not [said for said in caplog.messages if said.startswith("model unloaded")]
+
+
+@pytest.mark.promise("S6-325")
+async def test_workers_of_another_model_with_the_same_tokenizer_are_not_its_own(
+    start: Start, seen: Seen
+) -> None:
+    harness = await start(seen, router_wait_seconds=0.1)
+    twin = fleet(model=SECOND, tokenizer_sha256=harness.tokenizer_sha256)
+    harness.router.change_fleet(twin)
+    refused = await until(harness.complete, lambda answer: answer.status_code == 503)
+    assert error_of(refused) == (503, "no_pair", None)
+    harness.router.change_fleet(router_pb2.Fleet(models=[*harness.fleet().models, *twin.models]))
+    await until(harness.complete, lambda answer: answer.status_code == 200)
 
 
 @pytest.mark.promise("S6-325")
