@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import compress
 from math import isnan
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeGuard
 
 from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
@@ -94,7 +94,7 @@ def _snapshot(request: Request) -> Request:
             "input_token_ids must be token ids", param="input_token_ids"
         ) from error
     given = {name: getattr(request, name) for name in _WHOLE}
-    whole = {name: each for name, each in given.items() if isinstance(each, SupportsIndex)}
+    whole = {name: each for name, each in given.items() if _is_whole(each)}
     plain: dict[str, Any] = {name: index(each) for name, each in whole.items()}
     if plain.get("end_id", 0) < 0:
         plain["end_id"] = None  # no token has it, so nothing ends
@@ -105,6 +105,11 @@ def _snapshot(request: Request) -> Request:
         sampling_config=copy(request.sampling_config),
         output_config=copy(request.output_config),
     )
+
+
+def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
+    """To ask for the protocol by isinstance takes Python 3.11 some 10 microseconds each time."""
+    return type(value) is int or hasattr(type(value), "__index__")
 
 
 def _values(given: Any) -> list[Any]:
@@ -209,7 +214,7 @@ def _logits_rows(request: Request, most_tokens: int) -> int:
 
 
 def _count(name: str, value: object) -> int:
-    if not isinstance(value, SupportsIndex) or not 1 <= index(value) <= sampling.MAX_INT32:
+    if not _is_whole(value) or not 1 <= index(value) <= sampling.MAX_INT32:
         raise InvalidRequestError(f"{name} must be a whole number of at least 1", param=name)
     return index(value)
 
