@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from collections.abc import Iterable
@@ -28,13 +29,13 @@ class FreePorts:
 
     def port(self, needed: Iterable[tuple[str, int]] = ((LOOPBACK, 0),)) -> int:
         """One from which on those are free that `needed` says: an address of this machine, and how
-        many above the port. Raises StartError where there is none.
+        many above the port. Raises StartError where there is none, or the address is another's.
         """
         needed = tuple(needed)
         for port in self._left:
-            with suppress(OSError), ExitStack() as bound:
+            with suppress(_TakenError), ExitStack() as bound:
                 for host, number in needed:
-                    bound.enter_context(_bound(host, port + number))
+                    bound.enter_context(_free(host, port + number))
                 self._held.push(bound.pop_all())
                 return port
         raise StartError(f"there are too few free ports from {min(PORTS)} to {max(PORTS)}")
@@ -46,18 +47,34 @@ class FreePorts:
         self._held.enter_context(_bound(host, port, again=True))
 
 
+class _TakenError(Exception):
+    """Somebody has the port, and the next one may be free."""
+
+
+def _free(host: str, port: int) -> socket.socket:
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _TakenError from error
+        raise StartError(
+            f"cannot listen on {host} ({error.strerror}): it must be an address of this machine"
+        ) from error
+
+
 def _bound(host: str, port: int, *, again: bool = False) -> socket.socket:
     """Keeps a port from who looks for a free one, and not from its server: servers set
     SO_REUSEADDR, and may listen where somebody is bound who has set it too and does not listen.
     `again`: connections of one that listened there before may still be closing.
 
-    Raises OSError where the port is taken.
+    Raises OSError where the port is taken, or the host is not this machine.
     """
-    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    holder = socket.socket(family, kind, protocol)
     try:
         if again:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, port))
+        holder.bind(address)
     except OSError:
         holder.close()
         raise

@@ -247,6 +247,14 @@ def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:
         socket.create_server(("127.0.0.1", port)).close()
 
 
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_an_address_of_another_machine_is_refused_before_sglang_starts(role: Role) -> None:
+    kept = {"server_args": json.dumps({"disable_radix_cache": True})}
+    setup = Setup(role, replace(settings(kept), host="192.0.2.1"))
+    with ExitStack() as held, pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1"):
+        setup.ports(held)
+
+
 def test_ports_are_an_engine_s_alone_until_sglang_listens_on_them() -> None:
     """It asked the system for one, and listened tens of seconds later."""
     with ExitStack() as held:
