@@ -406,7 +406,28 @@ def failing_rows_are_read_with_their_results() -> Any:
             sample(given[1:])
             look()
         Scheduler.process_batch_result(None, SimpleNamespace(reqs=asked), result)
-    return ended
+    return {"one step": [*ended], "two steps": _two_steps_at_once(sample)}
+
+
+def _two_steps_at_once(sample: Callable[[list[dict[str, Any]]], None]) -> Any:
+    """Rows that have ended once each result is taken in, where both are on their way before. The
+    second row of the first step fails, and the first of the second.
+    """
+    steps = [[request([1], [], 1), request([1], [], 1)] for _ in range(2)]
+    results = []
+    for number, (one, other) in enumerate(steps):
+        bad, good = (other, one) if number == 0 else (one, other)
+        rows = {id(bad): params(bad, "raise"), id(good): forced(good, 5)}
+        result = GenerationBatchResult(next_token_ids=torch.tensor([0, 5]))
+        result.copy_done = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+        sample([rows[id(one)], rows[id(other)]])
+        result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
+        results.append(result)
+    seen = []
+    for reqs, result in zip(steps, results, strict=True):
+        Scheduler.process_batch_result(None, SimpleNamespace(reqs=reqs), result)
+        seen.append([[each.to_finish is not None for each in step] for step in steps])
+    return seen
 
 
 def tokens_of_steps_with_processors_are_the_first_ranks() -> Any:

@@ -128,7 +128,10 @@ def test_a_failed_row_ends_its_request_where_the_tokens_of_its_step_are_taken_in
 ) -> None:
     before, after = [False, False], [True, False]
     overlapping = [before, before, before, "copied", after]
-    assert seen["failing_rows_are_read_with_their_results"] == [*overlapping, before, after]
+    read = seen["failing_rows_are_read_with_their_results"]
+    assert read["one step"] == [*overlapping, before, after]
+    first, second = [[False, True], [False, False]], [[False, True], [True, False]]
+    assert read["two steps"] == [first, second], "each row ends by its own step's result"
 
 
 @pytest.mark.promise("S5-391")
