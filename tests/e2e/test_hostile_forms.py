@@ -20,13 +20,13 @@ from stacks import MODEL, Served
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
 
-pytestmark = pytest.mark.timeout(600)
-# Every form goes to real engines; what refuses those that no frontend would send is the same before
-# any engine, and so is what compiles forms in an aggregated worker.
-ON_SGLANG = pytest.mark.parametrize(
-    "served", [pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
-)
-ON_SIM = pytest.mark.parametrize("served", ["sim"], indirect=True)
+pytestmark = [
+    pytest.mark.timeout(600),
+    # An aggregated worker compiles forms as those of a pair do.
+    pytest.mark.parametrize(
+        "served", ["sim", pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
+    ),
+]
 FIELDS = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf": "guided_grammar"}
 LONGEST_SECONDS = 40.0
 """A form has 30 s by the clock, and what it costs beside that is little."""
@@ -121,7 +121,6 @@ def _pids(served: Served) -> dict[str, int]:
     return {name: component.pid for name, component in served.stack.components.items()}
 
 
-@ON_SGLANG
 @pytest.mark.promise("S6-184")
 async def test_hostile_forms_over_http_cost_their_own_requests_alone(served: Served) -> None:
     before = _pids(served)
@@ -158,7 +157,6 @@ def _frames() -> Iterator[tuple[str, str, str]]:
         yield "json_schema", what, text
 
 
-@ON_SIM
 @pytest.mark.promise("S6-184")
 async def test_hostile_forms_over_grpc_cost_their_own_requests_alone(served: Served) -> None:
     before = _pids(served)

@@ -265,6 +265,8 @@ def test_ports_are_an_engine_s_alone_until_sglang_listens_on_them() -> None:
                 other.bind(("127.0.0.1", port))
             socket.create_server(("127.0.0.1", port)).close()
         assert server_args(Role.PREFILL, {}, ports=given)["nccl_port"] == given.meeting
+        own = {"server_args": json.dumps({"nccl_port": 25_000})}
+        assert server_args(Role.PREFILL, own, ports=given)["nccl_port"] == 25_000
         assert ports_of(Role.DECODE, held).bootstrap == 0
         several = Nodes(count=2, rank=0, leader="10.0.0.1:7120")
         assert ports_of(Role.DECODE, held, several, tensor_parallel=2) == Ports()

@@ -157,7 +157,7 @@ def server_args(
             "disaggregation_bootstrap_port": ports.bootstrap,
         }
     if ports.meeting:
-        arguments["nccl_port"] = ports.meeting
+        arguments.setdefault("nccl_port", ports.meeting)  # an operator's own goes first
     if ports.inner:
         arguments["port"] = ports.inner
     if nodes.count > 1:
