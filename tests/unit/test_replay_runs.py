@@ -99,6 +99,9 @@ def test_what_the_queue_has_no_place_for_is_refused_and_goes_to_the_next_router(
     small = fleet(decode=Pool(workers=1, slots=1), max_queue=1)
     refused = [each.failure for each in run(small, prompts(*[100] * 5)).answers]
     assert sorted(refused) == ["", "", "queue_full", "queue_full", "queue_full"]
+    two = fleet(decode=Pool(workers=1, slots=1), max_queue=1, routers=2)
+    refused = [each.failure for each in run(two, prompts(*[100] * 5)).answers]
+    assert refused.count("queue_full") == 2, "each router has a place of its own"
     many = fleet(decode=Pool(workers=1, slots=1), max_queue=1, routers=8)
     refused = [each.failure for each in run(many, prompts(*[100] * 9)).answers]
     assert refused.count("queue_full") <= 1, "one runs, and each router has a place of its own"
