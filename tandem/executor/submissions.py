@@ -108,7 +108,7 @@ def _snapshot(request: Request) -> Request:
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """To ask for the protocol by isinstance takes Python 3.11 some 10 microseconds each time."""
+    """To ask for the protocol by isinstance takes Python 3.11 four to eight microseconds."""
     return type(value) is int or hasattr(type(value), "__index__")
 
 
