@@ -50,8 +50,10 @@ class FormedEngine:
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     async def start(self) -> EngineDescription:
-        description = await self._engine.start()
+        # Both take long; and whoever is ready must not let the first form wait for a process.
         self._workshop.start()
+        description = await self._engine.start()
+        await self._workshop.started()
         return description
 
     def submit(self, request: EngineRequest) -> None:

@@ -104,7 +104,7 @@ class Workshop:
         self._jobs: dict[str, _Job] = {}
         self._line: Line[_Job] = Line(MAX_WAITING)
         self._added = asyncio.Event()
-        self._slots: set[asyncio.Task[None]] = set()
+        self._slots: dict[asyncio.Task[None], _Slot] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="forms")
         self._refused: OrderedDict[str, str] = OrderedDict()
         self.cache: FormCache[Uncompiled] = FormCache(limits.cache_bytes)
@@ -129,6 +129,10 @@ class Workshop:
         """Start the processes now, where the plan says so; else with the first form."""
         if self._plan.eager:
             self._run_slots()
+
+    async def started(self) -> None:
+        """Until the processes that `start` began stand, or could not be had."""
+        await asyncio.gather(*(slot.tried.wait() for slot in self._slots.values()))
 
     def known(self, key: str) -> Uncompiled | None:
         """What came of a form, if that is known. Raises InvalidRequestError where it was
@@ -197,7 +201,7 @@ class Workshop:
         while len(self._slots) < self._limits.processes:
             slot = _Slot(self._plan, self._limits)
             task = asyncio.get_running_loop().create_task(self._work(slot), name="forms")
-            self._slots.add(task)
+            self._slots[task] = slot
 
     async def _work(self, slot: _Slot) -> None:
         """Compile what waits, for ever."""
@@ -302,14 +306,18 @@ class _Slot:
         )
         self._environment = plan.environment
         self._link: FormLink | None = None
+        self.tried = asyncio.Event()
+        """The process was started before it was asked for, or could not be."""
 
     async def ready_if(self, eager: bool) -> None:
         """Start the process before it is asked for."""
-        if eager:
-            try:
+        try:
+            if eager:
                 await self._ready()
-            except LostError as error:
-                log.error("forms cannot be compiled yet", extra={"reason": str(error)})
+        except LostError as error:
+            log.error("forms cannot be compiled yet", extra={"reason": str(error)})
+        finally:
+            self.tried.set()
 
     async def compile(self, order: Order) -> Answer:
         """Raises LostError."""

@@ -20,6 +20,7 @@ from hostile_compiler import PlainForm
 
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError
 from tandem.logits.forms import workshop
+from tandem.logits.forms.link import FormLink
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 
@@ -35,11 +36,12 @@ DEADLY = {
 """What kills a form, and what its client is told."""
 
 
-def plan(**arguments: Any) -> FormPlan:
+def plan(*, eager: bool = False, **arguments: Any) -> FormPlan:
     return FormPlan(
         compiler="hostile_compiler:HostileCompiler",
         arguments=arguments,
         used_here=frozenset({"regex"}),
+        eager=eager,
     )
 
 
@@ -186,6 +188,32 @@ async def test_a_compiler_that_cannot_be_made_fails_forms_and_nothing_else() -> 
     async with open_workshop(plan(broken=True)) as shop:
         with pytest.raises(EngineError):
             await compiled(shop, "good")
+
+
+async def test_processes_that_take_long_stand_before_the_first_form_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = FormLink.start
+    standing = []
+
+    async def noted(*args: Any, **more: Any) -> FormLink:
+        link = await start(*args, **more)
+        standing.append(link.pid)
+        return link
+
+    monkeypatch.setattr(FormLink, "start", noted)
+    async with open_workshop(plan(eager=True), processes=2) as shop:
+        shop.start()
+        await asyncio.wait_for(shop.started(), WAIT_SECONDS)
+        assert len(standing) == 2
+        assert int((await compiled(shop, "good")).compiled) in standing
+        assert len(standing) == 2
+
+
+async def test_a_compiler_that_cannot_be_made_keeps_nobody_waiting() -> None:
+    async with open_workshop(plan(eager=True, broken=True)) as shop:
+        shop.start()
+        await asyncio.wait_for(shop.started(), WAIT_SECONDS)
 
 
 async def test_what_a_library_prints_of_a_form_is_not_shown(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripted_engine import ScriptedEngine
 
-from tandem.engine.base import Delta, Ending, EngineRequest
+from tandem.engine.base import Delta, Ending, EngineDescription, EngineRequest
 from tandem.errors import (
     DrainingError,
     EngineError,
@@ -42,6 +42,14 @@ class Workbench(Workshop):
         self.asked: dict[str, asyncio.Future[None]] = {}
         self.forms: dict[str, Uncompiled] = {}
         self.tenants: list[str] = []
+        self.stands: asyncio.Event | None = None
+
+    def start(self) -> None:
+        self.stands = asyncio.Event()
+
+    async def started(self) -> None:
+        assert self.stands is not None
+        await self.stands.wait()
 
     async def compiled(
         self, key: str, make: Callable[[], Uncompiled], tenant: str = ""
@@ -109,6 +117,24 @@ def request(
 REGEX = ("regex", '{"pattern": "a+"}')
 OTHER = ("regex", '{"pattern": "b+"}')
 BIAS = ("bias", '{"bias": {"1": 1}}')
+
+
+async def test_it_has_started_once_forms_can_be_compiled_which_begins_before_the_engine(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = rig.engine.start
+
+    async def started_later() -> EngineDescription:
+        assert rig.shop.stands is not None
+        return await start()
+
+    monkeypatch.setattr(rig.engine, "start", started_later)
+    starting = asyncio.create_task(rig.formed.start())
+    await rig.turns()
+    assert rig.shop.stands is not None
+    assert not starting.done()
+    rig.shop.stands.set()
+    assert await asyncio.wait_for(starting, WAIT_SECONDS) == await start()
 
 
 async def test_requests_without_a_form_pass_those_that_wait(rig: Rig) -> None:
