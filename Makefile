@@ -61,8 +61,8 @@ stress: lean ## 200 threads, then 5,000 tasks at executors whose router is kille
 client-test: lean ## run other people's clients, and the playground in Chromium (ARGS="--only langchain")
 	. scripts/uv_environment.sh && $(BIN)/python tests/clients/run.py $(ARGS)
 
-ranks-test: full ## divide models unequally among ranks of real engines; some 20 minutes (ARGS="-k groups")
-	ALL_RANKS=1 $(BIN)/python -m pytest tests/contract/test_unequal_ranks.py $(ARGS)
+ranks-test: full ## divide models unequally among ranks of real engines; half an hour (ARGS="-k groups")
+	ALL_RANKS=1 $(BIN)/python -m pytest tests/contract/test_unequal_ranks.py tests/contract/test_token_processes_beside.py $(ARGS)
 
 playground-pictures: full ## take the pictures of docs/playground.md, of a real answer in Chromium
 	$(BIN)/python tests/clients/playground_pictures.py

@@ -9,6 +9,7 @@ that is not asked is idle, and takes little.
 
     python benchmarks/turns.py b383a71 --streams 64 --rounds 12
     python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
+    python benchmarks/turns.py b383a71 --engine sglang --streams 8 --rounds 6      # on the CPU
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import machine
 from against import ROOT, checkout
 
 STEP_MS = 10
+READY_SECONDS = 300
 
 
 class Asked:
@@ -48,10 +52,10 @@ class Asked:
 
 
 @contextmanager
-def asked(tree: Path) -> Iterator[Asked]:
+def asked(tree: Path, engine: str) -> Iterator[Asked]:
     """The stack of a tree, up and warm."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", str(tree)],
+        [sys.executable, __file__, "--serve", str(tree), "--engine", engine],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         stdin=subprocess.PIPE,
@@ -68,12 +72,28 @@ def asked(tree: Path) -> Iterator[Asked]:
         process.wait(timeout=60)
 
 
-def serve(tree: Path) -> None:
+@contextmanager
+def serving(token_cost: Any, engine: str) -> Iterator[Any]:
+    """A stack of the tree that `token_cost` is of."""
+    if engine == "sim":
+        with token_cost.serving(step_ms=STEP_MS) as stack:
+            yield stack
+        return
+    from tandem.cli.plan import StackOptions
+    from tandem.cli.stack import Stack
+
+    options = StackOptions(model_path=token_cost.MODEL, engine=engine)
+    with TemporaryDirectory() as folder, Stack(options, run_dir=Path(folder)) as stack:
+        stack.wait_ready(timeout_seconds=READY_SECONDS)
+        yield stack
+
+
+def serve(tree: Path, engine: str) -> None:
     """Answer each line of "streams requests tokens" with what a token of them cost."""
     sys.path.insert(0, str(tree / "benchmarks"))
     import token_cost
 
-    with token_cost.serving(step_ms=STEP_MS) as stack:
+    with serving(token_cost, engine) as stack:
         for line in sys.stdin:
             streams, requests, tokens = map(int, line.split())
             usage, result = token_cost.measure(
@@ -90,16 +110,21 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, help="of one turn (default: 3 for each stream)")
     parser.add_argument("--tokens", type=int, default=128, help="of a request")
+    parser.add_argument("--engine", choices=("sim", "sglang"), default="sim")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(options.serve, options.engine)
         return
     if not options.commit:
         parser.error("which commit?")
     work = options.streams, options.requests or 3 * options.streams, options.tokens
     rows: list[tuple[dict[str, float], ...]] = []
-    with checkout(options.commit) as tree, asked(tree) as old, asked(ROOT) as new:
+    with (
+        checkout(options.commit) as tree,
+        asked(tree, options.engine) as old,
+        asked(ROOT, options.engine) as new,
+    ):
         for number in range(options.rounds):
             order = (old, new, new, old) if number % 2 == 0 else (new, old, old, new)
             costs = [(stack, stack.cost(*work)) for stack in order]

@@ -5,54 +5,22 @@ routers, with requests of its own in one engine.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
+from token_workers import READY_SECONDS, Workers, wait_for
 from worker_pair import END_SECONDS, PATIENCE, Pair, Sequence_, WorkerProcess, connected, launched
 
 from tandem.v1 import common_pb2, worker_pb2
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
-READY_SECONDS = 400.0
 LONG = 2000
 TOKENS = "tandem_worker_tokens_total"
-
-
-@dataclass
-class Workers:
-    prefill: WorkerProcess
-    first: WorkerProcess
-
-    def second(self, start: int = 1) -> WorkerProcess:
-        """As a router knows it, since its so many-th start."""
-        served = [each for each in _said(self.first, "serving") if each["worker"].endswith("-2")]
-        port = int(served[start - 1]["address"].rpartition(":")[2])
-        return replace(self.first, port=port)
-
-    def second_process(self) -> psutil.Process:
-        children = psutil.Process(self.first.process.pid).children()
-        (found,) = (each for each in children if "spawn_main" in " ".join(each.cmdline()))
-        return found
-
-
-def _said(worker: WorkerProcess, message: str) -> list[dict[str, str]]:
-    lines = (line for line in worker.log.read_text().splitlines() if line.startswith("{"))
-    return [entry for line in lines if (entry := json.loads(line))["message"] == message]
-
-
-async def _wait_for(worker: WorkerProcess, message: str, count: int = 1) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while len(_said(worker, message)) < count:
-        assert worker.process.poll() is None, worker.log.read_text()
-        assert time.monotonic() < deadline, worker.log.read_text()
-        await asyncio.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +37,7 @@ def workers(prefill: WorkerProcess, model_path: Path, tmp_path: Path) -> Iterato
     with launched("decode", "sglang", model_path, log, "--token-processes=2") as first:
         deadline = time.monotonic() + READY_SECONDS
         prefill.wait_serving(deadline)
-        while len(_said(first, "serving")) < 2:
-            assert first.process.poll() is None, first.log.read_text()
-            assert time.monotonic() < deadline, first.log.read_text()
-            time.sleep(0.05)
-        own = next(each for each in _said(first, "serving") if not each["worker"].endswith("-2"))
-        first.port = int(own["address"].rpartition(":")[2])
-        yield Workers(prefill, first)
+        yield Workers(prefill, first, deadline)
 
 
 async def _runs(pair: Pair, **fields: int) -> Sequence_:
@@ -130,7 +92,7 @@ async def test_each_process_has_its_own_requests_and_all_end_with_the_first(
         assert stays.finishes[0].completion_tokens == 400
         await one.idle()  # what was killed holds no KV either
 
-    await _wait_for(first, "a token process serves", 2)
+    await wait_for(first, "a token process serves", 2)
     async with connected([prefill, workers.second(start=2)]) as again:
         sequence = await again.start(max_tokens=40)
         await again.finished(sequence)

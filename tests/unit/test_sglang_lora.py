@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,29 @@ TOKENS = list(range(BLOCK_TOKENS))
 TWO = tuple(LoraAdapter(name, Path("/a") / name, 4, "r") for name in ("sql", "tone"))
 
 
-def server_args(adapters: Any, *, device: str = "cuda", **extra: Any) -> dict[str, Any]:
+def settings(
+    model_path: Path, options: Mapping[str, Any], adapters: Sequence[LoraAdapter]
+) -> EngineSettings:
+    return EngineSettings(
+        model_path=model_path,
+        model_name="tiny",
+        max_sequences=2,
+        host="127.0.0.1",
+        options=options,
+        registry=Registry.builtin(),
+        lora_adapters=tuple(adapters),
+    )
+
+
+def server_args(
+    adapters: Any,
+    *,
+    device: str = "cuda",
+    ranks: Mapping[str, Any] | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
     return arguments.server_args(
-        options.parse({"server_args": json.dumps(extra)}),
+        options.parse({"server_args": json.dumps(extra), **(ranks or {})}),
         role=Role.PREFILL,
         model_path=Path("model/tandem-tiny"),
         max_sequences=8,
@@ -53,6 +74,25 @@ def test_sglang_is_given_the_adapters_by_name_and_path() -> None:
     assert not [name for name in server_args(()) if "lora" in name]
 
 
+def test_beside_data_parallel_ranks_sglang_gets_the_one_backend_that_has_them() -> None:
+    ranks = {"tensor_parallel": 2, "data_parallel": 2}
+    assert server_args(TWO, ranks=ranks)["lora_backend"] == "triton"
+    assert "lora_backend" not in server_args((), ranks=ranks)
+    assert server_args(TWO, ranks=ranks, lora_backend="own")["lora_backend"] == "own"
+
+
+def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused(model_path: Path) -> None:
+    def engine(device: str, ranks: int, adapters: Sequence[LoraAdapter]) -> SglangEngine:
+        options = {"device": device, "tensor_parallel": 2, "data_parallel": ranks}
+        return SglangEngine(Role.DECODE, settings(model_path, options, adapters))
+
+    with pytest.raises(ConfigError, match="setting lora_adapters empty, or engine option data_par"):
+        engine("cpu", 2, TWO)
+    assert engine("cpu", 1, TWO)
+    assert engine("cpu", 2, ())
+    assert engine("cuda", 2, TWO)
+
+
 def test_a_batch_has_room_for_each_adapter_and_the_model_alone_as_far_as_sglang_s_default() -> None:
     many = [LoraAdapter(f"a{n}", Path("/a"), 4, "r") for n in range(20)]
     sizes = {n: server_args(many[:n])["max_loras_per_batch"] for n in (1, 2, 7, 8, 20)}
@@ -73,18 +113,10 @@ def test_what_the_setting_says_is_not_taken_from_server_args(name: str) -> None:
 
 
 def test_what_is_about_adapters_is_refused_where_there_are_none(model_path: Path) -> None:
-    def engine(adapters: Any) -> SglangEngine:
+    def engine(adapters: Sequence[LoraAdapter]) -> SglangEngine:
         given = {"max_lora_rank": 8, "lora_backend": "triton", "watchdog_timeout": 9}
-        settings = EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options={"server_args": json.dumps(given)},
-            registry=Registry.builtin(),
-            lora_adapters=adapters,
-        )
-        return SglangEngine(Role.DECODE, settings)
+        options = {"server_args": json.dumps(given)}
+        return SglangEngine(Role.DECODE, settings(model_path, options, adapters))
 
     assert engine(TWO)
     with pytest.raises(ConfigError, match="lora_backend, max_lora_rank: the setting lora_adapters"):

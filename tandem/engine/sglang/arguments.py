@@ -131,7 +131,7 @@ def server_args(
         ),
         **_chosen(options),
         **({"kv_events_config": cache_events} if cache_events else {}),
-        **(_lora_defaults(lora_adapters, device) if lora_adapters else {}),
+        **(_lora_defaults(lora_adapters, device, sizes.data) if lora_adapters else {}),
         **options.extra,
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
@@ -203,11 +203,15 @@ def _cpu_defaults() -> Mapping[str, Any]:
     }
 
 
-def _lora_defaults(adapters: Sequence[LoraAdapter], device: str) -> Mapping[str, Any]:
+def _lora_defaults(
+    adapters: Sequence[LoraAdapter], device: str, data_ranks: int
+) -> Mapping[str, Any]:
     # A batch has room for each, and for rows of the model alone, which count as one.
     defaults: dict[str, Any] = {"max_loras_per_batch": min(len(adapters) + 1, _LORAS_PER_BATCH)}
     if device == "cpu":
         defaults["lora_backend"] = "torch_native"  # the others are kernels for accelerators
+    elif data_ranks > 1:
+        defaults["lora_backend"] = "triton"  # SGLang's own default ends there with data ranks
     return defaults
 
 

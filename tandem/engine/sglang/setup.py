@@ -71,6 +71,7 @@ class Setup:
             )
         self._device = arguments.resolve_device(self._options)
         self._check_stages()
+        self._check_adapters()
         self._facts = model_files.processor_facts(settings.model_path)
         model = Model(**self._facts)
         self.processors = processors.Processors(
@@ -92,6 +93,13 @@ class Setup:
             raise ConfigError(
                 "SGLang hands KV over between unequal numbers of groups of layers to a GPU's memory"
                 " alone: leave engine option decode_pipeline_parallel at 0 on CPUs"
+            )
+
+    def _check_adapters(self) -> None:
+        if self._settings.lora_adapters and self.parallel.data > 1 and self._device == "cpu":
+            raise ConfigError(
+                "SGLang applies LoRA adapters beside data-parallel ranks on GPUs alone: leave the"
+                " setting lora_adapters empty, or engine option data_parallel at 1"
             )
 
     def _check_token_processes(self) -> None:

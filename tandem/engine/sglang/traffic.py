@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
 from tandem.engine.sglang import requests, validation
@@ -24,6 +24,9 @@ from tandem.engine.sglang.request_stream import RequestStream
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError
 from tandem.v1 import worker_pb2
+
+if TYPE_CHECKING:
+    from tandem.engine.sglang.inbox import Inbox
 
 
 class Traffic:
@@ -39,6 +42,7 @@ class Traffic:
         self._endpoint: tuple[str, int] | None = None
         self._launched: Launched | None = None
         self._bounds: EngineBounds | None = None
+        self._inbox: Inbox | None = None
         self._streams: dict[str, RequestStream] = {}
         """By SGLang's names."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,10 +68,13 @@ class Traffic:
 
         `endpoint`: where a PREFILL engine begins hand-overs. `begins`: how names of requests do.
         """
+        from tandem.engine.sglang.inbox import Inbox  # needs what comes with SGLang
+
         self._launched, self._bounds = launched, bounds
         self._endpoint, self._begins = endpoint, begins
         manager = launched.manager
         manager.event_loop = asyncio.get_running_loop()
+        self._inbox = manager.recv_from_detokenizer = Inbox(manager.recv_from_detokenizer)
         dispatcher = manager._result_dispatcher
         dispatcher += type(dispatcher)([(RunningRows, self._take)])
         self.own(self._handle(manager))
@@ -168,6 +175,8 @@ class Traffic:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._inbox is not None:
+            self._inbox.ignore()
 
     def own(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with `close`."""
