@@ -26,7 +26,7 @@ class Inbox:
         self._came: asyncio.Future[None] | None = None
 
     async def recv(self, flags: int = 0) -> bytes:
-        """The next message."""
+        """The next message, as SGLang packed it."""
         while True:
             try:
                 message: bytes = self._plain.recv(flags | zmq.NOBLOCK)

@@ -54,6 +54,11 @@ class Book:
         self._open.add(asked)
         return asked
 
+    @property
+    def ended(self) -> int:
+        """Requests that have ended in whatever way."""
+        return self.requests - len(self._open)
+
     def is_open(self, asked: Asked) -> bool:
         """Whether it has neither been answered nor ended otherwise."""
         return asked in self._open

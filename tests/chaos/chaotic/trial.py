@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sim_oracle import Oracle
 
 from chaotic.book import Book
-from chaotic.fleet import Fleet
+from chaotic.fleet import READY_SECONDS, Fleet
 from chaotic.load import Load
 
 CLIENTS = 12
@@ -82,8 +82,11 @@ async def endure(kind: Kind, fleet: Fleet, *, seed: int, oracle: Oracle) -> Row:
     faults: list[str] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run(CLIENTS))
-        await asyncio.sleep(BEFORE_SECONDS + rng.random())
         try:
+            async with asyncio.timeout(READY_SECONDS):
+                while book.ended < CLIENTS:  # noqa: ASYNC110 - what a busy machine makes late
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(BEFORE_SECONDS + rng.random())
             await kind.strike(fleet, rng)
             await asyncio.sleep(AFTER_SECONDS)
         except Exception:  # noqa: BLE001 - the load ends first
