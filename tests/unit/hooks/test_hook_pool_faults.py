@@ -21,7 +21,7 @@ from tandem.errors import HookError
 from tandem.hooks.runner.processes.pool import HookPool
 
 LOST = "the process that ran the output hooks was lost"
-QUICK = {"timeout_ms": 100}
+QUICK = {"timeout_ms": 300}
 SLOW = {"timeout_ms": 200}
 
 
@@ -135,13 +135,14 @@ async def test_a_hook_that_hangs_in_python_fails_its_request_alone() -> None:
 
 
 async def test_many_slow_hooks_in_one_step_are_not_taken_for_a_hung_process() -> None:
-    async with _pool("Obeying", workers=1, entry={"timeout_ms": 200}, margin=0.1) as (
+    async with _pool("Obeying", workers=1, entry={"timeout_ms": 600}, margin=0.1) as (
         pool,
         rulings,
     ):
-        rulings.open(*range(8))  # 8 * 0.15 s; nothing for 0.9 s would be too long
-        await rulings.ask(work(number, "slow") for number in range(8))
-        assert all(rulings.texts(number) == ["slow"] for number in range(8))
+        numbers = range(20)  # 20 * 0.15 s; nothing for 2.5 s would be too long
+        rulings.open(*numbers)
+        await rulings.ask(work(number, "slow") for number in numbers)
+        assert all(rulings.texts(number) == ["slow"] for number in numbers)
         assert len(rulings.deliveries) > 1
         assert pool.restarts == 0
 
