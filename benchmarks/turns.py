@@ -79,6 +79,7 @@ def serving(token_cost: Any, engine: str) -> Iterator[Any]:
         with token_cost.serving(step_ms=STEP_MS) as stack:
             yield stack
         return
+    # The tree's own, which PYTHONPATH names.
     from tandem.cli.plan import StackOptions
     from tandem.cli.stack import Stack
 

@@ -231,6 +231,7 @@ async def test_real_engines_go_on_exactly(model_path: Path, tmp_path: Path) -> N
         await one_dies(served, first, victim="decode_worker-0", place=4)
         served.restart("decode_worker-0")
         await one_dies(served, second, victim="decode_worker-1", place=13)
+        assert await resumed(served, "finished") >= len(CASES)
         assert await resumed(served, "failed") == 0
 
 

@@ -21,7 +21,7 @@ from tandem.errors import HookError
 from tandem.hooks.runner.processes.pool import HookPool
 
 LOST = "the process that ran the output hooks was lost"
-QUICK = {"timeout_ms": 300}
+QUICK = {"timeout_ms": 100}
 SLOW = {"timeout_ms": 200}
 
 
@@ -139,7 +139,7 @@ async def test_many_slow_hooks_in_one_step_are_not_taken_for_a_hung_process() ->
         pool,
         rulings,
     ):
-        numbers = range(20)  # 20 * 0.15 s; nothing for 2.5 s would be too long
+        numbers = range(23)  # 23 * 0.15 s; nothing for 2.5 s would be too long
         rulings.open(*numbers)
         await rulings.ask(work(number, "slow") for number in numbers)
         assert all(rulings.texts(number) == ["slow"] for number in numbers)
