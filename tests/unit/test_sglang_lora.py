@@ -78,7 +78,6 @@ def test_beside_data_parallel_ranks_sglang_gets_the_one_backend_that_has_them() 
     ranks = {"tensor_parallel": 2, "data_parallel": 2}
     assert server_args(TWO, ranks=ranks)["lora_backend"] == "triton"
     assert "lora_backend" not in server_args((), ranks=ranks)
-    assert server_args(TWO, ranks=ranks, lora_backend="own")["lora_backend"] == "own"
 
 
 def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused(model_path: Path) -> None:
@@ -91,6 +90,24 @@ def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused(model_path: Pat
     assert engine("cpu", 1, TWO)
     assert engine("cpu", 2, ())
     assert engine("cuda", 2, TWO)
+
+
+def test_on_gpus_a_backend_that_has_no_data_parallel_ranks_is_refused_beside_them(
+    model_path: Path,
+) -> None:
+    def engine(backend: str, ranks: int) -> SglangEngine:
+        options = {
+            "device": "cuda",
+            "tensor_parallel": 2,
+            "data_parallel": ranks,
+            "server_args": json.dumps({"lora_backend": backend}),
+        }
+        return SglangEngine(Role.DECODE, settings(model_path, options, TWO))
+
+    with pytest.raises(ConfigError, match="lora_backend triton alone"):
+        engine("csgmv", 2)
+    assert engine("triton", 2)
+    assert engine("csgmv", 1)
 
 
 def test_a_batch_has_room_for_each_adapter_and_the_model_alone_as_far_as_sglang_s_default() -> None:

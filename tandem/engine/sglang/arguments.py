@@ -33,6 +33,8 @@ _CUDA_PAGE_SIZE = 64
 """A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
 _LORAS_PER_BATCH = 8
 """SGLang's own default: each takes memory beside the model's."""
+LORA_WITH_RANKS = "triton"
+"""The one backend of LoRA kernels for GPUs that SGLang has beside data-parallel ranks."""
 _NVIDIA_CONTROL = Path("/dev/nvidiactl")
 
 
@@ -211,7 +213,7 @@ def _lora_defaults(
     if device == "cpu":
         defaults["lora_backend"] = "torch_native"  # the others are kernels for accelerators
     elif data_ranks > 1:
-        defaults["lora_backend"] = "triton"  # SGLang's own default ends there with data ranks
+        defaults["lora_backend"] = LORA_WITH_RANKS
     return defaults
 
 

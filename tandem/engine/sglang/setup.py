@@ -96,10 +96,19 @@ class Setup:
             )
 
     def _check_adapters(self) -> None:
-        if self._settings.lora_adapters and self.parallel.data > 1 and self._device == "cpu":
+        """SGLang's scheduler would end as it starts: see `LoRAManager.__init__`."""
+        if not self._settings.lora_adapters or self.parallel.data == 1:
+            return
+        if self._device == "cpu":
             raise ConfigError(
                 "SGLang applies LoRA adapters beside data-parallel ranks on GPUs alone: leave the"
                 " setting lora_adapters empty, or engine option data_parallel at 1"
+            )
+        needed = arguments.LORA_WITH_RANKS
+        if self._options.extra.get("lora_backend", needed) != needed:
+            raise ConfigError(
+                "SGLang applies LoRA adapters beside data-parallel ranks with the lora_backend"
+                f" {needed} alone: leave it out of engine option server_args"
             )
 
     def _check_token_processes(self) -> None:
