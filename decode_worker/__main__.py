@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
-
 import sys
 
 from decode_worker.classifying import load_phase

@@ -6,8 +6,6 @@ its parent too, however that ends, and has the time to end the processes of its 
 
 from __future__ import annotations
 
-from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
-
 import asyncio
 import pickle
 import signal

@@ -31,7 +31,6 @@ from tandem.executor.config import ExecutorConfig
 from tandem.executor.live import ELSEWHERE, HOOKED, Live
 from tandem.hooks.contract import Phase
 from tandem.logits.ready import READY
-from tandem.wire.grpc import settled
 from tandem.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -115,7 +114,6 @@ class LocalStack:
         if not self._started.done():
             serving.cancel()
         await asyncio.wait({serving, stopped})
-        await settled()
 
     async def _serve(self) -> None:
         """Until it is to stop, or until an engine dies; a start may be cancelled."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
-
 import asyncio
 import socket
 import sys

@@ -134,7 +134,7 @@ class WorkerConnection:
         except WorkerError as error:
             reason = error.message
         except asyncio.CancelledError:
-            # Where nobody cancels us, gRPC has ended the call over what our commands raised.
+            # Where nobody cancels us, the call was ended over what our commands raised.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             reason, died = _OUR_FAULT, False
@@ -179,10 +179,10 @@ class WorkerConnection:
                             return UNLISTED
                         if link.waits and link.patience.over(clock(), silence):
                             raise WorkerError("it does not read its commands")
-                if frame is not grpc.aio.EOF:  # gRPC gives None for what it cannot read
+                if frame is not grpc.aio.EOF:  # it is None for what cannot be read
                     raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
         finally:
-            link.outbox.stop()  # gRPC's task that waits for commands outlives a call that failed
+            link.outbox.stop()
             call.cancel()
             self._listening = None
         return "it ended its stream"

@@ -25,7 +25,6 @@ from tandem import ids, sockets
 from tandem.admin import Admin, Document, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
-from tandem.errors import StartError
 from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -147,7 +146,7 @@ async def running(
     router = RunningRouter(relay, server, DrainMetrics("router"), workers)
     admin = _admin(config, router, choosing)
     async with admin.serving(config.metrics_listen) if with_admin else nullcontext():
-        router.port = await _listen(server, config.listen)
+        router.port = await server.start(config.listen)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(relay.keep_time()),
@@ -161,13 +160,6 @@ async def running(
                 choosing.close()
                 for task in tasks:
                     task.cancel()
-
-
-async def _listen(server: Server, address: str) -> int:
-    try:
-        return await server.start(address)
-    except (OSError, RuntimeError) as error:
-        raise StartError(f"cannot listen on {address}: {error}") from error
 
 
 async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None = None) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -36,15 +36,20 @@ class LoadedCertificate:
     key: bytes
     ca: bytes
     context: ssl.SSLContext
-    """Shows the certificate to clients."""
+    """Shows the certificate to clients; with a CA it demands one of theirs."""
+    dialling: ssl.SSLContext
+    """Shows it to servers, and believes what the CA has signed."""
 
 
 class CertificateFiles:
     """A certificate with the chain below it, its key, and where it is used a bundle of CAs."""
 
-    def __init__(self, *, cert: str, key: str, ca: str = "") -> None:
-        """Raises ConfigError where the files cannot be used."""
+    def __init__(self, *, cert: str, key: str, ca: str = "", protocols: Sequence[str] = ()) -> None:
+        """`protocols`: what is spoken above TLS, by ALPN. Raises ConfigError where the files cannot
+        be used.
+        """
         self._cert, self._key, self._ca = cert, key, ca
+        self._protocols = protocols
         self._stamp = self._look()
         self._loaded = self._read()
 
@@ -67,7 +72,7 @@ class CertificateFiles:
         def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             handshake.context = self.current().context
 
-        entry = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        entry = self._context(ssl.PROTOCOL_TLS_SERVER)
         entry.sni_callback = choose  # called also where the client names no server
         return entry
 
@@ -78,7 +83,29 @@ class CertificateFiles:
         """Raises ConfigError where they cannot be used, or are replaced meanwhile."""
         cert, key = _bytes(self._cert), _bytes(self._key)
         ca = _bytes(self._ca) if self._ca else b""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        contexts = [
+            self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
+        ]
+        for context in contexts:
+            self._load(context)
+        if self._look() != self._stamp:
+            raise ConfigError(f"{self._cert} was replaced while it was read")
+        return LoadedCertificate(cert, key, ca, *contexts)
+
+    def _context(self, kind: int) -> ssl.SSLContext:
+        """Make one that has no certificate yet."""
+        context = ssl.SSLContext(kind)
+        context.hostname_checks_common_name = False
+        if self._ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A CA of our own may be signed by one that is not in the file.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if self._protocols:
+            context.set_alpn_protocols(list(self._protocols))
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        """Raises ConfigError."""
         try:
             # An empty password, lest OpenSSL ask a terminal for that of an encrypted key.
             context.load_cert_chain(self._cert, self._key, password="")
@@ -91,9 +118,6 @@ class CertificateFiles:
                 context.load_verify_locations(self._ca)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"{self._ca} holds no usable CA: {error}") from error
-        if self._look() != self._stamp:
-            raise ConfigError(f"{self._cert} was replaced while it was read")
-        return LoadedCertificate(cert, key, ca, context)
 
 
 class ExpiryCollector(Collector):

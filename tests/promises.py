@@ -1364,6 +1364,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-445",
+        "Given gRPC's own core at the other end, then every kind of call, its metadata, windows, "
+        "deadlines and statuses are as between two of ours.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",
@@ -1719,6 +1725,18 @@ PROMISES: tuple[Promise, ...] = (
         "S6-183",
         "Given what a simulated engine says of a hand-over and cannot be, then its room fails "
         "alone, or its stream ends.",
+        ours=True,
+    ),
+    Promise(
+        "S6-191",
+        "Given a gRPC peer that breaks HTTP/2, sends more than it may, or asks for what it does "
+        "not read, then its own call or connection ends, which says why, and others go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-192",
+        "Given a gRPC server that says what cannot be, is not there or falls silent, then each "
+        "call to it ends with a status, in bounded time.",
         ours=True,
     ),
     Promise(

@@ -2,7 +2,6 @@
 `tensorrt_llm.bindings.executor`. docs/executor/README.md shows it.
 """
 
-from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
 from tandem.executor.asynchronous import AsyncExecutor
 from tandem.executor.config import BatchingType, ExecutorConfig, LogitsPostProcessorConfig
 from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError

@@ -27,7 +27,6 @@ from tandem.executor.responses import Response
 from tandem.executor.serving import Elsewhere, serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
-from tandem.wire.grpc import settled
 
 _STOP_SECONDS = 10.0
 """Longest wait for the thread at shutdown."""
@@ -209,4 +208,3 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._running = self._loop.create_task(self._backend.run(self._router, self._started.set))
         await asyncio.wait([self._running])
-        await settled()

@@ -4,7 +4,7 @@ A decode engine offers pages for a room under a lease. Prefill starts no write i
 of its writes is under way, later than the lease after it *read* the offer. Decode reuses them once
 prefill has answered; without an answer, once the lease and MARGIN_SECONDS have passed since it
 *sent* the offer. The margin covers the time an offer can travel on a stream that is still believed
-alive (tandem.wire.grpc's keepalive ends a silent one after 15 s).
+alive: one whose machine is lost, or whose process is silent, is given up by then.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 from tandem.errors import TandemError
 
 MARGIN_SECONDS = 20.0
+STREAM_SILENCE_SECONDS = 15.0
+"""Or up to a quarter longer, of a prefill process that hangs."""
 Key = TypeVar("Key", bound=Hashable)
 
 

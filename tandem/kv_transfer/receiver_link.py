@@ -12,7 +12,7 @@ import grpc.aio
 from tandem import errors
 from tandem.errors import KvTransferError, TandemError
 from tandem.kv_transfer import checks
-from tandem.kv_transfer.lease import Leases
+from tandem.kv_transfer.lease import STREAM_SILENCE_SECONDS, Leases
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.outbox import Outbox
@@ -98,7 +98,12 @@ class ReceiverLink:
     async def run(self) -> None:
         error = KvTransferError("the prefill engine closed the hand-over stream")
         try:
-            async with open_channel(self._peer, self._receiver.tls, role="prefill") as channel:
+            async with open_channel(
+                self._peer,
+                self._receiver.tls,
+                role="prefill",
+                silence_seconds=STREAM_SILENCE_SECONDS,
+            ) as channel:
                 call = kv_pb2_grpc.KvTransferStub(channel).Exchange(self._outbox.messages())
                 await self._read(call)
         except grpc.aio.AioRpcError as broken:
@@ -159,7 +164,7 @@ class ReceiverLink:
     def _broken(self, error: KvTransferError) -> None:
         """Prefill may still be writing into what it was offered: those pages stay leased."""
         self._receiver.drop_link(self._peer)
-        self._outbox.stop()  # gRPC's task that waits for it outlives a call that failed
+        self._outbox.stop()
         self.moving = False
         if self.rooms:
             log.warning(

@@ -24,7 +24,6 @@ from tandem.wire.tls import PeerTls
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
 _REMEMBER_SECONDS = 30.0  # how long a room that ended early is told apart from one not yet known
-_START_SECONDS = 10.0
 _PHASE = common_pb2.PHASE_PREFILL
 
 
@@ -82,12 +81,14 @@ class Sender:
         self._pumping = False
 
     async def start(self, host: str, port: int) -> int:
-        """Take decode engines' streams on "host:port" (port 0: any); returns the port."""
+        """Take decode engines' streams on "host:port" (port 0: any); returns the port. Raises
+        StartError.
+        """
         self._server.add(
             lambda server: kv_pb2_grpc.add_KvTransferServicer_to_server(Servicer(self), server),
             "tandem.v1.KvTransfer",
         )
-        port = await asyncio.wait_for(self._server.start(f"{host}:{port}"), _START_SECONDS)
+        port = await self._server.start(f"{host}:{port}", setting="kv_port")
         await self._server.set_serving(True)
         return port
 

@@ -76,7 +76,7 @@ class SenderLink:
         except asyncio.CancelledError:
             if not self._cut:
                 raise
-            fault = self._cut  # gRPC tells a peer nothing whose handler is cancelled
+            fault = self._cut  # a handler that is cancelled says nothing of it
             serving.uncancel()
         finally:
             self._rooms.drop_link(self)
@@ -181,7 +181,7 @@ class Servicer(kv_pb2_grpc.KvTransferServicer):
     def __init__(self, rooms: SenderSide) -> None:
         self._rooms = rooms
 
-    # grpc.aio also takes a coroutine that writes to the context, which the stubs do not say.
+    # A coroutine that writes to the context will do, which the stubs do not say.
     async def Exchange(  # type: ignore[override]
         self,
         request_iterator: AsyncIterator[kv_pb2.KvOffers],

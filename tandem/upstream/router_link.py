@@ -184,7 +184,7 @@ class RouterLink:
 
 
 def _readable(message: router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
-    """Raises ValueError for None, which gRPC gives for a message that it cannot read."""
+    """Raises ValueError for None, which stands for a message that cannot be read."""
     if message is None:
         raise ValueError("a message is no tandem.v1.RouterMessage")
     return message

@@ -4,11 +4,9 @@ message of very many parts, whatever its size.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
-import grpc
-import grpc.aio
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
@@ -69,18 +67,3 @@ def _count(data: bytes | memoryview, message: Descriptor, left: int) -> int:
             if len(content) > (MOST_TEXT_BYTES if text else MOST_NUMBERS_BYTES):
                 raise ValueError(f"{field.name} takes {len(content)} bytes")
     return left
-
-
-class BoundedMessages(grpc.aio.ServerInterceptor):
-    """Every message of every call is parsed within these bounds."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[Any], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_deserializer is None:
-            return handler
-        parse = bounded(handler.request_deserializer, streams=handler.request_streaming)
-        return handler._replace(request_deserializer=parse)

@@ -38,15 +38,15 @@ class Outbox(Generic[Message]):
         self._ready.set()
 
     def stop(self) -> None:
-        """Send nothing more. A message that is being written is written to its end: gRPC cannot
-        send a status meanwhile, and the stream would stay open for ever.
+        """Send nothing more. A message that is being written is written to its end: no status can
+        be sent before that.
         """
         self._stopped = True
         self._ready.set()
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What grpc.aio iterates to write the stream: it asks for the next message once the
-        previous one is written.
+        """What a stream is written from: it asks for the next message once the previous one is
+        written.
         """
         while True:
             await self._ready.wait()

@@ -9,18 +9,15 @@ CA sign is any component, so the CA is to be Tandem's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import ssl
+from collections.abc import Mapping
 from typing import Literal, Protocol, get_args
 
-import grpc
-
-from tandem.certificates import CertificateFiles, LoadedCertificate
+from tandem.certificates import CertificateFiles
 from tandem.errors import ConfigError
 
 PeerRole = Literal["frontend", "router", "prefill", "decode", "worker"]
 ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
-_DNS_NAMES = "peer_dns"
-"""gRPC's name for them; names of other kinds, such as addresses, are not among them."""
 
 CERT_HELP = (
     "PEM file of this component's certificate, for mutual TLS with the other components; it is read"
@@ -72,7 +69,10 @@ class PeerTls:
     def __init__(self, settings: TlsSettings) -> None:
         """Raises ConfigError where the files cannot be used."""
         self._files = CertificateFiles(
-            cert=settings.tls_cert, key=settings.tls_key, ca=settings.tls_ca
+            cert=settings.tls_cert,
+            key=settings.tls_key,
+            ca=settings.tls_ca,
+            protocols=("h2",),
         )
         self._peer_name = settings.tls_peer_name
 
@@ -85,39 +85,12 @@ class PeerTls:
         """The name that a peer of this role must bear."""
         return role_name(role, self._peer_name)
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """New credentials, for each dial: a channel never reads its files again."""
-        loaded = self._files.current()
-        return grpc.ssl_channel_credentials(loaded.ca, loaded.key, loaded.cert)
+    def client_context(self) -> ssl.SSLContext:
+        """For one dial, with the files as they are now. It believes a server that bears the name
+        that is asked for.
+        """
+        return self._files.current().dialling
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """They follow the files, and demand a certificate of every client."""
-        served = self._files.current()
-
-        def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """gRPC asks before each handshake, in threads of its own. None: nothing has changed
-            since this server asked last.
-            """
-            nonlocal served
-            loaded = self._files.current()
-            if loaded is served:
-                return None
-            served = loaded
-            return _server_configuration(loaded)
-
-        return grpc.dynamic_ssl_server_credentials(
-            _server_configuration(served),
-            renewed,  # type: ignore[arg-type]  # its stub knows no None
-            require_client_authentication=True,
-        )
-
-
-def _server_configuration(loaded: LoadedCertificate) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], loaded.ca)
-
-
-def names(auth_context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
-    """What a caller's certificate calls it, of its call's `auth_context()`. A pattern such as
-    `*.tandem` is a name of its own here, and matches nothing.
-    """
-    return tuple(each.decode("utf-8", "replace") for each in auth_context.get(_DNS_NAMES, ()))
+    def server_context(self) -> ssl.SSLContext:
+        """It follows the files, and demands a certificate of every client."""
+        return self._files.server_context()

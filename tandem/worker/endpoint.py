@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from tandem.admin import Admin
 from tandem.byte_budget import ByteBudget
-from tandem.errors import StartError
 from tandem.v1 import worker_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
@@ -44,11 +43,7 @@ class Endpoint:
             lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server),
             "tandem.v1.Worker",
         )
-        address = self._config.address(self._kind)
-        try:
-            self.port = await self._server.start(address)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise StartError(f"cannot listen on {address}: {error}") from error
+        self.port = await self._server.start(self._config.address(self._kind))
         self._listening = True
 
     async def serve_admin(self, registry: CollectorRegistry, live: Callable[[], bool]) -> None:

@@ -6,8 +6,6 @@ when the first tells it so.
 
 from __future__ import annotations
 
-from tandem import grpc_polling  # noqa: F401  # isort: skip  # before gRPC is imported
-
 import asyncio
 import logging
 import socket

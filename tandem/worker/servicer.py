@@ -39,7 +39,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     async def Describe(self, request: worker_pb2.DescribeWorkerRequest, context: Any) -> Any:
         return self._describe()
 
-    async def Connect(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
+    async def Connect(  # type: ignore[override]  # a coroutine that writes will do
         self, request_iterator: AsyncIterator[worker_pb2.WorkerCommand], context: Any
     ) -> None:
         link = self._shell.connect(context.peer())

@@ -295,9 +295,8 @@ async def connected(workers: Sequence[WorkerProcess]) -> AsyncIterator[Pair]:
     channels = [open_channel(f"127.0.0.1:{worker.port}") for worker in workers]
     try:
         stubs = [worker_pb2_grpc.WorkerStub(channel) for channel in channels]
-        # Under load an engine that has only just started can keep a new connection waiting.
         asked = worker_pb2.DescribeWorkerRequest()
-        prefill, _ = [await stub.Describe(asked, wait_for_ready=True) for stub in stubs]
+        prefill, _ = [await stub.Describe(asked) for stub in stubs]
         yield Pair(stubs, prefill.kv_endpoint)
     finally:
         for channel in channels:

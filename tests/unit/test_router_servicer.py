@@ -372,7 +372,9 @@ async def test_a_frontend_that_reuses_an_open_number_is_refused() -> None:
         await frontend.submit(1)
         prefill, _ = await s.legs()
         await frontend.submit(1)
-        assert await soon(frontend.call.code()) is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await frontend.end()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
 
 
@@ -655,7 +657,7 @@ async def test_generate_streams_texts_and_the_finish_of_each_output() -> None:
             closed(one.leg), closed(two.leg), **{to: rows((2, "y"), offset=1, finish={2: 2, 1: 1})}
         )
         rest = [await soon(call.read()), await soon(call.read())]
-        assert await soon(call.code()) is grpc.StatusCode.OK
+        assert await soon(call.read()) is grpc.aio.EOF
         assert [(each.output_index, each.text) for each in rest] == [(1, "y"), (0, "")]
         assert all(each.HasField("finish") for each in rest)
         task = common_pb2.Task.FromString(one.task)

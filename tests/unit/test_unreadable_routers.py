@@ -98,5 +98,4 @@ def _say(into: grpc.aio.Server, messages: Sequence[bytes]) -> None:
     handler = grpc.stream_stream_rpc_method_handler(
         connect, request_deserializer=router_pb2.FrontendMessage.FromString
     )
-    service = grpc.method_handlers_generic_handler("tandem.v1.Router", {"Connect": handler})
-    into.add_generic_rpc_handlers((service,))
+    into.add_registered_method_handlers("tandem.v1.Router", {"Connect": handler})

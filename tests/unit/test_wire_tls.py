@@ -84,6 +84,7 @@ async def serving(
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+        await asyncio.sleep(0.05)  # asyncio closes what failed its handshake a moment later
 
 
 async def ask(channel: grpc.aio.Channel) -> grpc.StatusCode:

@@ -13,7 +13,7 @@ from tandem.engine.sim.faults import Fault
 from tandem.engine.sim.model import landed_of
 from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.sequence import Sequence as SimSequence
-from tandem.errors import StartError, TandemError
+from tandem.errors import TandemError
 from tandem.kv_transfer.nixl import Memory
 from tandem.kv_transfer.receiver import Receiver
 from tandem.kv_transfer.receiver_link import Expected
@@ -76,13 +76,7 @@ class Handover:
         if self._sender is None:
             return ""
         address = f"[{host}]" if ":" in host else host
-        try:
-            port = await self._sender.start(address, self._options.kv_port)
-        except (OSError, RuntimeError) as error:
-            raise StartError(
-                f"cannot listen for hand-overs on {address}:{self._options.kv_port}: {error}; "
-                "set the sim engine's kv_port to a free port"
-            ) from error
+        port = await self._sender.start(address, self._options.kv_port)
         return f"{address}:{port}"
 
     def export(

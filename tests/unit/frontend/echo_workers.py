@@ -132,8 +132,7 @@ async def echo_worker(
                 response_serializer=worker_pb2.WorkerDescription.SerializeToString,
             ),
         }
-        handler = grpc.method_handlers_generic_handler("tandem.v1.Worker", methods)
-        into.add_generic_rpc_handlers((handler,))
+        into.add_registered_method_handlers("tandem.v1.Worker", methods)
 
     server.add(add, "tandem.v1.Worker")
     port = await server.start("127.0.0.1:0")

@@ -320,8 +320,9 @@ async def test_a_request_that_finds_another_router_s_in_its_slot_waits_and_is_se
         mine = first.generate()
         prefill, decode = await first.prefill.stream(), await first.decode.stream()
         legs = await prefill.start(), await decode.start()
-        # As if the other router's legs had come since the last report.
         known = second.router.relay.core.state.fleet
+        await until(lambda: all(worker.other_legs for worker in known.workers.values()))
+        # As if the other router's legs had come since the last report.
         for worker in known.workers.values():
             worker.other_legs = 0
             known.place(worker)

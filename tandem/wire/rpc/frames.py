@@ -1,0 +1,150 @@
+"""HTTP/2's frames as bytes (RFC 9113, 4 and 6)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD: Final = struct.Struct(">HBBBI")
+"""The length's upper 16 of 24 bits, its lower 8, kind, flags, stream."""
+HEAD_BYTES: Final = HEAD.size
+MESSAGE_HEAD: Final = struct.Struct(">BI")
+"""gRPC's own head of a message: whether it is compressed, and its length."""
+MESSAGE_HEAD_BYTES: Final = MESSAGE_HEAD.size
+_BOTH_HEADS: Final = struct.Struct(">HBBBIBI")
+_NUMBER: Final = struct.Struct(">I")
+_SETTING: Final = struct.Struct(">HI")
+_TWO_NUMBERS: Final = struct.Struct(">II")
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY = range(8)
+WINDOW_UPDATE, CONTINUATION = 8, 9
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 2, 3, 4
+MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
+
+FIRST_WINDOW: Final = 65_535
+"""What may be sent before a peer says otherwise, by a stream and by the connection."""
+LARGEST_WINDOW: Final = 2**31 - 1
+LEAST_FRAME: Final = 16_384
+"""Bytes of a frame that everybody takes; we take no larger ones."""
+LARGEST_FRAME: Final = 2**24 - 1
+
+
+class Code(IntEnum):
+    """Why a stream or a connection ends (RFC 9113, 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ProtocolError(Exception):
+    """The peer does what HTTP/2 forbids, or more than it may: its connection ends."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame; the payload fits into it."""
+    size = len(payload)
+    return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+
+
+def message_frame(stream: int, message: bytes) -> bytes:
+    """A DATA frame that holds one message of gRPC, and nothing else."""
+    size = len(message) + MESSAGE_HEAD_BYTES
+    return _BOTH_HEADS.pack(size >> 8, size & 0xFF, DATA, 0, stream, 0, len(message)) + message
+
+
+def settings(values: Mapping[int, int]) -> bytes:
+    """What we ask of the peer."""
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in values.items()))
+
+
+def read_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Raises ProtocolError where it is not made of settings."""
+    if len(payload) % _SETTING.size:
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, "settings of another size")
+    return list(_SETTING.iter_unpack(payload))
+
+
+def window_update(stream: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(more))
+
+
+def reset(stream: int, code: Code) -> bytes:
+    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
+
+
+def goaway(last_stream: int, code: Code, reason: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, _TWO_NUMBERS.pack(last_stream, code) + reason.encode())
+
+
+def number(payload: bytes) -> int:
+    """The one number of a frame that holds nothing else. Raises ProtocolError."""
+    if len(payload) != _NUMBER.size:
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, "a number of another size")
+    value: int = _NUMBER.unpack(payload)[0]
+    return value
+
+
+def header_frames(stream: int, block: bytes, *, ends: bool, most: int) -> bytes:
+    """A header block, in as many frames of at most `most` bytes as it takes."""
+    parts = [block[place : place + most] for place in range(0, len(block), most)]
+    frames = []
+    for at, part in enumerate(parts):
+        flags = END_HEADERS if at == len(parts) - 1 else 0
+        if at == 0:
+            frames.append(frame(HEADERS, flags | (END_STREAM if ends else 0), stream, part))
+        else:
+            frames.append(frame(CONTINUATION, flags, stream, part))
+    return b"".join(frames)
+
+
+def read_goaway(payload: bytes) -> tuple[int, int]:
+    """The last stream that the peer works on, and its code. Raises ProtocolError."""
+    if len(payload) < _TWO_NUMBERS.size:
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, "a GOAWAY of another size")
+    last, code = _TWO_NUMBERS.unpack_from(payload)
+    return last & 0x7FFFFFFF, code
+
+
+def table_updates(block: bytes) -> int:
+    """How many changes of the dynamic table's size a header block begins with (RFC 7541, 6.3)."""
+    place = count = 0
+    while place < len(block) and block[place] & 0xE0 == 0x20:
+        count += 1
+        goes_on = block[place] & 0x1F == 0x1F
+        place += 1
+        while goes_on and place < len(block):
+            goes_on = bool(block[place] & 0x80)
+            place += 1
+    return count
+
+
+def unpadded(payload: bytes) -> bytes:
+    """What a PADDED frame holds. Raises ProtocolError."""
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError(Code.PROTOCOL_ERROR, "more padding than there is")
+    return payload[1 : len(payload) - payload[0]]

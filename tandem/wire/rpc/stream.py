@@ -1,0 +1,225 @@
+"""One call's stream of a connection: whole messages in, whole messages out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from tandem.wire.rpc import frames
+from tandem.wire.rpc.frames import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, Code, ProtocolError
+from tandem.wire.rpc.headers import Headers
+
+if TYPE_CHECKING:
+    from tandem.wire.rpc.connection import PeerConnection
+
+WINDOW: Final = 1024 * 1024
+"""Bytes that a peer may send on a stream before they are read, beside one message."""
+_MOST_IN_A_ROW: Final = 64
+"""Messages that are read without a turn of the loop in between."""
+
+
+class StreamError(Exception):
+    """The stream is over, and not in good order."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+class Stream:
+    """What its connection keeps of it, and what its call reads and writes."""
+
+    def __init__(self, connection: PeerConnection, number: int, *, most_bytes: int) -> None:
+        """`most_bytes`: a larger message ends it."""
+        self.number = number
+        self.headers: Headers = ()
+        """The peer's first ones, once they are there."""
+        self.trailers: Headers | None = None
+        """The peer's last ones, where it ended a call by them."""
+        self.ended = False
+        """The peer sends nothing more."""
+        self.error: StreamError | None = None
+        self.begun = False
+        """This end has sent its first headers."""
+        self.sends = True
+        """This end has not said that it sends no more messages."""
+        self.closed = False
+        """Its connection has forgotten it: nothing is sent any longer."""
+        self.on_failure: Callable[[], object] | None = None
+        """Called when the stream fails."""
+        self.window = connection.first_window
+        """Bytes that the peer takes."""
+        self.unsent: deque[memoryview] = deque()
+        """Messages that have not left, with their heads; the first may be there in part."""
+        self._connection = connection
+        self._most_bytes = most_bytes
+        self._messages: deque[bytes] = deque()
+        self._part = bytearray()
+        """What came of a message that is not whole yet."""
+        self._unread = 0
+        """Bytes that came, and that the peer has not been told to send again as many of."""
+        self._in_a_row = 0
+        self._reader: asyncio.Future[None] | None = None
+        self._flows = asyncio.Event()
+        self._flows.set()
+
+    # --- what its call does ---
+
+    async def read(self) -> bytes | None:
+        """The next message; None: there are no more. Raises StreamError once those that came before
+        the error are read. One task reads.
+        """
+        if not self._messages:
+            await self._news()
+        elif self._in_a_row >= _MOST_IN_A_ROW:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
+        if self._messages:
+            self._in_a_row += 1
+            message = self._messages.popleft()
+            if not self._messages:
+                self._take_more()
+            return message
+        if self.error is not None:
+            raise self.error
+        return None
+
+    async def write(self, message: bytes) -> None:
+        """Returns once the next one can be taken. Raises StreamError where it cannot leave."""
+        self._check()
+        self._connection.send(self, message)
+        if not self._flows.is_set():
+            await self.flushed()
+
+    async def flushed(self) -> None:
+        """All that was written has left. Raises StreamError where it never will."""
+        await self._flows.wait()
+        self._check()
+
+    def send_headers(self, headers: Headers, *, ends: bool = False) -> None:
+        """Before the first message, or after the last one has left."""
+        if not self.closed:
+            self._connection.send_headers(self, headers, ends=ends)
+
+    def end(self) -> None:
+        """No more messages are written, and those that were have left."""
+        if not self.closed:
+            self._connection.end(self)
+
+    def give_up(self, error: StreamError) -> None:
+        """End it from this side."""
+        if not self.closed:
+            self._connection.fail_stream(self, error)
+
+    # --- what its connection does ---
+
+    def receive(self, content: bytes, size: int) -> None:
+        """`content` of a DATA frame, which took `size` bytes of the window. Raises StreamError
+        where the peer sends what this end does not take, and ProtocolError.
+        """
+        self._unread += size
+        if self._unread > WINDOW:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more than a stream's window")
+        if not self._part and len(content) >= MESSAGE_HEAD_BYTES:
+            compressed, length = MESSAGE_HEAD.unpack_from(content)
+            if not compressed and length == len(content) - MESSAGE_HEAD_BYTES <= self._most_bytes:
+                self._messages.append(content[MESSAGE_HEAD_BYTES:])
+                self._wake()
+                return
+        self._connection.partial += len(content)
+        self._part += content
+        self._cut()
+        if self._connection.partial > self._connection.most_partial:
+            raise StreamError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "too much of messages that are not whole"
+            )
+        if not self._messages:
+            self._take_more()
+
+    def receive_end(self, trailers: Headers | None = None) -> None:
+        """The peer sends nothing more. Raises StreamError where a message is not whole."""
+        if self._part:
+            raise StreamError(grpc.StatusCode.INTERNAL, "the last message is not whole")
+        self.trailers = trailers
+        self.ended = True
+        self._wake()
+
+    def fail(self, error: StreamError) -> None:
+        """It is over. What has come may still be read."""
+        self.error = self.error or error
+        self.ended = True
+        self._wake()
+        if self.on_failure is not None:
+            self.on_failure()
+
+    def close(self) -> None:
+        """Its connection has forgotten it."""
+        self.closed = True
+        self._connection.partial -= len(self._part)
+        self._part.clear()
+        self.unsent.clear()
+        self._flows.set()
+
+    def flow(self, flows: bool) -> None:
+        """Whether whoever writes may go on."""
+        if flows:
+            self._flows.set()
+        else:
+            self._flows.clear()
+
+    # --- inside ---
+
+    def _check(self) -> None:
+        """Raises StreamError where nothing can be sent."""
+        if self.error is not None:
+            raise self.error
+        if self.closed:
+            raise StreamError(grpc.StatusCode.CANCELLED, "the call is over")
+
+    def _cut(self) -> None:
+        """Messages out of what has come. Raises StreamError."""
+        place, part = 0, self._part
+        while len(part) - place >= MESSAGE_HEAD_BYTES:
+            compressed, length = MESSAGE_HEAD.unpack_from(part, place)
+            if compressed:
+                raise StreamError(grpc.StatusCode.UNIMPLEMENTED, "a compressed message")
+            if length > self._most_bytes:
+                raise StreamError(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"a message of {length} bytes; {self._most_bytes} are taken",
+                )
+            end = place + MESSAGE_HEAD_BYTES + length
+            if end > len(part):
+                break
+            self._messages.append(bytes(memoryview(part)[place + MESSAGE_HEAD_BYTES : end]))
+            place = end
+        if place:
+            del part[:place]
+            self._connection.partial -= place
+            self._wake()
+
+    def _take_more(self) -> None:
+        """Nothing waits to be read: let the peer send as much again, where that is worth a frame.
+        So what is kept is a window, and one message that may be larger.
+        """
+        if self._unread >= WINDOW // 2 and not self.ended:
+            self._connection.control(frames.window_update(self.number, self._unread))
+            self._unread = 0
+
+    async def _news(self) -> None:
+        while not (self._messages or self.ended):
+            self._in_a_row = 0
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
