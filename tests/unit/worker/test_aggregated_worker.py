@@ -72,6 +72,7 @@ def serving(model_path: Path) -> Callable[..., Any]:
         config = WorkerConfig(
             model_path=model_path,
             name="both",
+            engine="sim",  # of its forms, which take less to be there than SGLang's
             listen="127.0.0.1:0",
             metrics_listen="127.0.0.1:0",
             **settings,

@@ -156,7 +156,8 @@ def serving(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         engine, stop = ScriptedEngine(), asyncio.Event()
         monkeypatch.setattr(factory, "create", lambda *arguments: engine)
         monkeypatch.setattr(process, "own_signals", lambda stop: None)
-        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+        # Of the simulator's forms: what compiles SGLang's imports all of it before it is there.
+        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "engine": "sim"}
         worker = Worker(
             phase, WorkerConfig(model_path=model_path, **defaults | settings), LOAD[phase]
         )
