@@ -291,6 +291,37 @@ async def test_a_client_takes_a_part_of_each_turn(port: int) -> None:
     assert turns > 0.9 * 50_000 / connection._WORK_A_TURN
 
 
+class _Paused(asyncio.Transport):
+    """Gives on what TLS has unpacked already, though reading was paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.sent += data
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+@pytest.mark.promise("S6-191")
+async def test_what_comes_while_a_connection_rests_is_kept() -> None:
+    served, transport = server._Served(server.Listener(None, most_bytes=MOST_BYTES)), _Paused()
+    served.connection_made(transport)
+    pings = frame(PING, 0, 0, bytes(8)) * 300
+    served.data_received(frames.PREFACE + frames.settings({}) + pings)
+    served.data_received(pings)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    served.abort("the test is over")
+    assert transport.sent.count(frame(PING, frames.ACK, 0, bytes(8))) == 600
+
+
 @pytest.mark.promise("S6-191")
 @pytest.mark.parametrize("asks", ["pings", "settings"])
 async def test_whoever_does_not_read_what_it_asks_for_is_cut_off(
