@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
-from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving
+from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving, unpack
 from rpc.raw import Peer, dialled, message
 
 from tandem.wire.rpc import connection, frames, server
 from tandem.wire.rpc.frames import Code, frame
 from tandem.wire.rpc.headers import MOST_BYTES as MOST_HEADERS
-from tandem.wire.rpc.stream import WINDOW
+from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
 
 PATIENCE = 10.0
 DATA, HEADERS, SETTINGS, PING = frames.DATA, frames.HEADERS, frames.SETTINGS, frames.PING
@@ -296,7 +296,7 @@ class _Paused(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent = b""
+        self.sent = bytearray()
 
     def write(self, data: object) -> None:
         assert isinstance(data, bytes)
@@ -308,11 +308,78 @@ class _Paused(asyncio.Transport):
 
     def abort(self) -> None: ...
 
+    def get_write_buffer_size(self) -> int:
+        return len(self.sent)
+
+
+def _served() -> tuple[server._Served, _Paused]:
+    """A server's end, and what it writes to."""
+    served, transport = server._Served(server.Listener(None, most_bytes=MOST_BYTES)), _Paused()
+    served.connection_made(transport)
+    return served, transport
+
+
+@pytest.mark.promise("S6-191")
+async def test_all_messages_use_the_window_of_the_connection() -> None:
+    served, _ = _served()
+    served.first_window = WINDOW
+    stream = Stream(served, 1, most_bytes=MOST_BYTES)
+    for _ in range(frames.FIRST_WINDOW // 10_005):
+        served.send(stream, bytes(10_000))
+        assert not stream.unsent
+    served.send(stream, bytes(10_000))
+    assert stream.unsent
+    served.abort("the test is over")
+
+
+@pytest.mark.promise("S6-191")
+async def test_a_small_message_does_not_overtake_a_large_one() -> None:
+    served, _ = _served()
+    stream = Stream(served, 1, most_bytes=MOST_BYTES)
+    served.send(stream, bytes(100_000))
+    stream.window = served._window = 50
+    served.send(stream, b"small")
+    assert [len(part) for part in stream.unsent] == [100_005 - frames.FIRST_WINDOW - 50, 10]
+    served.abort("the test is over")
+
+
+@pytest.mark.promise("S6-191")
+async def test_what_was_not_whole_of_a_stream_that_ended_is_not_counted() -> None:
+    served, _ = _served()
+    stream = Stream(served, 1, most_bytes=MOST_BYTES)
+    stream.receive(frames.MESSAGE_HEAD.pack(0, 1000) + bytes(500), 505)
+    assert served.partial == 505
+    served.forget(stream)
+    assert served.partial == 0
+    served.abort("the test is over")
+
+
+@pytest.mark.promise("S6-191")
+async def test_what_came_before_an_error_is_read() -> None:
+    served, _ = _served()
+    stream = Stream(served, 1, most_bytes=MOST_BYTES)
+    stream.receive(message(b"one") + message(b"two"), 20)
+    stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, "lost"))
+    assert [unpack(await stream.read() or b"") for _ in range(2)] == [b"one", b"two"]
+    with pytest.raises(StreamError, match="lost"):
+        await stream.read()
+    served.abort("the test is over")
+
+
+@pytest.mark.promise("S6-191")
+async def test_answers_that_are_not_read_have_a_bound() -> None:
+    served, transport = _served()
+    served.data_received(frames.PREFACE + frames.settings({}))
+    served.pause_writing()
+    pings = frame(PING, 0, 0, bytes(8)) * 200
+    while not served.over:
+        served.data_received(pings)
+        assert len(transport.sent) < 2 * connection._MOST_CONTROL_BYTES
+
 
 @pytest.mark.promise("S6-191")
 async def test_what_comes_while_a_connection_rests_is_kept() -> None:
-    served, transport = server._Served(server.Listener(None, most_bytes=MOST_BYTES)), _Paused()
-    served.connection_made(transport)
+    served, transport = _served()
     pings = frame(PING, 0, 0, bytes(8)) * 300
     served.data_received(frames.PREFACE + frames.settings({}) + pings)
     served.data_received(pings)
