@@ -37,7 +37,7 @@ _MOST_CONTROL_BYTES: Final = 1024 * 1024
 _CLOSE_SECONDS: Final = 0.5
 _PING_BYTES: Final = 8
 _MOST_TABLE_BYTES: Final = 4096
-"""Of the headers' table that the peer has us keep of what we send."""
+"""So large a table of headers we keep for what we send, where the peer allows it."""
 
 
 class PeerConnection(asyncio.Protocol):

@@ -49,7 +49,7 @@ class ProcessWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Look at the peer from now on, every quarter of that time."""
         if isfinite(self._pause):
             self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
 
@@ -58,7 +58,7 @@ class ProcessWatch:
         self._heard = True
 
     def stop(self) -> None:
-        """Look no more."""
+        """Do not look at the peer any longer."""
         self._pause = float("inf")
         if self._timer is not None:
             self._timer.cancel()
