@@ -322,10 +322,13 @@ class RpcCall:
             raise _failure(error.code, error.details) from None
 
     async def done_writing(self) -> None:
-        """Say that no more requests come."""
-        stream = await self._stream()
-        await stream.flushed()
-        stream.end()
+        """Say that no more requests come. Raises AioRpcError where the call is over."""
+        try:
+            stream = await self._stream()
+            await stream.flushed()
+            stream.end()
+        except StreamError as error:
+            raise _failure(error.code, error.details) from None
 
     def done(self) -> bool:
         """Whether it has ended, and whoever read knows, or was cancelled."""
@@ -345,6 +348,11 @@ class RpcCall:
         except (OSError, TimeoutError) as error:
             reason = f"no connection to {self._channel.address}: {_reason(error)}"
             self._give_up(StreamError(grpc.StatusCode.UNAVAILABLE, reason))
+            return
+        except Exception as error:
+            log.exception("a call could not begin")
+            reason = f"a call could not begin: {type(error).__name__}"
+            self._give_up(StreamError(grpc.StatusCode.INTERNAL, reason))
             return
         self._began.set_result(stream)
         if requests is None:

@@ -93,6 +93,22 @@ async def test_a_call_ends_with_a_status(what: str) -> None:
         assert (await ended(call)).code() is status
         with pytest.raises(grpc.aio.AioRpcError):
             await call.write(b"second")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.done_writing()
+
+
+@pytest.mark.promise("S6-192")
+async def test_a_fault_of_ours_while_it_dials_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look_up() -> None:
+        raise ValueError("a fault")
+
+    async with called() as (channel, _):
+        monkeypatch.setattr(channel, "_look_up", look_up)
+        call = Stub(channel).talk()
+        assert (await ended(call)).code() is Status.INTERNAL
+    assert [each.message for each in caplog.records] == ["a call could not begin"]
 
 
 @pytest.mark.promise("S6-192")
