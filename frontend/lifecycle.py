@@ -124,7 +124,7 @@ async def serve(
             demultiplexer.fail_all(
                 DrainingError("The frontend shut down before the request had finished")
             )
-            server.should_exit = True
+            server.end()
             await serving
             await readers.close()
             dialing.cancel()

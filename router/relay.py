@@ -11,6 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from typing import Any
 
 from router import inspection, spans, story_line, suspects, translate
@@ -34,7 +36,6 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """How late a deadline may be noticed."""
-_TICKS_OF_A_BEAT = round(BEAT_SECONDS / TICK_SECONDS)
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 """A worker's for one frontend, in one frame; what is more would not fit into a message with others.
 """
@@ -72,6 +73,10 @@ class Relay:
         self.relayed_bytes = 0
         self.relayed_frames = 0
         self._clock = clock
+        self._ticked = clock()
+        self._wakes_at = inf
+        """When `keep_time` looks at the time next, unless it is to do so `_sooner`."""
+        self._sooner = asyncio.Event()
         self._frontends: dict[int, Sink] = {}
         self._workers: dict[str, WorkerLink] = {}
         self._numbered: dict[int, WorkerLink] = {}
@@ -144,14 +149,31 @@ class Relay:
             self.handle(*failed)
         if self.core.draining and self.core.idle:
             self.idle.set()
+        if self._next_tick < self._wakes_at:
+            self._sooner.set()
 
     async def keep_time(self) -> None:
-        """Tell the core that time passes, for ever, and frontends that this loop runs."""
+        """Tell the core of the time when that has something to do, for ever, and frontends that
+        this loop runs.
+        """
+        beats_at = self._clock() + BEAT_SECONDS
         while True:
-            for _ in range(_TICKS_OF_A_BEAT):
-                await asyncio.sleep(TICK_SECONDS)
+            now = self._clock()
+            if now >= beats_at:
+                self._tell_fleet()
+                beats_at = now + BEAT_SECONDS
+            self._wakes_at = min(beats_at, self._next_tick)
+            self._sooner.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._wakes_at - now):
+                    await self._sooner.wait()
+            if self._clock() >= self._wakes_at:
+                self._ticked = self._clock()
                 self.handle(events.Tick())
-            self._tell_fleet()
+
+    @property
+    def _next_tick(self) -> float:
+        return max(self.core.wakes_at, self._ticked + TICK_SECONDS)
 
     # --- frontends -------------------------------------------------------------------------------
 

@@ -27,10 +27,11 @@ notices that client for answers of an ordinary size.
 """
 _LAST_WORDS_SECONDS = 2
 """After draining, time that the last bytes have to leave."""
+_DATE_SECONDS = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one ASGI application on one socket, until `should_exit` is set."""
+    """Serves one ASGI application on one socket, until `end`."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class HttpServer(uvicorn.Server):
         https: CertificateFiles | None,
     ) -> None:
         """`budget`, `on_refused`: see Connection. `https`: None serves plain HTTP."""
+        self._ends = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -72,6 +74,20 @@ class HttpServer(uvicorn.Server):
     def connections(self) -> set[Connection]:
         """Those that are open now; it changes with them."""
         return cast("set[Connection]", self.server_state.connections)
+
+    def end(self) -> None:
+        """Have `serve` return, once what is open has ended."""
+        self.should_exit = True
+        self._ends.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn's own looks ten times a second whether it is to end, and each wakes a process
+        that has nothing to do.
+        """
+        while not await self.on_tick(0):  # which sets the date of answers
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_SECONDS):
+                    await self._ends.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn leaves those open whose clients do not take their last words in time."""

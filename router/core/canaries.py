@@ -117,6 +117,11 @@ class Canaries:
                 doubt = self._doubts[worker] = Doubt(worker, tried={other.key})
                 self._pause(doubt, FIRST_PAUSE_SECONDS)
 
+    @property
+    def wakes_at(self) -> float:
+        """When the next pause is over."""
+        return self._pauses.first
+
     def expire(self) -> None:
         """Workers whose pauses are over may be tried again."""
         for doubt in self._pauses.due(self._lifecycle.now):

@@ -43,6 +43,11 @@ class Health:
         self._ejected: Timers[str] = Timers()
         """Addresses."""
 
+    @property
+    def wakes_at(self) -> float:
+        """When the next ejection is over."""
+        return self._ejected.first
+
     def expire(self, now: float) -> list[Worker]:
         """What is due by now. Returns the connected workers whose standing has changed by that."""
         if (slot := int(now // SLOT_SECONDS)) != self._slot:

@@ -125,6 +125,20 @@ class Core:
 
     # --- what the shell may ask ------------------------------------------------------------------
 
+    @property
+    def wakes_at(self) -> float:
+        """When time alone may have something to do next; what happens before may change that."""
+        state = self.state
+        if state.waiting:
+            return self._lifecycle.now  # it may be refused at any time
+        return min(
+            state.deadlines.first,
+            state.settling.first,
+            self._canaries.wakes_at,
+            self._health.wakes_at,
+            self._forgets_at,
+        )
+
     def snapshot(self) -> snapshot.Snapshot:
         """All that may be known of it now. Costs a pass over the workers."""
         return snapshot.take(self.state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from math import inf
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -19,8 +20,12 @@ class Timers(Generic[Item]):
     def __init__(self) -> None:
         self._slots: dict[int, dict[Item, float]] = {}
         self._order: list[int] = []
+        self.first = inf
+        """No item's time comes before it."""
 
     def set(self, item: Item, at: float) -> None:
+        if at < self.first:
+            self.first = at
         number = int(at / _SLOT_SECONDS)
         slot = self._slots.get(number)
         if slot is None:
@@ -36,9 +41,9 @@ class Timers(Generic[Item]):
 
     def due(self, now: float) -> list[Item]:
         """Take out the items whose time has come, earliest slot first."""
-        current = int(now / _SLOT_SECONDS)
-        if not self._order or self._order[0] > current:
+        if now < self.first:
             return []
+        current = int(now / _SLOT_SECONDS)
         items: list[Item] = []
         while self._order and self._order[0] < current:
             items.extend(self._slots.pop(heapq.heappop(self._order)))
@@ -47,7 +52,14 @@ class Timers(Generic[Item]):
             for item in now_due:
                 del slot[item]
             items.extend(now_due)
+        self.first = self._earliest()
         return items
+
+    def _earliest(self) -> float:
+        """The first time of the first slot that still has items."""
+        while self._order and not self._slots[self._order[0]]:
+            del self._slots[heapq.heappop(self._order)]
+        return min(self._slots[self._order[0]].values()) if self._order else inf
 
     def __iter__(self) -> Iterator[Item]:
         for slot in self._slots.values():

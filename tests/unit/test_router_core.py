@@ -68,8 +68,11 @@ class Bench:
         """Returns only what this called for."""
         self.now += after
         self.done = []
+        wakes_at = self.core.wakes_at
         for each in ((), *((event,) for event in batch)):
             done = self.core.handle(self.now, each)
+            by_time_alone = not each or isinstance(batch[0], events.Tick)
+            assert not (by_time_alone and done and self.now < wakes_at), "it was not foreseen"
             self.rules.observe(self.now, *each or (None,), done)
             check(self.core.state)
             self.rules.compare_loads(self.core.state.fleet.workers)

@@ -26,6 +26,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.paused = False
+        self.resumed = 0.0
+        """When it was last paused no longer."""
         self.dead = False
         self.held: deque[asyncio.Handle] = deque()
         self.context = contextvars.copy_context()
@@ -80,6 +82,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def resume(self, process: Process) -> None:
         process.paused = False
+        process.resumed = self._now
         self._ready.extend(process.held)
         process.held.clear()
 

@@ -21,7 +21,7 @@ from router.discovery import Listing
 from router.links import Sink, WorkerLink
 from router.policies import Candidates, LeastLoaded, PolicyFactory, Prefix, Prompt, RoundRobin
 from router.policies.base import AnyCandidate
-from router.relay import Relay
+from router.relay import TICK_SECONDS, Relay
 from router.server import RunningRouter
 from router.servicer import RouterServicer
 from router.vouchers import Vouchers
@@ -38,6 +38,9 @@ from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import router_pb2_grpc, worker_pb2
+
+_LATE_SECONDS = 0.001
+"""Of a look at the time."""
 
 EJECT_SECONDS = 3.0
 """A worker whose output cannot be read is left alone for so long."""
@@ -165,6 +168,8 @@ class RouterProcess:
         """Since when it drains with nothing open."""
         self.stopped = False
         """It takes nothing new any longer, or is dead."""
+        self._looked = loop.time()
+        """When its core was last told of the time."""
         self.on_unlisted: Callable[[], None] = lambda: None
 
     def _watched(self, handle: Callable[[float, Iterable[Event]], list[Action]]) -> Any:
@@ -178,9 +183,13 @@ class RouterProcess:
                     taken.append((event, len(self.core._lifecycle.actions)))
                     yield event
 
+            wakes_at, looks_by = self.core.wakes_at, self._looked + TICK_SECONDS
             done = handle(now, feed())
             if self.process.dead:
                 return done
+            self._looked = now
+            if now > max(wakes_at, looks_by, self.process.resumed) + _LATE_SECONDS:
+                self.dice.fault(f"{self.name} looked at the time at {now}, and not at {wakes_at}")
             self._note_idle(now)
             ends = [begin for _, begin in taken[1:]] + [len(done)]
             for action in done:
@@ -195,6 +204,8 @@ class RouterProcess:
                     waiting = [each for _, each in getattr(link, "_payloads", ())]
                     self.garbler.started(action, submit.trace_id, waiting)
             for (event, begin), end in zip(taken, ends, strict=True):
+                if end > begin and now < wakes_at and isinstance(event, Tick | None):
+                    self.dice.fault(f"{self.name}: {done[begin:end]} before {wakes_at}")
                 self._trace(event, done[begin:end])
                 self.rules.observe(now, event, done[begin:end])
             if done or not isinstance(taken[-1][0], Tick | WorkerLoad):
@@ -330,7 +341,7 @@ class RouterProcess:
     def _unlist(self) -> None:
         if self.listed:
             self.network.services["router"].remove(self.name)
-            self.on_unlisted()
+        self.on_unlisted()
 
     async def _drain(self, seconds: float) -> None:
         server: Any = None

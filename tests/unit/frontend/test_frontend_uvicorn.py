@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from uvicorn.server import ServerState
 
 from frontend.http.connection import Connection
 from frontend.http.server import HttpServer
+from tandem.byte_budget import ByteBudget
 
 CALLBACKS = {
     "connection_made": ["transport"],
@@ -112,3 +114,45 @@ def test_what_is_used_of_the_server_of_uvicorn_is_there() -> None:
     assert isinstance(server.server_state.connections, set), _moved("ServerState.connections")
     assert server.should_exit is False, _moved("Server.should_exit")
     assert issubclass(HttpServer, uvicorn.Server)
+
+
+@pytest.fixture
+def server() -> HttpServer:
+    made = HttpServer(
+        Mock(),
+        bounds=Mock(),
+        budget=ByteBudget(),
+        draining=Mock(),
+        on_refused=Mock(),
+        keep_alive_seconds=1,
+        https=None,
+    )
+    made.config.load()
+    return made
+
+
+async def test_a_server_ends_without_waiting_for_its_next_look_at_the_date(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.server._DATE_SECONDS", 1_000.0)
+    serving = asyncio.create_task(server.main_loop())
+    await asyncio.sleep(0.01)
+    assert not serving.done()
+    server.end()
+    await asyncio.wait_for(serving, PATIENCE)
+
+
+async def test_the_date_of_answers_goes_on(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.server._DATE_SECONDS", 0.01)
+    monkeypatch.setattr("uvicorn.server.time.time", itertools.count(1_000_000_000).__next__)
+    serving = asyncio.create_task(server.main_loop())
+    dates = set()
+    async with asyncio.timeout(PATIENCE):
+        while len(dates) < 3:
+            await asyncio.sleep(0)
+            dates.update(date for name, date in server.server_state.default_headers)
+    assert min(dates).endswith(b"GMT")
+    server.end()
+    await serving
