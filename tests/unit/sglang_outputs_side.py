@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from sglang.srt.managers import io_struct
 from sglang.srt.managers.io_struct import BatchTokenIDOutput
 from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 
-from tandem.engine.sglang import requests
+from tandem.engine.sglang import outputs, requests
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
 from tandem.engine.sglang.outputs import RunningRows
 from tandem.engine.sglang.scheduler import MeasuringStreamer
@@ -130,9 +131,15 @@ async def _through_sockets(processes: int, reqs: Sequence[Any]) -> list[list[Any
 
 async def _received(here: Any) -> list[Any]:
     found = []
-    while type(message := await io_struct.async_sock_recv(here)) is not io_struct.FreezeGCReq:
+    while type(message := _read(await here.recv())) is not io_struct.FreezeGCReq:
         found.append(told(message))
     return found
+
+
+def _read(data: bytes) -> Any:
+    if (rows := outputs.unpacked(data)) is not None:
+        return rows
+    return pickle.loads(data) if io_struct._USE_PICKLE_IPC else io_struct.msgpack_decode(data)
 
 
 def mixed() -> Any:
@@ -155,6 +162,15 @@ def all_end() -> Any:
 
 def nobody() -> Any:
     return sent()
+
+
+def of_a_rank_that_sends_nothing() -> Any:
+    """As all ranks but the first have it. Those of several processes too."""
+    for count in (1, 2):
+        streamer = Streamer([SenderWrapper(None)] * count)
+        reqs = [request(1), request(2, ends=True)]
+        streamer.send_to_detokenizer.send_output(output(streamer, reqs))
+    return "nothing"
 
 
 def of_three_processes() -> Any:
@@ -182,6 +198,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     all_go_on,
     all_end,
     nobody,
+    of_a_rank_that_sends_nothing,
     of_three_processes,
     all_of_the_second_process,
     nobody_of_two,

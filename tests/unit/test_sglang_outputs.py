@@ -54,6 +54,10 @@ def test_a_step_of_one_kind_is_one_message(seen: dict[str, Any]) -> None:
     assert ended[-2:] == [{"tandem_hand_over": [[[101, 0.5, "wire 1"]], []]}, None]
 
 
+def test_a_rank_that_has_nowhere_to_send_goes_on(seen: dict[str, Any]) -> None:
+    assert seen["of_a_rank_that_sends_nothing"] == "nothing"
+
+
 def test_a_step_of_nobody_is_sent_as_it_is(seen: dict[str, Any]) -> None:
     (idle,) = seen["nobody"]
     assert idle[:2] == ["BatchTokenIDOutput", []]

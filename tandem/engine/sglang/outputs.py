@@ -2,15 +2,15 @@
 
 SGLang sends a step as one message of forty columns, and its tokenizer manager makes a dictionary of
 each row and wakes each request's stream. Most rows say no more than which tokens came: they go in a
-message of their own, which the engine takes as it comes. What ends a request, and what has
-log-probabilities, goes SGLang's way, after it.
+message of their own, packed by ourselves, which the engine takes as it comes (inbox.py). What ends
+a request, and what has log-probabilities, goes SGLang's way, after it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -20,6 +20,9 @@ HandOver = Sequence[tuple[int, float, str]]
 
 class OutputSender(Protocol):
     """Sends as SGLang's SenderWrapper does."""
+
+    socket: Any
+    """ZeroMQ's. None: of this rank's outputs nothing is sent, as another one sends the same."""
 
     def send_output(self, output: Any, recv_obj: object = None) -> None: ...
 
@@ -33,6 +36,23 @@ class RunningRows(msgspec.Struct, tag=True, array_like=True, gc=False):
     retractions: list[int]
     """How often each was taken out of the batch so far."""
     hand_overs: list[HandOver]
+
+
+_pack: Final = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item()).encode
+"""Counts of SGLang's may be NumPy's."""
+_unpack: Final = msgspec.msgpack.Decoder(RunningRows).decode
+_TAG: Final = msgspec.msgpack.encode(RunningRows.__name__)
+
+
+def packed(rows: RunningRows) -> bytes:
+    """A message that is none of SGLang's, whether it pickles its own or packs them."""
+    return _pack(rows)
+
+
+def unpacked(message: bytes) -> RunningRows | None:
+    """None: it is one of SGLang's. Raises msgspec.DecodeError."""
+    # The tag stands before the columns, behind the head of the array that a message is.
+    return _unpack(message) if message.startswith(_TAG, 1) else None
 
 
 class SplitSender:
@@ -69,7 +89,8 @@ class SplitSender:
         running = [row for row, each in enumerate(plain) if each and reasons[row] is None]
         output.time_stats = None  # of each row, for metrics and spans, which SGLang has none of
         for sender, rows in self._each(output.rids, running):
-            sender.send_output(self._running(output, rows))
+            if sender.socket is not None:
+                sender.socket.send(packed(self._running(output, rows)))
         count = len(output.rids)
         taken = set(running)
         rest = [row for row in range(count) if row not in taken]

@@ -31,7 +31,7 @@ from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import
     get_mooncake_transfer_engine,
 )
 from sglang.srt.environ import envs
-from sglang.srt.managers.io_struct import hook_custom_types, wrap_as_pickle
+from sglang.srt.managers.io_struct import wrap_as_pickle
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
@@ -62,7 +62,7 @@ from tandem.engine.sglang import (
 )
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
-from tandem.engine.sglang.outputs import HandOver, RunningRows, SplitSender
+from tandem.engine.sglang.outputs import HandOver, SplitSender
 from tandem.engine.sglang.rows import RowEditor
 from tandem.engine.sglang.token_sockets import TokenSockets, place_of
 from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
@@ -172,7 +172,6 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        hook_custom_types(RunningRows)
         senders = self.sockets.senders(self.send_to_detokenizer)
         self.send_to_detokenizer: Any = SplitSender(senders, wrap_as_pickle, place_of)
 

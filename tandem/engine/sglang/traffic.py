@@ -74,9 +74,8 @@ class Traffic:
         self._endpoint, self._begins = endpoint, begins
         manager = launched.manager
         manager.event_loop = asyncio.get_running_loop()
-        self._inbox = manager.recv_from_detokenizer = Inbox(manager.recv_from_detokenizer)
-        dispatcher = manager._result_dispatcher
-        dispatcher += type(dispatcher)([(RunningRows, self._take)])
+        self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
+        manager.recv_from_detokenizer = self._inbox
         self.own(self._handle(manager))
 
     def submit(self, request: EngineRequest) -> None:
