@@ -17,7 +17,7 @@ import asyncio
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -43,14 +43,20 @@ class FedCall:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[router_pb2.RouterMessage] = asyncio.Queue()
+        self._come: Callable[[router_pb2.RouterMessage], object] = self._queue.put_nowait
 
     def put(self, message: router_pb2.RouterMessage) -> None:
         """Let it come next. Any thread may call it."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, message)
+        self._loop.call_soon_threadsafe(self._come, message)
 
-    async def __aiter__(self) -> AsyncIterator[router_pb2.RouterMessage]:
-        while True:
-            yield await self._queue.get()
+    async def read(self) -> router_pb2.RouterMessage:
+        return await self._queue.get()
+
+    async def hand_on(self, take: Callable[[router_pb2.RouterMessage], object]) -> None:
+        while not self._queue.empty():
+            take(self._queue.get_nowait())
+        self._come = take
+        await self._loop.create_future()
 
     def cancel(self) -> None:
         """There is nobody who is to be told."""

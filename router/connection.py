@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -31,6 +32,7 @@ LAST_BACKOFF_SECONDS = 2.0
 MOST_EVENTS = 65_536
 """In one frame; more are no worker's."""
 UNLISTED = "it is no longer listed, or no longer this router's share"
+_ENDED = "it ended its stream"
 _OUR_FAULT = "the router made an error; its log has it"
 
 
@@ -153,39 +155,56 @@ class WorkerConnection:
         AioRpcError or TimeoutError, or WorkerError where the worker cannot be used.
         """
         link = WorkerLink(self.conduct)
-        address, relay, silence = self.listed.address, self._relay, self._silence
-        clock = asyncio.get_running_loop().time
-        call = stub.Connect(link.outbox.messages(), metadata=faces.metadata(address))
+        metadata = faces.metadata(self.listed.address)
+        call: Any = stub.Connect(link.outbox.messages(), metadata=metadata)
         try:
-            async with Silence(silence) as listening:
+            async with Silence(self._silence) as listening:
                 self._listening = listening
-                while isinstance(frame := await call.read(), worker_pb2.WorkerFrame):
+                first = await call.read()  # it says that the worker took the stream
+                if first is grpc.aio.EOF:
+                    return _ENDED
+                frame = self._readable(first)
+                listening.heard()
+                profile = await self._describe(stub)
+                if not self.is_listed:
+                    return UNLISTED  # the core would give it what waits
+                self._begin(link, profile, frame.load)
+
+                def take(read: worker_pb2.WorkerFrame | None) -> str | None:
                     listening.heard()
-                    if not self.connected:  # the first frame says that it took the stream
-                        profile = await self._describe(stub)
-                        if not self.is_listed:
-                            return UNLISTED  # the core would give it what waits
-                        self._begin(link, profile, frame.load)
-                    if len(frame.events) > MOST_EVENTS:
-                        raise self._at_fault(f"a frame of {len(frame.events)} events")
-                    relay.frame(address, frame)
-                    if self.conduct.condemned:
-                        raise WorkerError("too much of its output could not be read")
-                    if frame.HasField("load"):
-                        self._take_load(frame.load)
-                        if link.given_up:
-                            return link.given_up
-                        if self._is_over():
-                            return UNLISTED
-                        if link.waits and link.patience.over(clock(), silence):
-                            raise WorkerError("it does not read its commands")
-                if frame is not grpc.aio.EOF:  # it is None for what cannot be read
-                    raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
+                    return self._take(link, self._readable(read))
+
+                return take(frame) or await call.hand_on(take) or _ENDED
         finally:
             link.outbox.stop()
             call.cancel()
             self._listening = None
-        return "it ended its stream"
+
+    def _readable(self, frame: worker_pb2.WorkerFrame | None) -> worker_pb2.WorkerFrame:
+        """Raises WorkerError for None, which stands for what cannot be read, and for too much."""
+        if frame is None:
+            raise self._at_fault("a frame that is no tandem.v1.WorkerFrame")
+        if len(frame.events) > MOST_EVENTS:
+            raise self._at_fault(f"a frame of {len(frame.events)} events")
+        return frame
+
+    def _take(self, link: WorkerLink, frame: worker_pb2.WorkerFrame) -> str | None:
+        """Pass on what a frame says. Returns why the stream is over, if it is. Raises WorkerError
+        where the worker cannot be used.
+        """
+        self._relay.frame(self.listed.address, frame)
+        if self.conduct.condemned:
+            raise WorkerError("too much of its output could not be read")
+        if not frame.HasField("load"):
+            return None
+        self._take_load(frame.load)
+        if link.given_up:
+            return link.given_up
+        if self._is_over():
+            return UNLISTED
+        if link.waits and link.patience.over(asyncio.get_running_loop().time(), self._silence):
+            raise WorkerError("it does not read its commands")
+        return None
 
     def _at_fault(self, fault: str) -> WorkerError:
         """What cannot be worked with ends the stream: nobody knows what was in it."""

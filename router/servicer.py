@@ -86,9 +86,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             tracing=self._relay.tracer is not None,
         )
 
-    async def _write(self, context: FrontendContext, link: FrontendLink) -> None:
-        async for message in link.outbox.messages():
-            await context.write(message)
+    async def _write(self, context: Any, link: FrontendLink) -> None:
+        await link.outbox.write_to(context)
         link.over.set()
 
     async def Generate(

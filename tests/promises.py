@@ -1370,6 +1370,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-446",
+        "Given messages that are handed on in the turn in which they come, then they come in "
+        "order, one after the other, some in a turn, and the call ends as for one who reads.",
+        ours=True,
+    ),
+    Promise(
+        "S5-447",
+        "Given an outbox that is written to a call, then what a turn brings leaves as one message "
+        "in the next, nothing is taken while the call is full, and a message ends before a status.",
+        ours=True,
+    ),
+    Promise(
+        "S5-448",
+        "Given a router with nothing to do, then it wakes once a second; what is due is noticed "
+        "within a tenth of one, whatever else happens.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",

@@ -54,7 +54,7 @@ class SenderLink:
     async def serve(
         self,
         offers: AsyncIterator[kv_pb2.KvOffers],
-        context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
+        context: Any,
     ) -> None:
         """Serve the stream until it ends. Nothing is written to the peer's memory afterwards."""
         self._serving = serving = asyncio.current_task()
@@ -70,7 +70,7 @@ class SenderLink:
         self._rooms.add_link(self)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._write_answers(context))
+                group.create_task(self._outbox.write_to(context))
                 fault = await self._read(first, offers)
                 self._outbox.close()
         except asyncio.CancelledError:
@@ -154,12 +154,6 @@ class SenderLink:
                 self._rooms.on_offer(self, offer)
         for room in message.abort:
             self._rooms.on_abort(self, room)
-
-    async def _write_answers(
-        self, context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers]
-    ) -> None:
-        async for message in self._outbox.messages():
-            await context.write(message)
 
     def _take(self) -> kv_pb2.KvAnswers:
         landed, self._landed = self._landed, []

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -139,19 +139,13 @@ class RouterLink:
                 stream.close()
         self._complain(stream, reason)
 
-    async def _listen(
-        self,
-        messages: AsyncIterable[router_pb2.RouterMessage | None],
-        stream: RouterStream,
-        receiver: Receiver,
-    ) -> str:
+    async def _listen(self, call: Any, stream: RouterStream, receiver: Receiver) -> str:
         """Returns why it is over."""
         async with asyncio.timeout(_GREETING_SECONDS):
-            async for message in messages:
-                greeting = _readable(message)
-                break
-            else:
-                return _ENDED
+            first = await call.read()
+        if first is grpc.aio.EOF:
+            return _ENDED
+        greeting = _readable(first)
         if greeting.draining:
             return "the router drains"
         log.info("connected to the router", extra={"address": self._address})
@@ -161,12 +155,15 @@ class RouterLink:
         receiver.receive(stream, greeting)
         async with Silence(self._patience(greeting.beat_ms)) as listening:
             stream.silence = listening
-            async for message in messages:
+
+            def take(message: router_pb2.RouterMessage | None) -> None:
                 listening.heard()
                 said = _readable(message)
                 if said.draining:  # before the first refusal that the message may hold
                     receiver.unsent(stream.drain())
                 receiver.receive(stream, said)
+
+            await call.hand_on(take)
         return _ENDED
 
     def _patience(self, beat_ms: int) -> float:

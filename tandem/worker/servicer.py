@@ -47,7 +47,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         log.info("router connected", extra={"peer": link.peer})
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self._read(link, request_iterator))
-            writing = tasks.create_task(_write(link, context))
+            writing = tasks.create_task(link.outbox.write_to(context))
             breaking = tasks.create_task(link.broken.wait())
             try:
                 running: set[asyncio.Task[Any]] = {reading, writing, breaking}
@@ -103,8 +103,3 @@ class PhasesServicer(worker_pb2_grpc.WorkerServicer):
             )
             raise AssertionError("abort raises")
         return meant
-
-
-async def _write(link: RouterLink, context: Any) -> None:
-    async for frame in link.outbox.messages():
-        await context.write(frame)

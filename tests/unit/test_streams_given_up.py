@@ -34,9 +34,12 @@ class Call:
     def peer(self) -> str:
         return "somebody"
 
-    async def write(self, _: Any) -> None:
+    def put(self, _: Any) -> bool:
         self.writes += 1
         self.under_way += 1
+        return False
+
+    async def flushed(self) -> None:
         await self.reads.wait()
         self.under_way -= 1
 

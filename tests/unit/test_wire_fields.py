@@ -157,8 +157,12 @@ class Worker:
         return self._described
 
     async def read(self) -> Message:
-        if self._frames:
-            return self._frames.pop(0)
+        return self._frames.pop(0)
+
+    async def hand_on(self, take: Callable[[Message], object]) -> object:
+        for frame in self._frames:
+            if (answer := take(frame)) is not None:
+                return answer
         self.served.set()
         await self.stopped.wait()
         raise WorkerError("the test is over")

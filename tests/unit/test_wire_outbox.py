@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
+
+import pytest
 
 from tandem.wire.outbox import Outbox
 
@@ -65,3 +69,166 @@ async def test_closing_an_empty_outbox_ends_the_stream() -> None:
     sender = _Sender()
     sender.outbox.close()
     assert [message async for message in sender.outbox.messages()] == []
+
+
+# --- written to a call ----------------------------------------------------------------------------
+
+
+class _Call:
+    """A writer that is full after some messages, until the test says otherwise."""
+
+    def __init__(self, room: int = 1_000) -> None:
+        self.written: list[list[int]] = []
+        self.room = room
+        self.reads = asyncio.Event()
+        self.error: Exception | None = None
+        self.before: Callable[[], object] = lambda: None
+
+    def put(self, message: list[int]) -> bool:
+        self.before()
+        if self.error is not None:
+            raise self.error
+        self.written.append(message)
+        self.room -= 1
+        return self.room > 0
+
+    async def flushed(self) -> None:
+        await self.reads.wait()
+        self.reads.clear()
+
+
+async def _turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.promise("S5-447")
+async def test_what_a_turn_of_the_loop_brings_leaves_as_one_message_in_the_next() -> None:
+    sender, call = _Sender(), _Call()
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    sender.add(2, 3)
+    assert call.written == []
+    await asyncio.sleep(0)
+    assert call.written == [[1, 2, 3]]
+    sender.add(4)
+    sender.outbox.close()
+    await asyncio.wait_for(writing, 1)
+    assert call.written == [[1, 2, 3], [4]]
+
+
+@pytest.mark.promise("S5-447")
+async def test_what_was_there_before_is_written() -> None:
+    sender, call = _Sender(), _Call()
+    sender.add(1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    assert call.written == [[1]]
+    sender.outbox.stop()
+    await asyncio.wait_for(writing, 1)
+
+
+@pytest.mark.promise("S5-447")
+async def test_nothing_is_taken_while_the_call_is_full() -> None:
+    sender, call = _Sender(), _Call(room=1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    await _turns()
+    sender.add(2)
+    await _turns()
+    sender.add(3)
+    await _turns()
+    assert (call.written, sender.draft) == ([[1]], [2, 3])
+    call.room = 10
+    call.reads.set()
+    await _turns()
+    assert call.written == [[1], [2, 3]]
+    writing.cancel()
+
+
+@pytest.mark.promise("S5-447")
+async def test_a_stop_sends_nothing_more_and_waits_for_what_is_being_written() -> None:
+    sender, call = _Sender(), _Call(room=1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    await _turns()
+    sender.add(2)
+    sender.outbox.stop()
+    await _turns()
+    assert not writing.done()
+    call.reads.set()
+    await asyncio.wait_for(writing, 1)
+    assert call.written == [[1]]
+
+
+@pytest.mark.promise("S5-447")
+async def test_closing_a_full_call_sends_what_is_there_once_it_reads() -> None:
+    sender, call = _Sender(), _Call(room=1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    await _turns()
+    sender.add(2)
+    sender.outbox.close()
+    call.room = 10
+    call.reads.set()
+    await asyncio.wait_for(writing, 1)
+    assert call.written == [[1], [2]]
+
+
+@pytest.mark.promise("S5-447")
+async def test_closing_while_the_last_message_is_written_ends_the_stream_after_it() -> None:
+    sender, call = _Sender(), _Call(room=1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    sender.outbox.close()
+    await _turns()
+    assert not writing.done()
+    call.reads.set()
+    await asyncio.wait_for(writing, 1)
+    assert call.written == [[1]]
+
+
+@pytest.mark.promise("S5-447")
+async def test_what_cannot_be_taken_or_written_is_raised() -> None:
+    sender, call = _Sender(), _Call()
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    call.error = ValueError("no message")
+    sender.add(1)
+    with pytest.raises(ValueError, match="no message"):
+        await asyncio.wait_for(writing, 1)
+
+
+@pytest.mark.promise("S5-447")
+@pytest.mark.parametrize("error", [None, ValueError("it is lost")])
+async def test_a_message_may_cancel_what_writes_it(error: Exception | None) -> None:
+    sender, call, unhandled = _Sender(), _Call(room=1), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unhandled.append(said))
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    call.before = writing.cancel
+    call.error = error
+    await _turns()
+    sender.add(1)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.shield(writing), 1)
+    assert unhandled == []
+
+
+@pytest.mark.promise("S5-447")
+async def test_an_outbox_whose_call_was_cancelled_takes_nothing_more() -> None:
+    sender, call = _Sender(), _Call()
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    writing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await writing
+    sender.add(2)
+    await _turns()
+    assert call.written in ([], [[1]])
+    assert sender.draft[-1] == 2

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -23,6 +23,7 @@ from tandem.wire.rpc.stream import Stream, StreamError
 log = logging.getLogger(__name__)
 
 Codec = Callable[[Any], Any]
+Answer = TypeVar("Answer")
 UNIX: Final = "unix:"
 """An address that begins so goes on with the path of a socket."""
 CONNECT_SECONDS: Final = 5.0
@@ -289,26 +290,22 @@ class RpcCall:
         AioRpcError as it ended, and CancelledError once it was cancelled: it is, too, where the
         task that reads is.
         """
-        if self._cancelled:
-            raise asyncio.CancelledError
-        try:
-            stream = await self._stream()
-            data = await stream.read()
-        except asyncio.CancelledError:  # whoever reads is cancelled, and the call with them
-            self.cancel()
-            raise
-        except StreamError as error:
-            self._end()
-            if self._cancelled:
-                raise asyncio.CancelledError from None
-            raise _failure(error.code, error.details) from None
-        if data is not None:
-            return self._parsed(data)
-        self._end()
-        code, details, metadata = headers.status(stream.trailers or ())
-        if code is not grpc.StatusCode.OK:
-            raise _failure(code, details, metadata)
-        return grpc.aio.EOF
+        data = await self._from_stream(Stream.read)
+        return grpc.aio.EOF if data is None else self._parsed(data)
+
+    async def hand_on(self, take: Callable[[Any], Answer | None]) -> Answer | None:
+        """Give each message, or None for what cannot be read, to `take` in the turn of the loop in
+        which it comes, without a task that has to be woken for it. Returns what `take` answers,
+        unless that is None, and None once the call has ended well. Raises what `take` raises, and
+        what `read` does.
+        """
+        parsed = self._parsed
+
+        def give(data: bytes) -> Answer | None:
+            return None if self._cancelled else take(parsed(data))
+
+        found: Answer | None = await self._from_stream(lambda stream: stream.hand_on(give))
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -367,6 +364,28 @@ class RpcCall:
         except Exception:
             log.exception("the requests of a call could not be sent")
             self.cancel()
+
+    async def _from_stream(self, take: Callable[[Stream], Awaitable[Any]]) -> Any:
+        """What `take` gets of it; None: the call ended well. Raises as `read` does."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        try:
+            stream = await self._stream()
+            found = await take(stream)
+        except asyncio.CancelledError:  # whoever reads is cancelled, and the call with them
+            self.cancel()
+            raise
+        except StreamError as error:
+            self._end()
+            if self._cancelled:
+                raise asyncio.CancelledError from None
+            raise _failure(error.code, error.details) from None
+        if found is None:
+            self._end()
+            code, details, metadata = headers.status(stream.trailers or ())
+            if code is not grpc.StatusCode.OK:
+                raise _failure(code, details, metadata)
+        return found
 
     async def _stream(self) -> Stream:
         """Raises StreamError where it could not begin."""

@@ -67,10 +67,24 @@ class Context:
 
     async def write(self, message: Any) -> None:
         """Returns once the next one can be taken."""
+        if not self.put(message):
+            await self.flushed()
+
+    def put(self, message: Any) -> bool:
+        """Write it. Returns whether the next one can be taken; else it can once `flushed` returns,
+        which it never does where the call is over.
+        """
         if not self._stream.begun:
             self._stream.send_headers(headers.of_response())
         try:
-            await self._stream.write(self.serialize(message))
+            return self._stream.put(self.serialize(message))
+        except StreamError:
+            return False
+
+    async def flushed(self) -> None:
+        """All that was put has left."""
+        try:
+            await self._stream.flushed()
         except StreamError:
             await _cancelled()
 

@@ -31,6 +31,38 @@ class StreamError(Exception):
         self.details = details
 
 
+class _Taker:
+    """Whoever is given a stream's messages as they come."""
+
+    def __init__(self, take: Callable[[bytes], object]) -> None:
+        self.over: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        """What comes of it."""
+        self.takes = False
+        """It is at a message: what comes meanwhile, by what it does, waits."""
+        self._take = take
+
+    def give(self, message: bytes) -> None:
+        self.takes = True
+        try:
+            answer = self._take(message)
+        except Exception as error:  # noqa: BLE001 - for whoever hands on
+            self.end(error)
+        else:
+            if answer is not None:
+                self.end(answer)
+        finally:
+            self.takes = False
+
+    def end(self, how: object) -> None:
+        """By an answer or an error, unless it is over: what is taken may cancel who hands on."""
+        if self.over.done():
+            return
+        if isinstance(how, Exception):
+            self.over.set_exception(how)
+        else:
+            self.over.set_result(how)
+
+
 class Stream:
     """What its connection keeps of it, and what its call reads and writes."""
 
@@ -65,6 +97,7 @@ class Stream:
         """Bytes that came, and that the peer has not been told to send again as many of."""
         self._in_a_row = 0
         self._reader: asyncio.Future[None] | None = None
+        self._taker: _Taker | None = None
         self._flows = asyncio.Event()
         self._flows.set()
 
@@ -89,12 +122,30 @@ class Stream:
             raise self.error
         return None
 
+    async def hand_on(self, take: Callable[[bytes], object]) -> object:
+        """Give each message to `take` in the turn of the loop in which it comes, instead of having
+        it read. Returns what `take` answers, unless that is None, and None once there are no more
+        messages. Raises what `take` raises, and StreamError as `read` does.
+        """
+        taker = self._taker = _Taker(take)
+        try:
+            self._give()
+            return await taker.over
+        finally:
+            self._taker = None
+
     async def write(self, message: bytes) -> None:
         """Returns once the next one can be taken. Raises StreamError where it cannot leave."""
+        if not self.put(message):
+            await self.flushed()
+
+    def put(self, message: bytes) -> bool:
+        """Write it. Returns whether the next one can be taken; else it can once `flushed` returns.
+        Raises StreamError where it cannot leave.
+        """
         self._check()
         self._connection.send(self, message)
-        if not self._flows.is_set():
-            await self.flushed()
+        return self._flows.is_set()
 
     async def flushed(self) -> None:
         """All that was written has left. Raises StreamError where it never will."""
@@ -211,6 +262,23 @@ class Stream:
             self._connection.control(frames.window_update(self.number, self._unread))
             self._unread = 0
 
+    def _give(self) -> None:
+        """Hand on what is there, and how the stream ended."""
+        taker = self._taker
+        if taker is None or taker.takes:
+            return
+        for _ in range(min(len(self._messages), _MOST_IN_A_ROW)):
+            if not taker.over.done():
+                taker.give(self._messages.popleft())
+        if taker.over.done():
+            return
+        if self._messages:
+            asyncio.get_running_loop().call_soon(self._give)
+            return
+        self._take_more()
+        if self.ended:
+            taker.end(self.error)
+
     async def _news(self) -> None:
         while not (self._messages or self.ended):
             self._in_a_row = 0
@@ -221,5 +289,7 @@ class Stream:
                 self._reader = None
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
+        if self._taker is not None:
+            self._give()
+        elif self._reader is not None and not self._reader.done():
             self._reader.set_result(None)

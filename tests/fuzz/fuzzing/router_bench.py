@@ -38,8 +38,11 @@ class Context:
         self.written: list[Any] = []
         self.ended: grpc.StatusCode | None = None
 
-    async def write(self, message: Any) -> None:
+    def put(self, message: Any) -> bool:
         self.written.append(message.SerializeToString())
+        return True
+
+    async def flushed(self) -> None: ...
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Any = ()) -> None:
         self.ended = code

@@ -69,7 +69,15 @@ class Pipe:
 
     async def write(self, data: bytes) -> None:
         """Returns once the transport takes the next message."""
+        if not self.put(data):
+            await self.flushed()
+
+    def put(self, data: bytes) -> bool:
+        """Returns whether the transport takes the next message at once."""
         self.send(data)
+        return not self._full
+
+    async def flushed(self) -> None:
         while self._full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
@@ -155,6 +163,12 @@ class Call:
             raise failure(item)
         self.ended_well = True
         return grpc.aio.EOF
+
+    async def hand_on(self, take: Callable[[Any], Any]) -> Any:
+        while (message := await self.read()) is not grpc.aio.EOF:
+            if (answer := take(message)) is not None:
+                return answer
+        return None
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -245,8 +259,15 @@ class _Context:
         return self._call.client.name
 
     async def write(self, message: Any) -> None:
+        if not self.put(message):
+            await self.flushed()
+
+    def put(self, message: Any) -> bool:
         self._call._network.watch_down(self._call, message)
-        await self._call.down.write(self._serialize(message))
+        return self._call.down.put(self._serialize(message))
+
+    async def flushed(self) -> None:
+        await self._call.down.flushed()
 
     async def abort(self, code: grpc.StatusCode, details: str = "", _: Any = ()) -> None:
         raise AbortedError(f"{code.name}: {details}")

@@ -40,9 +40,10 @@ class Worker:
         return self._described
 
     async def read(self) -> worker_pb2.WorkerFrame:
-        if not self._frames:
-            raise WorkerError("its stream broke")
         return self._frames.pop()
+
+    async def hand_on(self, _: object) -> None:
+        raise WorkerError("its stream broke")
 
     def cancel(self) -> None: ...
 
