@@ -236,7 +236,7 @@ async def test_real_engines_go_on_exactly(model_path: Path, tmp_path: Path) -> N
 
 
 LEAST = 6
-"""Sequences of which a worker dies, of some eight that it has."""
+"""Sequences of which a worker dies, of some twelve that it has."""
 
 
 async def one_dies(
@@ -246,8 +246,9 @@ async def one_dies(
     victim: str,
     place: int,
 ) -> None:
-    """At a token of the cases, each of which runs three times, beside all others, so that the
-    worker has enough of them. When it dies is told by itself: the other one may be far ahead.
+    """At a token of the cases, each of which runs five times, beside all others, so that the
+    worker has enough of them: some end early. When it dies is told by itself: the other one may be
+    far ahead.
     """
     await whole(served, SGLANG_READY_SECONDS)
     cases = {name: fields | {"max_tokens": 150} for name, fields in cases.items()}
@@ -275,7 +276,7 @@ async def one_dies(
         return running >= LEAST and tokens - made >= place * running
 
     running = [
-        (name, asyncio.create_task(answer(served, cases[name]))) for name in 3 * sorted(cases)
+        (name, asyncio.create_task(answer(served, cases[name]))) for name in 5 * sorted(cases)
     ]
     await until(at_the_place, within=60)
     kill(served, victim)
