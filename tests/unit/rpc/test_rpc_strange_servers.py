@@ -252,6 +252,17 @@ async def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.Mon
 
 
 @pytest.mark.promise("S6-192")
+async def test_a_name_that_nobody_looks_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.3)
+    async with RpcChannel("somewhere:1", None, most_bytes=MOST_BYTES) as channel:
+        monkeypatch.setattr(channel, "_look_up", asyncio.Event().wait)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(Stub(channel).one(b"ask"), PATIENCE)
+    assert caught.value.code() is Status.UNAVAILABLE
+    assert "longer than 0.3 seconds" in str(caught.value.details())
+
+
+@pytest.mark.promise("S6-192")
 async def test_a_name_of_several_addresses_is_dialled_at_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
