@@ -252,6 +252,30 @@ async def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.Mon
 
 
 @pytest.mark.promise("S6-192")
+async def test_a_server_that_keeps_no_deadline_is_left_at_it() -> None:
+    async with called() as (channel, peers):
+        call = Stub(channel).talk(timeout=0.3)
+        await call.write(b"first")
+        peer = await peers.get()
+        error = await asyncio.wait_for(ended(call), PATIENCE)
+        assert error.code() is Status.DEADLINE_EXCEEDED
+        assert await peer.find(frames.RST_STREAM)
+
+
+@pytest.mark.promise("S6-192")
+async def test_a_call_that_was_cancelled_gives_nothing_that_had_come() -> None:
+    async with called() as (channel, peers):
+        call = Stub(channel).talk()
+        await call.write(b"first")
+        peer = await peers.get()
+        peer.send(peer.answer(1) + 2 * frame(DATA, 0, 1, message(b"x")))
+        await call.read()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call.read()
+
+
+@pytest.mark.promise("S6-192")
 async def test_a_name_that_nobody_looks_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.3)
     async with RpcChannel("somewhere:1", None, most_bytes=MOST_BYTES) as channel:
