@@ -174,7 +174,7 @@ class WorkerConnection:
                     listening.heard()
                     return self._take(link, self._readable(read))
 
-                return take(frame) or await call.hand_on(take) or _ENDED
+                return self._take(link, frame) or await call.hand_on(take) or _ENDED
         finally:
             link.outbox.stop()
             call.cancel()
