@@ -102,6 +102,16 @@ async def _turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
+async def _written_full() -> tuple[_Sender, _Call, asyncio.Task[None]]:
+    """A call that is full of its first message."""
+    sender, call = _Sender(), _Call(room=1)
+    writing = asyncio.create_task(sender.outbox.write_to(call))
+    await _turns()
+    sender.add(1)
+    await _turns()
+    return sender, call, writing
+
+
 @pytest.mark.promise("S5-447")
 async def test_what_a_turn_of_the_loop_brings_leaves_as_one_message_in_the_next() -> None:
     sender, call = _Sender(), _Call()
@@ -131,11 +141,7 @@ async def test_what_was_there_before_is_written() -> None:
 
 @pytest.mark.promise("S5-447")
 async def test_nothing_is_taken_while_the_call_is_full() -> None:
-    sender, call = _Sender(), _Call(room=1)
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
-    sender.add(1)
-    await _turns()
+    sender, call, writing = await _written_full()
     sender.add(2)
     await _turns()
     sender.add(3)
@@ -150,11 +156,7 @@ async def test_nothing_is_taken_while_the_call_is_full() -> None:
 
 @pytest.mark.promise("S5-447")
 async def test_a_stop_sends_nothing_more_and_waits_for_what_is_being_written() -> None:
-    sender, call = _Sender(), _Call(room=1)
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
-    sender.add(1)
-    await _turns()
+    sender, call, writing = await _written_full()
     sender.add(2)
     sender.outbox.stop()
     await _turns()
@@ -166,11 +168,7 @@ async def test_a_stop_sends_nothing_more_and_waits_for_what_is_being_written() -
 
 @pytest.mark.promise("S5-447")
 async def test_closing_a_full_call_sends_what_is_there_once_it_reads() -> None:
-    sender, call = _Sender(), _Call(room=1)
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
-    sender.add(1)
-    await _turns()
+    sender, call, writing = await _written_full()
     sender.add(2)
     sender.outbox.close()
     call.room = 10
