@@ -37,12 +37,12 @@ class _Taker:
     def __init__(self, take: Callable[[bytes], object]) -> None:
         self.over: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         """What comes of it."""
-        self.takes = False
-        """It is at a message: what comes meanwhile, by what it does, waits."""
+        self.busy = False
+        """It is at a message, or rests a turn of the loop: what comes meanwhile waits."""
         self._take = take
 
     def give(self, message: bytes) -> None:
-        self.takes = True
+        self.busy = True
         try:
             answer = self._take(message)
         except Exception as error:  # noqa: BLE001 - for whoever hands on
@@ -51,7 +51,7 @@ class _Taker:
             if answer is not None:
                 self.end(answer)
         finally:
-            self.takes = False
+            self.busy = False
 
     def end(self, how: object) -> None:
         """By an answer or an error, unless it is over: what is taken may cancel who hands on."""
@@ -265,7 +265,7 @@ class Stream:
     def _give(self) -> None:
         """Hand on what is there, and how the stream ended."""
         taker = self._taker
-        if taker is None or taker.takes:
+        if taker is None or taker.busy:
             return
         for _ in range(min(len(self._messages), _MOST_IN_A_ROW)):
             if not taker.over.done():
@@ -273,11 +273,16 @@ class Stream:
         if taker.over.done():
             return
         if self._messages:
-            asyncio.get_running_loop().call_soon(self._give)
+            taker.busy = True
+            asyncio.get_running_loop().call_soon(self._rested, taker)
             return
         self._take_more()
         if self.ended:
             taker.end(self.error)
+
+    def _rested(self, taker: _Taker) -> None:
+        taker.busy = False
+        self._give()
 
     async def _news(self) -> None:
         while not (self._messages or self.ended):
