@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,7 +96,7 @@ class NoEngine:
     def cancel(self, request_id: int) -> None:
         pass
 
-    def steps(self) -> AsyncIterator[Step]:
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
         raise NotImplementedError
 
     def load(self) -> worker_pb2.Load:

@@ -1388,6 +1388,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-456",
+        "Given steps of an engine, then each is handed on in order, without a task that is woken; "
+        "what comes together is one, and what is left comes before an end or a death.",
+        ours=True,
+    ),
+    Promise(
+        "S5-457",
+        "Given outputs for a process of the same machine, then all come whole and in order past "
+        "ZeroMQ, no scheduler waits for a busy process, and one that is started again hears.",
+        ours=True,
+    ),
+    Promise(
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",

@@ -26,7 +26,7 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -309,10 +309,11 @@ class Engine(Protocol):
         """
         ...
 
-    def steps(self) -> AsyncIterator[Step]:
-        """All that happens, in order, until `close`, for one consumer.
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        """Give all that happens to `take`, in order, until `close`, without a task that has to be
+        woken for it. One consumer at a time.
 
-        Raises EngineError when the engine dies.
+        Raises EngineError when the engine dies, and what `take` raises.
         """
         ...
 

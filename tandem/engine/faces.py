@@ -9,7 +9,7 @@ verdicts and request ids are those of a pair, and so is their code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -78,8 +78,8 @@ class Face:
     def cancel(self, request_id: int) -> None:
         self._engine.cancel(self._role, request_id)
 
-    def steps(self) -> AsyncIterator[Step]:
-        return self.mailbox.steps()
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self.mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         """That of the whole engine: whichever phase it computes, the other waits for it."""
@@ -203,10 +203,7 @@ class TwoFacedEngine:
 
     async def _follow(self) -> None:
         try:
-            async for step in self.whole.steps():
-                self._take(step)
-                for face in self._faces.values():
-                    await face.mailbox.drained()
+            await self.whole.hand_on(self._take)
             error = EngineError("the engine stopped by itself")
         except EngineError as death:
             error = death
@@ -235,7 +232,9 @@ class TwoFacedEngine:
                 self._drop(joined, Role.DECODE)
         for role, deltas in ((Role.PREFILL, firsts), (Role.DECODE, everything)):
             if deltas:
-                self._faces[role].mailbox.put(deltas)
+                mailbox = self._faces[role].mailbox
+                mailbox.put(deltas)
+                mailbox.give()
 
     def _end(
         self,

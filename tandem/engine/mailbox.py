@@ -3,59 +3,87 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Sequence
 
 from tandem.engine.base import Delta, Step
 from tandem.errors import EngineError
 
 
 class Mailbox:
-    """All that came since the consumer last looked is one step."""
+    """All that came since the consumer was last given something is one step."""
 
     def __init__(self) -> None:
         self._deltas: list[Delta] = []
         self._error: EngineError | None = None
         self._closed = False
-        self._filled = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._taken.set()
+        self._take: Callable[[Step], object] | None = None
+        self._over: asyncio.Future[None] | None = None
+        """What comes of handing on; done once nobody does."""
+        self._planned = False
+        self._emptied = asyncio.Event()
+        self._emptied.set()
 
-    def put(self, deltas: list[Delta]) -> None:
-        if self._closed:
-            return
-        if self._deltas:
+    def put(self, deltas: Sequence[Delta]) -> None:
+        """They are handed on in the next turn of the loop, with all that comes until then."""
+        if not self._closed:
             self._deltas += deltas
-        else:
-            self._deltas = deltas
-        self._filled.set()
+            self._plan()
 
     def fail(self, error: EngineError) -> None:
-        """The engine is dead: the consumer reads what is left, then this."""
+        """The engine is dead: the consumer is given what is left, then this."""
         self._error = error
         self.close()
 
     def close(self) -> None:
         self._closed = True
-        self._filled.set()
+        self._plan()
 
     async def drained(self) -> None:
-        """The consumer has seen everything. A step of the whole batch waits for it, so that a slow
-        consumer slows the engine and nothing piles up.
+        """The consumer has been given everything. A step of the whole batch waits for it, so that
+        nothing piles up.
         """
         if self._deltas:
-            self._taken.clear()
-            await self._taken.wait()
+            self._emptied.clear()
+            await self._emptied.wait()
 
-    async def steps(self) -> AsyncIterator[Step]:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            deltas, self._deltas = self._deltas, []
-            self._taken.set()
-            if deltas:
-                yield deltas
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        """Give each step to `take`, as an Engine does."""
+        self._take = take
+        self._over = asyncio.get_running_loop().create_future()
+        self._plan()
+        await self._over
+
+    def give(self) -> None:
+        """Hand on what is there at once."""
+        take, over = self._take, self._over
+        if take is None or over is None or over.done():
+            return
+        try:
+            if self._deltas:
+                step, self._deltas = self._deltas, []
+                take(step)
+            self._emptied.set()
+        except Exception as error:  # noqa: BLE001 - for whoever hands on
+            self._end(error)
+        else:
             if self._closed and not self._deltas:
-                self._filled.set()  # a second consumer ends too
-                if self._error is not None:
-                    raise self._error
-                return
+                self._end(self._error)
+
+    def _plan(self) -> None:
+        if self._take is not None and not self._planned:
+            self._planned = True
+            asyncio.get_running_loop().call_soon(self._give_planned)
+
+    def _give_planned(self) -> None:
+        self._planned = False
+        self.give()
+
+    def _end(self, error: Exception | None) -> None:
+        """Unless it is over: what is taken may cancel whoever hands on."""
+        over = self._over
+        if over is None or over.done():
+            return
+        if error is not None:
+            over.set_exception(error)
+        else:
+            over.set_result(None)

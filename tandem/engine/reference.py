@@ -16,6 +16,7 @@ import json
 import sys
 import typing
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ import uvloop
 
 from tandem.engine import factory
 from tandem.engine.base import Ending, Engine, EngineRequest, EngineSettings, Role, Step
+from tandem.engine.steps import steps
 from tandem.errors import EngineError, StartError, TandemError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
@@ -37,11 +39,11 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def generate(engine: Engine, requests: Sequence[Asked]) -> list[list[int]]:
     """Greedy token ids for each request, one at a time. Raises TandemError where one fails."""
-    steps = engine.steps()
     outputs = []
-    for number, asked in enumerate(requests, start=1):
-        engine.submit(_greedy(number, asked))
-        outputs.append(await _collect(steps))
+    async with aclosing(steps(engine)) as coming:
+        for number, asked in enumerate(requests, start=1):
+            engine.submit(_greedy(number, asked))
+            outputs.append(await _collect(coming))
     return outputs
 
 
@@ -55,10 +57,10 @@ def _greedy(number: int, asked: Asked) -> EngineRequest:
     )
 
 
-async def _collect(steps: AsyncIterator[Step]) -> list[int]:
+async def _collect(coming: AsyncIterator[Step]) -> list[int]:
     """The tokens of the only open request."""
     tokens: list[int] = []
-    async for step in steps:
+    async for step in coming:
         for delta in step:
             tokens.extend(delta.token_ids)
             if delta.end is Ending.FAILED:

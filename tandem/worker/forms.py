@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -79,8 +79,8 @@ class FormedEngine:
             task.cancel()
             self._deliver([Delta(request_id, (), Ending.CANCELLED)])
 
-    def steps(self) -> AsyncIterator[Step]:
-        return self._engine.steps()
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._engine.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         load = self._engine.load()

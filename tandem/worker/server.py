@@ -337,10 +337,9 @@ class Worker:
     # --- serving ---------------------------------------------------------------------------------
 
     async def _follow_engine(self) -> EngineError:
-        """Hand every step to the core. Returns why there are no more."""
+        """Have every step given to the core. Returns why there are no more."""
         try:
-            async for step in self._engine.steps():
-                self._shell.on_step(step)
+            await self._engine.hand_on(self._shell.on_step)
         except EngineError as error:
             return error
         return EngineError("the engine stopped by itself")

@@ -19,6 +19,7 @@ import logits_probe
 
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineRequest, EngineSettings, Role
+from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -53,7 +54,7 @@ async def run(engine: Engine, asked: list[dict[str, Any]]) -> dict[str, Any]:
     for number in open_requests:
         engine.submit(request(number, asked[number]))
     peak = 0
-    async for step in engine.steps():
+    async for step in steps(engine):
         peak = max(peak, engine.figures().logits_states)
         for delta in step:
             answer = answers[delta.request_id]

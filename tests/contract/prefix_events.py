@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang.engine import SglangEngine
+from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed, unpacked
 from tandem.v1 import common_pb2
@@ -34,9 +36,10 @@ async def ask(engine: SglangEngine, number: int, prompt: list[int], salt: str = 
     engine.submit(
         EngineRequest(request_id=number, token_ids=prompt, sampling=sampling, cache_salt=salt)
     )
-    async for step in engine.steps():
-        if any(delta.request_id == number and delta.end for delta in step):
-            return
+    async with aclosing(steps(engine)) as coming:
+        async for step in coming:
+            if any(delta.request_id == number and delta.end for delta in step):
+                return
 
 
 async def until(log: PrefixLog, expected: tuple[int, int]) -> tuple[int, int]:

@@ -135,7 +135,9 @@ async def test_tokens_arrive_as_they_are_streamed_and_the_last_delta_has_the_end
 
 
 def row(run: Run, *token_ids: int, hand_over: HandOver = ()) -> None:
-    run.stream.take(token_ids, cached_tokens=3, retractions=2, hand_over=hand_over)
+    delta = run.stream.take(token_ids, cached_tokens=3, retractions=2, hand_over=hand_over)
+    if delta is not None:
+        run.deltas.append(delta)
 
 
 async def test_rows_of_a_request_that_goes_on_come_before_what_ends_it() -> None:

@@ -46,8 +46,7 @@ class Faces:
 
     async def follow(self, name: str, face: Face) -> None:
         try:
-            async for step in face.steps():
-                self.brought[name] += step
+            await face.hand_on(self.brought[name].extend)
         except EngineError as error:
             self.deaths.append(error)
 
@@ -160,6 +159,7 @@ async def test_a_leg_that_waits_alone_can_be_cancelled_and_has_a_deadline(faces:
     assert isinstance(late.error, DeadlineError)
 
 
+@pytest.mark.parametrize("faces", [{"step_ms": 5}], indirect=True)
 async def test_one_leg_has_no_more_time_than_the_other(faces: Faces) -> None:
     long = common_pb2.SamplingParams(max_tokens=3000)
     faces.prefill.submit(leg(1, 7, timeout_seconds=0.05, sampling=long))

@@ -25,7 +25,7 @@ from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.sharing import SharedEngine
 from tandem.engine.sglang.traffic import OverTraffic
 from tandem.engine.sglang.validation import EngineBounds
-from tandem.errors import StartError
+from tandem.errors import EngineError, StartError
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class SglangEngine(OverTraffic):
 
     SIGTERM and SIGINT stay the worker's: none of SGLang's handlers is ever installed. SIGQUIT, by
     which SGLang's processes report that one of them died, is the engine's while it runs and ends
-    `steps` with EngineError, within about a second.
+    `hand_on` with EngineError, within about a second.
     """
 
     def __init__(self, role: Role, settings: EngineSettings) -> None:
@@ -89,13 +89,16 @@ class SglangEngine(OverTraffic):
     async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
         """Raises StartError, also where SGLang fails meanwhile."""
         warming = self._traffic.own(self._setup.warm_up(launched, bounds))
-        failed = asyncio.get_running_loop().create_task(self._traffic.died())
+        # No request of anybody's is open yet, so that all it tells is that SGLang has failed.
+        failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
         try:
-            await asyncio.wait({warming, failed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({warming, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if not warming.done():
+                failing.result()
+        except EngineError as error:
+            raise StartError(str(error)) from error
         finally:
-            failed.cancel()
-        if not warming.done():
-            raise StartError(str(failed.result()))
+            failing.cancel()
         warming.result()
 
     def figures(self) -> EngineFigures:

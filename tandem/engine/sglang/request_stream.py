@@ -84,15 +84,16 @@ class RequestStream:
         cached_tokens: int,
         retractions: int,
         hand_over: HandOver,
-    ) -> None:
-        """Take a row of RunningRows, before any other output that has come later."""
+    ) -> Delta | None:
+        """What a row of RunningRows brings; None: the request is being ended. To be told before
+        anything that has come later.
+        """
         self.retractions = retractions
-        if self._cause is None:
-            self.generated += len(token_ids)
-            kv = chunks.hand_over_of(hand_over)
-            self._emit(
-                Delta(self._request.request_id, token_ids, kv=kv, cached_tokens=cached_tokens)
-            )
+        if self._cause is not None:
+            return None
+        self.generated += len(token_ids)
+        kv = chunks.hand_over_of(hand_over)
+        return Delta(self._request.request_id, token_ids, kv=kv, cached_tokens=cached_tokens)
 
     async def _read(self) -> bool:
         """True when a delta with an end was emitted."""

@@ -1,19 +1,18 @@
 """The requests that one process has in an SGLang engine, and what comes of them.
 
 SGLang's tokenizer manager runs in the process's event loop, its schedulers elsewhere. Each request
-has a task that waits for its end; tokens before that are taken as they come (outputs.py). Whatever
-has arrived when the consumer of `steps` comes back is one step, so a slow consumer gets fewer and
-larger ones.
+has a task that waits for its end; tokens before that are handed on as they come (outputs.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
+from tandem.engine.mailbox import Mailbox
 from tandem.engine.sglang import requests, validation
 from tandem.engine.sglang.data_ranks import DataRanks
 from tandem.engine.sglang.launch import Launched
@@ -46,10 +45,7 @@ class Traffic:
         self._streams: dict[str, RequestStream] = {}
         """By SGLang's names."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: list[Delta] = []
-        self._arrived = asyncio.Event()
-        self._failure: EngineError | None = None
-        self._closed = False
+        self._mailbox = Mailbox()
         self._stepped = 0.0
         """When the last deltas came."""
         self._retractions = 0
@@ -107,20 +103,9 @@ class Traffic:
         if stream is not None:
             stream.cancel()
 
-    async def steps(self) -> AsyncIterator[Step]:
-        """Until `close`. Raises EngineError after `die`."""
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            if self._pending:
-                # Not bounded by a length: it holds at most what open requests may still generate.
-                step, self._pending = self._pending, []
-                self._stepped = time.monotonic()
-                yield step
-            if self._failure is not None:
-                raise self._failure
-            if self._closed:
-                return
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        """Until `close`. Raises EngineError after `die`, and what `take` raises."""
+        await self._mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         """What its schedulers said, of which this process has a share, or without that what follows
@@ -156,21 +141,14 @@ class Traffic:
         return self._retractions + sum(each.retractions for each in self._streams.values())
 
     def die(self, reason: str) -> None:
-        """Nothing comes any more: `steps` is to say why."""
-        self._failure = EngineError(f"SGLang failed: {reason}; what it printed before says more")
-        self._arrived.set()
-
-    async def died(self) -> EngineError:
-        """Wait until `die` was called, while nobody reads `steps`."""
-        while self._failure is None:
-            await self._arrived.wait()
-            self._arrived.clear()
-        return self._failure
+        """Nothing comes any more: whoever hands on is told why."""
+        self._mailbox.fail(
+            EngineError(f"SGLang failed: {reason}; what it printed before says more")
+        )
 
     async def close(self) -> None:
-        """End all tasks, and `steps`."""
-        self._closed = True
-        self._arrived.set()
+        """End all tasks, and `hand_on`."""
+        self._mailbox.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,6 +170,7 @@ class Traffic:
 
     def _take(self, rows: RunningRows) -> None:
         """Requests that have ended here meanwhile are passed over."""
+        step = []
         columns = zip(
             rows.rids,
             rows.token_ids,
@@ -202,20 +181,27 @@ class Traffic:
         )
         for rid, token_ids, cached_tokens, retractions, hand_over in columns:
             if (stream := self._streams.get(rid)) is not None:
-                stream.take(
+                delta = stream.take(
                     token_ids,
                     cached_tokens=cached_tokens,
                     retractions=retractions,
                     hand_over=hand_over,
                 )
+                if delta is not None:
+                    step.append(delta)
+        self._put(step)
+        self._mailbox.give()
 
     def _emit(self, delta: Delta) -> None:
         if delta.end is not None:
             stream = self._streams.pop(requests.rid(delta.request_id, self._begins))
             self._retractions += stream.retractions
             self._data_ranks.leave(delta.request_id)
-        self._pending.append(delta)
-        self._arrived.set()
+        self._put([delta])
+
+    def _put(self, deltas: Sequence[Delta]) -> None:
+        self._stepped = time.monotonic()
+        self._mailbox.put(deltas)
 
 
 class OverTraffic:
@@ -230,8 +216,8 @@ class OverTraffic:
     def cancel(self, request_id: int) -> None:
         self._traffic.cancel(request_id)
 
-    def steps(self) -> AsyncIterator[Step]:
-        return self._traffic.steps()
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._traffic.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         return self._traffic.load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,8 @@ class SimEngine:
         if self._started is not None:
             self._started.scheduler.cancel(request_id)
 
-    def steps(self) -> AsyncIterator[Step]:
-        return self._mailbox.steps()
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         started = self._started

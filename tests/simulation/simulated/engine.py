@@ -8,7 +8,7 @@ anything to take, so that a wait which only this bound ends is found.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -168,10 +168,10 @@ class ScriptedEngine:
             call()
         self._step_soon()
 
-    async def steps(self) -> AsyncIterator[list[Delta]]:
+    async def hand_on(self, take: Callable[[list[Delta]], object]) -> None:
         while True:
             while self._steps:
-                yield self._steps.pop(0)
+                take(self._steps.pop(0))
             if self._dead is not None:
                 raise self._dead
             self._more.clear()

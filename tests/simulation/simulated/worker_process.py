@@ -269,8 +269,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         ticking = loop.create_task(self._tick())
         try:
-            async for step in self.engine.steps():
-                self.shell.on_step(step)
+            await self.engine.hand_on(self.shell.on_step)
         except EngineError as error:
             self.shell.tell(events.EngineGone(error))
             self.shell.flush()

@@ -21,6 +21,7 @@ from tandem.engine.base import (
     Role,
 )
 from tandem.engine.sim import SimEngine
+from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2
@@ -40,7 +41,7 @@ class Running:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def listen(self) -> None:
-        async for step in self.engine.steps():
+        async for step in steps(self.engine):
             for delta in step:
                 self.said.setdefault(delta.request_id, []).append(delta)
             self.changed.set()

@@ -18,6 +18,7 @@ import uvloop
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
 from tandem.engine.sim import SimEngine
+from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
 
@@ -27,7 +28,7 @@ def say(**message: Any) -> None:
 
 
 async def listen(engine: SimEngine) -> None:
-    async for step in engine.steps():
+    async for step in steps(engine):
         for delta in step:
             say(
                 number=delta.request_id,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Ending, EngineSettings, Role
+from tandem.engine.steps import steps
 from tandem.errors import DeadlineError, EngineError
 
 PROMPT = tuple(range(100, 250))
@@ -145,7 +146,7 @@ async def test_close_ends_what_is_open_and_then_the_steps(start: Any) -> None:
         with pytest.raises(EngineError):
             running.ask(room=50)
         async with asyncio.timeout(5):
-            assert [step async for step in running.engine.steps()] == []
+            assert [step async for step in steps(running.engine)] == []
 
 
 async def test_an_engine_that_was_not_started_answers_and_closes(model_path: Any) -> None:
@@ -167,4 +168,4 @@ async def test_an_engine_that_was_not_started_answers_and_closes(model_path: Any
     assert engine.load().open_legs == engine.open_rooms == engine.figures().cpu_seconds == 0
     await engine.close()
     async with asyncio.timeout(5):
-        assert [step async for step in engine.steps()] == []
+        assert [step async for step in steps(engine)] == []

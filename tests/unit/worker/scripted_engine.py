@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 from tandem.engine.base import (
     Delta,
@@ -13,6 +12,7 @@ from tandem.engine.base import (
     EngineRequest,
     Step,
 )
+from tandem.engine.mailbox import Mailbox
 from tandem.errors import EngineError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
 
@@ -34,7 +34,7 @@ class ScriptedEngine:
         self.open: set[int] = set()
         self.refuse: TandemError | None = None
         self.closed = False
-        self._steps: asyncio.Queue[Step | EngineError | None] = asyncio.Queue()
+        self._mailbox = Mailbox()
 
     async def start(self) -> EngineDescription:
         return self.description
@@ -54,8 +54,8 @@ class ScriptedEngine:
         return step
 
     def give(self, *deltas: Delta) -> None:
-        """For the consumer of `steps`."""
-        self._steps.put_nowait(self.note(deltas))
+        """For whoever takes the steps."""
+        self._mailbox.put(self.note(deltas))
 
     def settle(self) -> Step:
         """What an engine says after `cancel`: each of them has ended."""
@@ -63,13 +63,10 @@ class ScriptedEngine:
         return self.note([Delta(number, (), Ending.CANCELLED) for number in ended])
 
     def die(self, error: EngineError) -> None:
-        self._steps.put_nowait(error)
+        self._mailbox.fail(error)
 
-    async def steps(self) -> AsyncIterator[Step]:
-        while (step := await self._steps.get()) is not None:
-            if isinstance(step, EngineError):
-                raise step
-            yield step
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
         return worker_pb2.Load(open_legs=len(self.open), kv_tokens_total=1000)
@@ -79,4 +76,4 @@ class ScriptedEngine:
 
     async def close(self) -> None:
         self.closed = True
-        self._steps.put_nowait(None)
+        self._mailbox.close()
