@@ -1,5 +1,6 @@
-"""A worker's socket of SGLang's tokenizer manager: rows are taken in the turn in which they come,
-all else is received, in order, also where nobody waited for it, and nothing keeps the loop busy.
+"""What SGLang's processes send a worker, by ZeroMQ and past it: rows are taken in the turn in which
+they come, all else is received, in order, also where nobody waited for it, and nothing keeps the
+loop busy.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import itertools
 import pickle
 import time
 from collections.abc import AsyncIterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ import zmq
 import zmq.asyncio
 
 from tandem.engine.sglang.inbox import Inbox
+from tandem.engine.sglang.output_socket import OutputWriter, path_beside
 from tandem.engine.sglang.outputs import RunningRows, packed, unpacked
 
 WAIT_SECONDS = 10.0
@@ -26,20 +29,25 @@ WAIT_SECONDS = 10.0
 class Rig:
     """Both ends of a socket."""
 
-    def __init__(self, address: str, *, before: str = "") -> None:
-        """`before`: rows that are there, and that ZeroMQ has told of, before there is an inbox."""
+    def __init__(self, address: str, *, past: bool = False, before: str = "") -> None:
+        """`past`: what is sent goes past ZeroMQ, as outputs do. `before`: rows that are there, and
+        that ZeroMQ has told of, before there is an inbox.
+        """
         self._context = zmq.asyncio.Context()
         self._theirs = zmq.Context()
         socket = self._context.socket(zmq.PULL)
         socket.bind(address)
-        self.sender = self._theirs.socket(zmq.PUSH)
+        self.sender: Any = self._theirs.socket(zmq.PUSH)
         self.sender.connect(address)
+        self._zmq_sender = self.sender
         self.rows: list[str] = []
         """The names in the rows that were taken."""
         if before:
             self.send_rows(before)
             zmq.Socket.shadow(socket.underlying).poll(5_000)
         self.inbox = Inbox(socket, self._take)
+        if past:
+            self.sender = OutputWriter(path_beside(self.sender) or "")
 
     def send(self, *messages: bytes) -> None:
         for each in messages:
@@ -68,14 +76,16 @@ class Rig:
         self.inbox.ignore()
         self.inbox.close(linger=0)
         self.sender.close(linger=0)
+        self._zmq_sender.close(linger=0)
         self._theirs.term()
         self._context.term()
 
 
-@pytest.fixture
-async def rig(tmp_path: Any) -> AsyncIterator[Rig]:
-    made = Rig(f"ipc://{tmp_path}/inbox")
-    yield made
+@pytest.fixture(params=["zmq", "past"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    with TemporaryDirectory() as folder:  # a short path
+        made = Rig(f"ipc://{folder}/inbox", past=request.param == "past")
+        yield made
     made.close()
 
 
@@ -151,7 +161,8 @@ async def test_many_messages_at_once_leave_others_their_turns(rig: Rig) -> None:
         while seen[-1] < 1_000:
             await asyncio.sleep(0)
             seen.append(len(rig.rows))
-    assert max(after - before for before, after in itertools.pairwise(seen)) <= 64
+    most = max(after - before for before, after in itertools.pairwise(seen))
+    assert 1 <= most <= 600  # 64 of ZeroMQ's, and past it 16 KiB, a message of which is 28
 
 
 async def test_what_came_before_anybody_looked_is_taken(tmp_path: Any) -> None:

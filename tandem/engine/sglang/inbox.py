@@ -1,10 +1,11 @@
-"""What SGLang's schedulers send a process, a message a step: taken by its event loop's reader, in
-the turn in which it comes.
+"""What SGLang's processes send one of ours: taken by its event loop's reader, in the turn in which
+it comes.
 
 Rows of requests that go on, which are most of it, go to their taker at once. All else waits for
 SGLang's own loop, which asks for it as for messages of a zmq.asyncio.Socket. That socket would ask
 ZeroMQ anew before and after each message and wake the loop twice, and SGLang's loop once more
-(docs/benchmarks.md).
+(docs/benchmarks.md). Outputs of schedulers of the same machine do not come by ZeroMQ at all
+(output_socket.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 import zmq
 
 from tandem.engine.sglang import outputs
+from tandem.engine.sglang.output_socket import OutputReader, path_beside
 from tandem.engine.sglang.outputs import RunningRows
 
 _MOST_A_TURN: Final = 64
@@ -41,6 +43,8 @@ class Inbox:
         self._failure: Exception | None = None
         self._came = asyncio.Event()
         self._ignored = False
+        path = path_beside(self._plain)
+        self._outputs = None if path is None else OutputReader(path, self._take_output)
         self._loop.add_reader(self._fd, self._readable)
         # The descriptor tells of nothing that was there before ZeroMQ was last asked.
         self._loop.call_soon(self._readable)
@@ -60,8 +64,12 @@ class Inbox:
 
     def ignore(self) -> None:
         """Nobody receives any more. On the event loop, before `close`."""
+        if self._ignored:
+            return
         self._ignored = True
         self._loop.remove_reader(self._fd)
+        if self._outputs is not None:
+            self._outputs.close()
 
     def close(self, linger: int | None = None) -> None:
         self._socket.close(linger)
@@ -72,9 +80,20 @@ class Inbox:
         try:
             self._drain()
         except Exception as error:  # noqa: BLE001 - without what follows no request can end
-            self.ignore()
-            self._failure = error
-            self._came.set()
+            self._fail(error)
+
+    def _take_output(self, message: bytes) -> None:
+        if self._ignored:
+            return
+        try:
+            self._deliver(message)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.ignore()
+        self._failure = error
+        self._came.set()
 
     def _drain(self) -> None:
         """Take what is there. Only when ZeroMQ has no more does the descriptor tell of the next."""
@@ -83,12 +102,15 @@ class Inbox:
                 message = self._plain.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            rows = outputs.unpacked(message)
-            if rows is not None:
-                self._take(rows)
-            else:
-                self._others.append(message)
-                self._came.set()
+            self._deliver(message)
             if not self._plain.get(zmq.EVENTS) & _POLLIN:  # costs less than another Again
                 return
         self._loop.call_soon(self._readable)
+
+    def _deliver(self, message: bytes) -> None:
+        rows = outputs.unpacked(message)
+        if rows is not None:
+            self._take(rows)
+        else:
+            self._others.append(message)
+            self._came.set()

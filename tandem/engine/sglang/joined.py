@@ -20,7 +20,6 @@ from tandem.engine.base import (
 )
 from tandem.engine.sglang import describe
 from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.outputs import RunningRows
 from tandem.engine.sglang.setup import Setup
 from tandem.engine.sglang.sharing import Ticket
 from tandem.engine.sglang.traffic import OverTraffic
@@ -79,11 +78,9 @@ class SglangJoined(OverTraffic):
 def _import_sglang() -> None:
     logging.getLogger("sglang").setLevel(logging.ERROR)
     from sglang.srt.managers import tokenizer_manager  # noqa: F401
-    from sglang.srt.managers.io_struct import hook_custom_types
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    hook_custom_types(RunningRows)
 
 
 def _join(pickled: bytes) -> tuple[str, Launched]:

@@ -22,7 +22,6 @@ from typing import Any
 
 from tandem.engine.sglang import mooncake
 from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.outputs import RunningRows
 from tandem.errors import StartError
 
 _STOP_SECONDS = 10.0
@@ -157,7 +156,6 @@ class EngineThread:
             FreezeGCReq,
             GenerateReqInput,
             ShutdownReq,
-            hook_custom_types,
         )
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
@@ -166,7 +164,6 @@ class EngineThread:
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
-        hook_custom_types(RunningRows)
         if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)

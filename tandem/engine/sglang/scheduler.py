@@ -62,6 +62,7 @@ from tandem.engine.sglang import (
 )
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.chunks import HAND_OVER_KEY
+from tandem.engine.sglang.output_socket import OutputWriter, path_beside
 from tandem.engine.sglang.outputs import HandOver, SplitSender
 from tandem.engine.sglang.rows import RowEditor
 from tandem.engine.sglang.token_sockets import TokenSockets, place_of
@@ -135,6 +136,12 @@ def _sender_beside(socket: zmq.Socket[bytes], address: str) -> SenderWrapper:
     return SenderWrapper(get_zmq_socket(socket.context, zmq.PUSH, address, False))
 
 
+def _directly(sender: SenderWrapper) -> SenderWrapper:
+    """To the same process without ZeroMQ, where that is on this machine."""
+    path = None if sender.socket is None else path_beside(sender.socket)
+    return sender if path is None else SenderWrapper(OutputWriter(path))
+
+
 def _apply_processors(additions: Additions, data_rank: int, agree: Agree | None) -> None:
     registry = Registry.from_portable(additions.registry)
     if agree is not None:
@@ -172,7 +179,7 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        senders = self.sockets.senders(self.send_to_detokenizer)
+        senders = [_directly(each) for each in self.sockets.senders(self.send_to_detokenizer)]
         self.send_to_detokenizer: Any = SplitSender(senders, wrap_as_pickle, place_of)
 
     def build_additional_customized_info(self, reqs: Sequence[Any]) -> dict[str, list[HandOver]]:
