@@ -23,9 +23,15 @@ QWEN, LLAMA, MOE = "Qwen3-8B", "Llama-3.3-70B-Instruct", "Qwen3-235B-A22B"
 DEEPSEEK, GPT_OSS = "DeepSeek-V3", "gpt-oss-120b"
 
 
-def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
+def both(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
     main(["plan-fit", str(CONFIGS / name), "--json", *flags])
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
+    """What is said of decode."""
+    answer: dict[str, Any] = both(capsys, name, *flags)["decode"]
     return answer
 
 
@@ -89,11 +95,9 @@ def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
     of_rank = int(apart["kv_bytes"] / apart["token_bytes"]) // 64
     assert apart["pages"] == 16 * of_rank
     assert apart["kv_tokens"] == 16 * of_rank * 64
-    assert apart["decode_sequences"] == 16 * ((of_rank * 64 - 512) // 8192)
-    assert apart["prefill_prompts"] == 16 * (of_rank * 64 // 8192)
+    assert apart["sequences"] == 16 * (of_rank * 64 // (8192 + 512))
     assert apart["handover_bytes"] == (512 + 64) * 2 * 61 * 8192  # from the one that holds it
     assert together["handover_bytes"] == 16 * apart["handover_bytes"]
-    assert apart["pinned_bytes"] == pytest.approx(16 * 0.2 * apart["kv_bytes"], rel=1e-6)
 
 
 @pytest.mark.promise("S5-432")
@@ -128,8 +132,6 @@ def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(
     assert found["token_bytes"] == (512 + 64) * 2 * 31
     assert found["kv_tokens"] == int(found["kv_bytes"] / found["token_bytes"]) // 64 * 64
     assert found["handover_bytes"] == whole["handover_bytes"]
-    held = found["kv_bytes"] / found["token_bytes"]
-    assert found["pinned_bytes"] == pytest.approx(0.2 * 8 * held * (512 + 64) * 2 * 61, rel=1e-3)
     assert found["fewest_gpus"] == 16
 
 
@@ -143,11 +145,23 @@ def test_the_last_part_has_a_copy_of_embeddings_that_are_its_head_too(tmp_path: 
 
 
 def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--context", "8192")
-    assert (found["window"], found["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
-    assert found["handover_bytes"] == 36_864 * 8192 + 36_864 * 128
-    # SGLang gives those layers a pool of 0.8 times the others' tokens, whatever their window.
-    assert found["kv_tokens"] == found["kv_bytes"] // (36_864 * 1.8) // 64 * 64
+    found = both(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--max-sequences", "96")
+    prefill, decode = found["prefill"], found["decode"]
+    assert (found["window"], decode["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
+    assert decode["handover_bytes"] == 36_864 * 8192 + 36_864 * 128
+    # SGLang gives those layers of prefill a pool of 0.8 times the others' tokens.
+    assert prefill["kv_tokens"] == prefill["kv_bytes"] // (36_864 * 1.8) // 64 * 64
+    # And of decode what 96 sequences need: a window, 128 tokens until it is emptied, two pages.
+    left = decode["kv_bytes"] - 96 * 384 * 36_864
+    assert decode["kv_tokens"] == left // 36_864 // 64 * 64
+
+
+def test_few_sequences_have_room_for_windows_on_their_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = told(capsys, GPT_OSS, "--gpu", "h200", "--max-sequences", "32")
+    left = found["kv_bytes"] - (32 * 384 + 64 * 192) * 36_864
+    assert found["kv_tokens"] == left // 36_864 // 64 * 64
 
 
 def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,22 +203,133 @@ def test_embeddings_stay_as_they_are_under_quantisation(
     found = json.loads(capsys.readouterr().out)
     embeddings = 2 * 151_936 * 4096
     matrices = found["parameters"] - embeddings
-    assert found["weight_bytes"] == pytest.approx(2 * embeddings + bytes_each * matrices, rel=1e-3)
+    assert found["decode"]["weight_bytes"] == pytest.approx(
+        2 * embeddings + bytes_each * matrices, rel=1e-3
+    )
 
 
 @pytest.mark.promise("S5-302")
 def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    flags = ("--context", "1000", "--page-size", "64", "--memory-share", "0.5")
-    found = told(capsys, QWEN, *flags)
-    left = 80e9 * 0.5 - found["weight_bytes"]
-    assert found["kv_bytes"] == pytest.approx(left, abs=2)
-    assert found["pages"] == int(left / 147_456) // 64
-    assert found["kv_tokens"] == found["pages"] * 64
-    assert found["prefill_prompts"] == found["kv_tokens"] // 1024
-    assert found["decode_sequences"] == (found["kv_tokens"] - 512) // 1024
-    assert found["pinned_bytes"] == pytest.approx(0.2 * left, rel=1e-6)
+    flags = ("--context", "1000", "--page-size", "64", "--prefill-memory-share", "0.5")
+    found = both(capsys, QWEN, *flags, "--decode-memory-share", "0.6")
+    prefill, decode = found["prefill"], found["decode"]
+    assert prefill["gpu_bytes"] == 85_520_809_984
+    # 2 percent are never free.
+    assert prefill["kv_bytes"] == pytest.approx(41_905_196_892 - prefill["weight_bytes"], abs=2)
+    assert decode["kv_bytes"] == pytest.approx(50_286_236_270 - decode["weight_bytes"], abs=2)
+    for phase in (prefill, decode):
+        assert phase["pages"] == int(phase["kv_bytes"] / 147_456) // 64
+        assert phase["kv_tokens"] == phase["pages"] * 64
+    assert prefill["sequences"] == prefill["kv_tokens"] // 1024
+    assert decode["sequences"] == decode["kv_tokens"] // 1536  # 512 for each
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("gpu", "prefill", "decode"),
+    [
+        ("l4", 0.700, 0.811),
+        ("l40s", 0.850, 0.906),
+        ("a100-40gb", 0.831, 0.894),
+        ("a100", 0.841, 0.875),
+        ("h100", 0.840, 0.874),
+        ("h200", 0.909, 0.929),
+        ("b200", 0.862, 0.944),
+    ],
+)
+def test_the_share_of_each_gpu_is_what_sglang_resolves_for_it(
+    gpu: str, prefill: float, decode: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang 0.5.21, told of each card's MiB, said so of Qwen3-8B on two of them."""
+    found = both(capsys, QWEN, "--gpu", gpu, "--tp", "2", "--max-sequences", "256")
+    assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "flags", "prefill", "decode"),
+    [
+        (QWEN, ("--max-sequences", "4096"), 0.841, 0.816),
+        (QWEN, ("--max-sequences", "6000"), 0.841, 0.735),
+        (LLAMA, ("--tp", "4", "--decode-tp", "8"), 0.837, 0.874),
+        (MOE, ("--tp", "8", "--dp", "4", "--max-sequences", "2048"), 0.831, 0.818),
+        (DEEPSEEK, ("--tp", "8", "--pp", "2"), 0.818, 0.874),
+        (DEEPSEEK, ("--tp", "16", "--moe-a2a-backend", "deepep"), 0.818, 0.849),
+        (
+            DEEPSEEK,
+            ("--tp", "16", "--dp", "16", "--moe-a2a-backend", "deepep", "--max-sequences", "2048"),
+            0.818,
+            0.827,
+        ),
+        (
+            DEEPSEEK,
+            ("--tp", "16", "--dp", "16", "--moe-a2a-backend", "deepep", "--max-sequences", "8192"),
+            0.818,
+            0.328,
+        ),
+    ],
+)
+def test_the_share_of_a_phase_is_what_sglang_resolves_for_its_workers(
+    name: str,
+    flags: tuple[str, ...],
+    prefill: float,
+    decode: float,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What SGLang 0.5.21 said of these on H100."""
+    found = both(capsys, name, *flags)
+    assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
+
+
+@pytest.mark.promise("S5-302")
+def test_decode_pins_a_sequence_of_the_whole_context_where_that_is_more_than_a_fifth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fifth = told(capsys, QWEN)
+    assert fifth["pinned_bytes"] == pytest.approx(0.2 * fifth["kv_bytes"], rel=1e-3)
+    # 131,072 tokens, three that SGLang adds, in whole pages: all layers and heads of each.
+    assert told(capsys, LLAMA, "--tp", "4")["pinned_bytes"] == pytest.approx(131_136 * 327_680)
+    wider = told(capsys, LLAMA, "--tp", "4", "--pp", "2")
+    assert wider["pinned_bytes"] == pytest.approx(0.2 * 8 * wider["kv_bytes"], rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+def test_decode_pins_no_more_than_its_cache_and_nothing_of_latents(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = told(capsys, GPT_OSS)
+    assert whole["kv_tokens"] < 131_072
+    assert whole["pinned_bytes"] == pytest.approx(whole["kv_bytes"], rel=1e-3)
+    assert told(capsys, DEEPSEEK, "--tp", "16")["pinned_bytes"] == 0
+    assert both(capsys, LLAMA, "--tp", "4")["prefill"]["pinned_bytes"] == 0
+
+
+@pytest.mark.promise("S5-432")
+def test_decode_may_have_other_numbers_of_gpus_than_prefill(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = both(capsys, LLAMA, "--tp", "4", "--decode-tp", "8")
+    assert found["prefill"]["token_bytes"] == 2 * 2 * 128 * 2 * 80
+    assert found["decode"]["token_bytes"] == 2 * 1 * 128 * 2 * 80
+    assert found["decode"] == told(capsys, LLAMA, "--tp", "8")
+    assert found["decode"]["handover_bytes"] == found["prefill"]["handover_bytes"]
+    apart = both(capsys, DEEPSEEK, "--tp", "16", "--decode-dp", "16")
+    assert apart["decode"]["division"] == {"tensor": 16, "groups": 16, "parts": 1}
+    assert apart["prefill"]["division"] == {"tensor": 16, "groups": 1, "parts": 1}
+
+
+@pytest.mark.promise("S5-432")
+def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    divided, whole = (
+        told(capsys, DEEPSEEK, "--tp", "16", "--moe-a2a-backend", backend)["weight_bytes"]
+        for backend in ("none", "deepep")
+    )
+    # One expert of 3 matrices in each of 58 layers, nearly a byte a weight.
+    assert whole - divided == pytest.approx(58 * 3 * 7168 * 2048 * 15 / 16, rel=1e-3)
 
 
 @pytest.mark.promise("S5-302")
@@ -212,12 +337,16 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8"]) == 1
-    assert "no sequence of 8,192 tokens fits: it takes 16 of these GPUs" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "prefill holds no sequence of 8,192 tokens: it takes 16 of these GPUs (--tp)" in shown
+    assert "decode holds no sequence" in shown
     assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "16"]) == 0
-    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--gpu", "l4", "--tp", "128"]) == 0
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8", "--decode-tp", "16"]) == 1
+    assert "!!  decode" not in capsys.readouterr().out
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--gpu", "l40s", "--tp", "32"]) == 0
     capsys.readouterr()
     assert told(capsys, LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
-    scarce = ("--gpu", "l4", "--memory-share", "0.01")
+    scarce = ("--gpu", "l4", "--decode-memory-share", "0.01")
     assert main(["plan-fit", str(CONFIGS / LLAMA), *scarce]) == 1
     assert "no number of these GPUs is enough" in capsys.readouterr().out
 
@@ -262,12 +391,17 @@ def test_a_folder_without_a_configuration_is_refused(
 
 
 def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan-fit", str(CONFIGS / LLAMA), "--tp", "4"]) == 0
-    shown = capsys.readouterr().out
-    assert "35.3 GB a GPU, 70.55 billion" in shown
-    assert "81,920 B a GPU" in shown
-    assert "decode holds   48 sequences of 8,192 tokens" in shown
-    main(["plan-fit", str(CONFIGS / MOE), "--tp", "8", "--dp", "4", "--pp", "2"])
-    assert (
-        "16 x h100 of 80.0 GB, attention in 4 groups, layers in 2 parts" in capsys.readouterr().out
+    assert main(["plan-fit", str(CONFIGS / LLAMA), "--tp", "4", "--decode-tp", "8"]) == 0
+    shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = {row[1]: [cell for cell in map(str.strip, row[2:]) if cell] for row in shown}
+    assert "70.55 billion parameters" in cells
+    assert cells["GPUs"] == ["4 x h100 of 85.5 GB", "8 x h100 of 85.5 GB"]
+    assert cells["KV a token"] == ["81,920 B a GPU", "40,960 B a GPU"]
+    assert cells["a hand-over"] == ["2.7 GB for 8,192 tokens"]
+    assert "attention" not in cells
+    main(
+        ["plan-fit", str(CONFIGS / MOE), "--tp", "8", "--dp", "4", "--decode-dp", "8", "--pp", "2"]
     )
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["attention", "in", "4", "groups", "in", "8", "groups"] in shown
+    assert ["layers", "in", "2", "parts", "in", "2", "parts"] in shown

@@ -5,45 +5,48 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.cli import options
 from tandem.cli.console import Console
 from tandem.cli.fit import memory, shape
 from tandem.cli.fit.memory import Fit, WorkerPlan
-from tandem.cli.fit.shape import Shape
+from tandem.cli.fit.shape import Division, Phase, Shape
 from tandem.engine import model_files
 
-MEMORY_SHARE = 0.85
-"""Between what SGLang chooses for the phases of a small model on an H100, 0.84 and 0.87."""
 CONTEXT = 8192
 PAGE_SIZE = 64
+MAX_SEQUENCES = 256
+"""What a worker has where its settings do not say it."""
+_PHASES: tuple[Phase, ...] = ("prefill", "decode")
+_SIZES = {
+    "tp": "GPUs that share a worker's model.",
+    "dp": "Groups of these GPUs that compute attention apart (DP attention).",
+    "pp": "Parts of the layers, each on as many GPUs as --tp says.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="A model's folder, or its config.json.")
-    add("--gpu", choices=tuple(memory.GPU_GB), default="h100", help="[%(default)s]")
+    add("--gpu", choices=tuple(memory.GPU_MIB), default="h100", help="[%(default)s]")
+    for name, what in _SIZES.items():
+        add(
+            f"--{name}", type=options.positive, default=1, metavar="N", help=f"{what} [%(default)s]"
+        )
+        add(
+            f"--decode-{name}",
+            type=options.positive,
+            metavar="N",
+            help=f"The same of a decode worker. [--{name}]",
+        )
     add(
-        "--tp",
+        "--max-sequences",
         type=options.positive,
-        default=1,
+        default=MAX_SEQUENCES,
         metavar="N",
-        help="GPUs that share a worker's model, the same in both phases. [%(default)s]",
-    )
-    add(
-        "--dp",
-        type=options.positive,
-        default=1,
-        metavar="N",
-        help="Groups of these GPUs that compute attention apart (DP attention). [%(default)s]",
-    )
-    add(
-        "--pp",
-        type=options.positive,
-        default=1,
-        metavar="N",
-        help="Parts of the layers, each on as many GPUs as --tp says. [%(default)s]",
+        help="Those of a decode worker, as its setting. [%(default)s]",
     )
     add(
         "--context",
@@ -60,76 +63,112 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto is the type that the model computes in. [%(default)s]",
     )
     add(
-        "--memory-share",
-        type=options.share,
-        default=MEMORY_SHARE,
-        metavar="SHARE",
-        help="Of each GPU's memory for weights and KV cache, as mem_fraction_static. [%(default)s]",
+        "--moe-a2a-backend",
+        choices=shape.A2A_BACKENDS,
+        default="none",
+        help="As SGLang's: with any, each GPU has the shared experts whole. [%(default)s]",
     )
+    for phase in _PHASES:
+        add(
+            f"--{phase}-memory-share",
+            type=options.share,
+            default=0.0,
+            metavar="SHARE",
+            help=f"Of each GPU's memory for weights and KV cache, mem_fraction_static of {phase}. "
+            "[SGLang's choice]",
+        )
     add("--json", action="store_true", help="Print the figures as JSON, in bytes.")
 
 
 def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     """Status 0; 1 where it does not fit. Raises ConfigError for what cannot be computed."""
-    model = shape.read(model_files.text_config(arguments.model), kv_dtype=arguments.kv_dtype)
-    worker = WorkerPlan(
+    model = shape.read(
+        model_files.text_config(arguments.model),
+        kv_dtype=arguments.kv_dtype,
+        moe_a2a_backend=arguments.moe_a2a_backend,
+    )
+    workers = [_worker(arguments, phase) for phase in _PHASES]
+    fits = [memory.compute(model, worker) for worker in workers]
+    refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
+    if arguments.json:
+        console.line(json.dumps(_told(model, workers, fits), indent=2))
+        return 1 if refused else 0
+    console.line(f"  {model.parameters / 1e9:,.2f} billion parameters")
+    console.table(_rows(model, workers, fits), head=("", *_PHASES))
+    for worker in refused:
+        console.failed(_refusal(model, worker))
+    return 1 if refused else 0
+
+
+def _worker(arguments: argparse.Namespace, phase: Phase) -> WorkerPlan:
+    sizes = [getattr(arguments, name) for name in _SIZES]
+    if phase == "decode":
+        of_decode = [getattr(arguments, f"decode_{name}") for name in _SIZES]
+        sizes = [own or same for own, same in zip(of_decode, sizes, strict=True)]
+    return WorkerPlan(
+        phase=phase,
         gpu=arguments.gpu,
-        tensor_parallel=arguments.tp,
-        data_parallel=arguments.dp,
-        pipeline_parallel=arguments.pp,
-        memory_share=arguments.memory_share,
+        division=Division(*sizes),
+        memory_share=getattr(arguments, f"{phase}_memory_share"),
         page_size=arguments.page_size,
         context=arguments.context,
+        max_sequences=arguments.max_sequences,
+        moe_a2a_backend=arguments.moe_a2a_backend,
     )
-    fit = memory.compute(model, worker)
-    if arguments.json:
-        console.line(json.dumps(_told(model, worker, fit), indent=2))
-    else:
-        console.table(_rows(model, worker, fit))
-    if fit.fits:
-        return 0
-    if not arguments.json:
-        console.failed(_refusal(model, worker))
-    return 1
 
 
-def _told(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, object]:
+def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> dict[str, object]:
     return {
         "parameters": model.parameters,
         "window": model.window,
-        **dataclasses.asdict(worker),
-        **dataclasses.asdict(fit),
-        "fits": fit.fits,
-        "fewest_gpus": memory.fewest_gpus(model, worker),
+        **{
+            worker.phase: {
+                **dataclasses.asdict(worker),
+                **dataclasses.asdict(fit),
+                "fits": fit.fits,
+                "fewest_gpus": memory.fewest_gpus(model, worker),
+            }
+            for worker, fit in zip(workers, fits, strict=True)
+        },
     }
 
 
-def _rows(model: Shape, worker: WorkerPlan, fit: Fit) -> list[tuple[str, str]]:
-    sliding = f", and {fit.sliding_token_bytes:,} B of the last {model.window}"
+def _rows(
+    model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]
+) -> list[tuple[str, str, str]]:
+    columns = [_column(model, *each) for each in zip(workers, fits, strict=True)]
+    names = [name for name in columns[0] if any(column[name] for column in columns)]
+    return [(name, columns[0][name], columns[1][name]) for name in names]
+
+
+def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
+    """What is said of a phase, by the name of its row; a row of which neither says anything is
+    left out.
+    """
+    division, decodes = worker.division, worker.phase == "decode"
     length = f"{worker.context:,} tokens"
-    gpus = worker.division.gpus
-    return [
-        ("a worker", f"{gpus} x {worker.gpu} of {_gb(fit.gpu_bytes)}{_divided(worker)}"),
-        ("weights", f"{_gb(fit.weight_bytes)} a GPU, {model.parameters / 1e9:,.2f} billion"),
-        ("KV a token", f"{fit.token_bytes:,} B a GPU{sliding if model.window else ''}"),
-        ("KV cache", f"{_gb(fit.kv_bytes)} a GPU: {fit.kv_tokens:,} tokens, {fit.pages:,} pages"),
-        ("a hand-over", f"{_gb(fit.handover_bytes)} for {length}"),
-        ("prefill holds", f"{fit.prefill_prompts:,} prompts of {length}"),
-        ("decode holds", f"{fit.decode_sequences:,} sequences of {length}"),
-        ("decode pins", f"{_gb(fit.pinned_bytes)} of the host's memory"),
-    ]
-
-
-def _divided(worker: WorkerPlan) -> str:
-    groups, parts = worker.data_parallel, worker.pipeline_parallel
-    told = f", attention in {groups} groups" if groups > 1 else ""
-    return told + (f", layers in {parts} parts" if parts > 1 else "")
+    return {
+        "GPUs": f"{division.gpus} x {worker.gpu} of {_gb(fit.gpu_bytes)}",
+        "attention": f"in {division.groups} groups" if division.groups > 1 else "",
+        "layers": f"in {division.parts} parts" if division.parts > 1 else "",
+        "used": f"{fit.memory_share:.3f} of what is free",
+        "weights": f"{_gb(fit.weight_bytes)} a GPU",
+        "KV a token": f"{fit.token_bytes:,} B a GPU",
+        f"of the last {model.window}": (
+            f"{fit.sliding_token_bytes:,} B a GPU" if model.window else ""
+        ),
+        "KV cache": f"{_gb(fit.kv_bytes)} a GPU: {fit.kv_tokens:,} tokens",
+        "holds": f"{fit.sequences:,} {'sequences' if decodes else 'prompts'} of {length}",
+        "a hand-over": f"{_gb(fit.handover_bytes)} for {length}" if decodes else "",
+        "pins": f"{_gb(fit.pinned_bytes)} of the host's memory" if decodes else "",
+    }
 
 
 def _refusal(model: Shape, worker: WorkerPlan) -> str:
     fewest = memory.fewest_gpus(model, worker)
     enough = f"it takes {fewest} of these GPUs" if fewest else "no number of these GPUs is enough"
-    return f"no sequence of {worker.context:,} tokens fits: {enough} (--tp)"
+    flag = "--decode-tp" if worker.phase == "decode" else "--tp"
+    return f"{worker.phase} holds no sequence of {worker.context:,} tokens: {enough} ({flag})"
 
 
 def _gb(size: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tandem.errors import ConfigError
 
@@ -27,8 +27,14 @@ _KNOWN = (
     *("qwen2", "qwen3", "qwen3_moe"),
 )
 """Kinds of models that have nothing but what is counted here."""
+A2A_BACKENDS = ("none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "flashinfer_megamoe")
+"""How tokens come to experts that lie on other ranks: SGLang's `moe_a2a_backend`, those with which
+each rank has the shared experts whole, in every model here that has any.
+"""
 _GROUPED = ("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "qwen3", "qwen3_moe")
 """Those whose attention SGLang divides by `attn_tp_size`."""
+
+Phase = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ class Shape:
     heads: int
     kv_heads: int
     """1 with latent attention, whose cache has no heads."""
+    latent: bool
+    """Its attention keeps latents (MLA) and not keys and values."""
     grouped: bool
     """SGLang computes its attention in data-parallel groups, if asked to."""
     embeddings: SharedBytes
@@ -133,8 +141,12 @@ def _kv_of(layers: Sequence[Layer], division: Division, *, slides: bool) -> floa
     return sum(layer.kv.of_gpu(division) for layer in layers if layer.slides is slides)
 
 
-def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
-    """Raises ConfigError for a model whose memory does not follow from what is known here."""
+def read(
+    config: Mapping[str, Any], *, kv_dtype: str = "auto", moe_a2a_backend: str = "none"
+) -> Shape:
+    """`kv_dtype`: one of KV_DTYPES; `moe_a2a_backend`: one of A2A_BACKENDS. Raises ConfigError for
+    a model whose memory does not follow from what is known here.
+    """
     kind = config.get("model_type")
     if kind not in _KNOWN:
         raise ConfigError(
@@ -145,7 +157,7 @@ def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
     if dtype not in _DTYPES:
         raise ConfigError(f"config.json: dtype {dtype!r} is not known here")
     try:
-        return _Reader(config, kv_dtype).shape()
+        return _Reader(config, kv_dtype, moe_a2a_backend).shape()
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: this cannot be a model ({error})") from error
 
@@ -153,8 +165,9 @@ def read(config: Mapping[str, Any], *, kv_dtype: str = "auto") -> Shape:
 class _Reader:
     """Reads the keys that Hugging Face configurations of decoders have in common."""
 
-    def __init__(self, config: Mapping[str, Any], kv_dtype: str) -> None:
+    def __init__(self, config: Mapping[str, Any], kv_dtype: str, moe_a2a_backend: str) -> None:
         self._config = config
+        self._shared_by = _ALL if moe_a2a_backend == "none" else 1
         self._hidden = self._number("hidden_size", least=1)
         self._layers = self._number("num_hidden_layers", least=1, most=_MOST_LAYERS)
         self._heads = self._number("num_attention_heads", least=1)
@@ -180,6 +193,7 @@ class _Reader:
             + sum(number for layer in counted for number, *_ in layer),
             heads=self._heads,
             kv_heads=self._kv_heads,
+            latent=self._latent > 0,
             grouped=self._config["model_type"] in _GROUPED,
             embeddings=SharedBytes(table * _PLAIN_BYTES, _ALL, of_attention=True),
             head=SharedBytes(table * _PLAIN_BYTES, _ALL),
@@ -221,8 +235,9 @@ class _Reader:
             dense = 3 * self._hidden * self._number("intermediate_size")
             return [(dense, self._quantised.dense, (_ALL, False))]
         expert, experts = 3 * self._hidden * self._expert_width(), self._experts()
+        shared = expert * self._number("n_shared_experts", 0)
         return [
-            (expert * self._number("n_shared_experts", 0), self._quantised.dense, (_ALL, False)),
+            (shared, self._quantised.dense, (self._shared_by, False)),
             (experts * expert, self._quantised.experts, (_ALL, False)),
             (experts * self._hidden, _PLAIN_BYTES, (1, False)),  # the router
         ]
