@@ -84,7 +84,8 @@ name: {{ include "tandem.component" . }}
 
 {{- /* What a worker asks for where the values do not say it: (list $ "prefill"). With accelerators: a CPU for each
 rank's scheduler and three for the processes around them; and memory for the processes, and for a fifth of the KV
-cache, which decode pins in the host: on 80 GB no more than 16Gi. Each further token process takes a CPU and 2Gi. */}}
+cache, which decode pins in the host: on 80 GB no more than 16Gi. It may pin more, of what the chart does not know: larger
+GPUs, and a model's longest sequence. Each further token process takes a CPU and 2Gi. */}}
 {{- define "tandem.workerRequests" -}}
 {{- $root := index . 0 }}
 {{- if include "tandem.onGpu" $root }}
