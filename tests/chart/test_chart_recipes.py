@@ -43,6 +43,31 @@ def model(name: str) -> str:
     return str(chart_renders.values(name)["model"]["uri"]).rpartition("/")[2]
 
 
+def plan(name: str) -> str:
+    """What `tandem plan-fit` is told of the example's workers, beside model and GPU."""
+    values = chart_renders.values(name)
+    engine, prefill = values.get("engine", {}), values["prefill"].get("engineOptions", {})
+    given = json.loads(engine.get("options", {}).get("server_args", "{}"))
+    flags = {
+        "--tp": engine.get("tensorParallel", 1),
+        "--decode-tp": engine.get("decodeTensorParallel"),
+        "--dp": engine.get("dataParallel"),
+        "--max-sequences": values["decode"]["config"]["max_sequences"],
+        "--moe-a2a-backend": given.get("moe_a2a_backend"),
+        "--prefill-memory-share": prefill.get("mem_fraction_static"),
+    }
+    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value)
+
+
+def planned(
+    capsys: pytest.CaptureFixture[str], name: str, gpu: str = "h100"
+) -> dict[str, dict[str, Any]]:
+    """The figures of both phases, by name."""
+    main(["plan-fit", str(CONFIGS / model(name)), "--gpu", gpu, *plan(name).split(), "--json"])
+    figures: dict[str, dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return figures
+
+
 def made(name: str, role: Role, folder: Path) -> dict[str, Any]:
     """What a worker of the rendered chart gives to SGLang."""
     loaded = settings(name, role.value, folder)
@@ -75,12 +100,39 @@ def test_the_page_says_of_memory_what_the_command_says(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plans = _PLAN.findall(page(name))
-    ranks = chart_renders.values(name).get("engine", {}).get("tensorParallel", 1)
-    assert any(f"{model(name)} " in command and f"--tp {ranks}" in command for command, _ in plans)
+    assert plans[0][0] == f"{model(name)} --gpu {_gpu(name)} {plan(name)}"
     for command, shown in plans:
-        folder, *flags = shlex.split(command)
-        assert main(["plan-fit", str(CONFIGS / folder), *flags]) == 0
-        assert capsys.readouterr().out == shown
+        assert _printed(command, capsys) == shown
+
+
+def test_the_command_s_own_page_shows_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    ((command, shown),) = _PLAN.findall((ROOT / "docs" / "cli.md").read_text(encoding="utf-8"))
+    assert _printed(command, capsys) == shown
+
+
+def _printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    folder, *flags = shlex.split(command)
+    assert main(["plan-fit", str(CONFIGS / folder), *flags]) == 0
+    return capsys.readouterr().out
+
+
+def _gpu(name: str) -> str:
+    wanted = chart_renders.values(name)["decode"].get("nodeSelector", {})
+    return str(wanted.get("nvidia.com/gpu.product", "NVIDIA-H100")).rpartition("-")[2].lower()
+
+
+@pytest.mark.promise("S5-303")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_pods_of_decode_request_the_host_memory_that_decode_pins(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = chart_renders.values(name)
+    nodes = values["decode"].get("workload", {}).get("nodes", 1)
+    found = planned(capsys, name, _gpu(name))["decode"]
+    requests = pods.of_values(values)["decode"].main["resources"]["requests"]
+    requested = int(requests["memory"].removesuffix("Gi")) * 2**30 * nodes
+    processes = (8 * nodes + 2 * requests["nvidia.com/gpu"] * nodes) * 2**30
+    assert requested >= found["pinned_bytes"] + processes
 
 
 @pytest.mark.promise("S5-423")
@@ -159,10 +211,28 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) 
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
 @pytest.mark.promise("S5-303")
-def test_sglang_takes_what_workers_of_each_example_give_it(tmp_path: Path) -> None:
+def test_sglang_takes_what_workers_of_each_example_give_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cases = [(name, role) for name in EXAMPLES for role in PHASES]
     given = [made(name, role, tmp_path) for name, role in cases]
     for (name, role), resolved in zip(cases, sglang_arguments.ask(given)["resolved"], strict=True):
         assert isinstance(resolved, dict), f"{name} {role}: {resolved}"
         assert resolved["page_size"] == 64
         assert resolved["disaggregation_mode"] == role.value
+        if chart_renders.values(name).get("engine", {}).get("decodeTensorParallel"):
+            assert not resolved["unequal"], "SGLang hands its KV over between unequal ranks"
+        share = planned(capsys, name)[role.value]["memory_share"]
+        assert resolved["mem_fraction_static"] == share, f"{name} {role}"
+
+
+@pytest.mark.promise("S5-303")
+def test_examples_of_large_models_divide_them_as_their_pages_say(tmp_path: Path) -> None:
+    llama, deepseek = (
+        [made(name, role, tmp_path) for role in PHASES] for name in ("llama-3.3-70b", "deepseek-v3")
+    )
+    assert [each["tp_size"] for each in llama] == [4, 8]
+    assert [each["dp_size"] for each in deepseek] == [16, 16]
+    assert all(each["enable_dp_attention"] for each in deepseek)
+    # SGLang divides a step among the groups.
+    assert deepseek[0]["chunked_prefill_size"] == 16 * 8192
