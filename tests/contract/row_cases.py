@@ -8,7 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from logits_pair import tokens_of
+from logits_cases import Given
+from logits_pair import spec_of, tokens_of
 from worker_pair import Pair, Sequence_
 
 from tandem.v1 import common_pb2, worker_pb2
@@ -30,7 +31,46 @@ KINDS: dict[str, dict[str, Any]] = {
     "penalties": PENALTIES,
     "seeded penalties": SEEDED | PENALTIES | {"top_p": 0.9},
     "bias": SEEDED | {"logit_bias": {17: 6.0, 18: -4.0}},
+    "processor": {},
+    "seeded processor": SEEDED,
+    "counting processor": {},
+    "processor of history": SEEDED | {"top_p": 0.9},
+    "penalised processors": SEEDED | PENALTIES | {"top_k": 30},
+    "short": SEEDED | {"temperature": 1.8, "ignore_eos": False},
+    "regex": {"ignore_eos": False},
+    "seeded regex": SEEDED | {"ignore_eos": False},
+    "JSON": {"ignore_eos": False},
+    "seeded JSON": SEEDED | {"ignore_eos": False, "min_p": 0.01},
+    "regex and processor": SEEDED | {"ignore_eos": False, "top_p": 0.95},
+    "prompt's": {"prompt_logprobs": 2},
+    "seeded prompt's": SEEDED | {"prompt_logprobs": 3, "top_k": 25},
 }
+WATERMARK: Given = ("watermark", {"key": "rows", "delta": 12.0, "width": 2})
+REGEX: Given = ("regex", {"pattern": "[a-z]{2,9}( [a-z]{2,9}){1,20}[.]"})
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "maxLength": 9}, "count": {"type": "integer"}},
+    "required": ["word", "count"],
+    "additionalProperties": False,
+}
+JSON: Given = ("json_schema", {"schema": SCHEMA})
+PROCESSORS: dict[str, tuple[Given, ...]] = {
+    "processor": (("banned_tokens", {"token_ids": list(range(2, 900))}),),
+    "seeded processor": (("bias", {"bias": {"17": 9.0, "18": 8.0}}),),
+    "counting processor": (("counted", {"token_ids": [400, 401, 402]}),),
+    "processor of history": (WATERMARK,),
+    "penalised processors": (
+        ("allowed_tokens", {"token_ids": list(range(70, 90)), "with_eos": False}),
+        ("no_repeat_ngram", {"size": 2}),
+    ),
+    "short": (("stop_at_sentence", {"after": 4, "marks": "aeiou"}),),
+    "regex": (REGEX,),
+    "seeded regex": (REGEX,),
+    "JSON": (JSON,),
+    "seeded JSON": (JSON,),
+    "regex and processor": (REGEX, WATERMARK),
+}
+"""What the rows of a kind are edited by, forms among them; the other kinds have none."""
 UNFILTERED = ("greedy", "seeded", "hot", "penalties", "bias")
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 
@@ -49,6 +89,8 @@ async def begin(
         "prompt_token_ids": prompt,
         "want_token_ids": True,
     }
+    if kind in PROCESSORS:
+        task["logits"] = spec_of(*PROCESSORS[kind])
     if made:
         steps = [common_pb2.TokenLogprobs(token_id=[token]) for token in made]
         task["resume"] = common_pb2.Resumption(step=steps)
@@ -70,14 +112,15 @@ async def alone(pair: Pair, kind: str, prompt: Sequence[int], **more: Any) -> Se
 
 
 def mixtures(number: int, kinds: Sequence[str]) -> list[list[tuple[str, list[int]]]]:
-    """Random neighbours: each mixture has every kind, and some twice, with some prompts."""
+    """Random neighbours, with some prompts: no kind comes again before all others have come."""
     random_ = random.Random(17)
-    made = []
-    for _ in range(number):
-        mixture = [*kinds, *random_.choices(kinds, k=TOGETHER - len(kinds))]
-        random_.shuffle(mixture)
-        made.append([(kind, random_.choice(PROMPTS)) for kind in mixture])
-    return made
+    dealt: list[str] = []
+    while len(dealt) < number * TOGETHER:
+        dealt += random_.sample(kinds, len(kinds))
+    return [
+        [(kind, random_.choice(PROMPTS)) for kind in dealt[first : first + TOGETHER]]
+        for first in range(0, number * TOGETHER, TOGETHER)
+    ]
 
 
 def noise(seed: int, position: int, token: int) -> float:

@@ -4,14 +4,17 @@ real engines that compute in float32 to the last token, and where another pair g
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import logits_probe
 import pytest
 from logits_pair import tokens_of
 from row_cases import (
     FINISHED,
     KINDS,
+    PROCESSORS,
     PROMPTS,
     TOKENS,
     UNFILTERED,
@@ -28,6 +31,9 @@ from tandem.v1 import worker_pb2
 pytestmark = pytest.mark.timeout(500)
 READY_SECONDS = 280.0
 CONTEXT = 300
+MIXTURES = 6
+ROUNDING = 1e-3
+"""Of one log-probability, in natural logarithms, between two batches in float32."""
 DEVIATION = 0.1
 """Of one log-probability, in natural logarithms, between two batches in bfloat16: about a step of
 such a logit. None was seen."""
@@ -44,7 +50,7 @@ def float_workers(
         model_path,
         tmp_path_factory.mktemp("rows"),
         ready_seconds=READY_SECONDS,
-        flags=(f"--engine-options={options}",),
+        flags=(*logits_probe.FLAGS, f"--engine-options={options}"),
     ) as workers:
         yield workers
 
@@ -64,19 +70,42 @@ async def short(float_workers: Sequence[WorkerProcess]) -> AsyncIterator[Pair]:
         await streams.idle()
 
 
-@pytest.mark.promise("S5-380")
+@pytest.mark.promise("S5-380", "S6-331")
 async def test_answers_are_the_same_in_every_mixture(exact: Pair) -> None:
-    by_itself = {
-        (kind, tuple(prompt)): tokens_of(await alone(exact, kind, prompt))
-        for kind in KINDS
-        for prompt in PROMPTS
+    by_itself: dict[str, list[Answer]] = {
+        kind: [_answer(await alone(exact, kind, prompt)) for prompt in PROMPTS] for kind in KINDS
     }
-    assert len({tuple(tokens) for tokens in by_itself.values()}) > 3 * len(PROMPTS)
-    for mixture in mixtures(3, tuple(KINDS)):
+    _every_processor_shows(by_itself)
+    for mixture in mixtures(MIXTURES, tuple(KINDS)):
         running = [await begin(exact, kind, prompt) for kind, prompt in mixture]
         for (kind, prompt), sequence in zip(mixture, running, strict=True):
-            together = await finished(exact, sequence)
-            assert together == by_itself[kind, tuple(prompt)], kind
+            await finished(exact, sequence)
+            before, after = by_itself[kind][PROMPTS.index(prompt)], _answer(sequence)
+            assert after.tokens == before.tokens, kind
+            assert after.prompt == pytest.approx(before.prompt, abs=ROUNDING), kind
+
+
+def _every_processor_shows(by_itself: Mapping[str, Sequence[Answer]]) -> None:
+    """No two kinds with processors give the same tokens, nor one of them and one without."""
+    for place in range(len(PROMPTS)):
+        tokens = {kind: tuple(answers[place].tokens) for kind, answers in by_itself.items()}
+        plain = {tokens[kind] for kind in KINDS.keys() - PROCESSORS}
+        assert len(plain) > 3
+        assert len({tokens[kind] for kind in PROCESSORS} - plain) == len(PROCESSORS), tokens
+
+
+class Answer(NamedTuple):
+    tokens: list[int]
+    prompt: list[float]
+    """What was said of the prompt: its tokens and the likeliest instead, then of each how likely
+    it is."""
+
+
+def _answer(sequence: Sequence_) -> Answer:
+    prompt: list[float] = []
+    for part in sequence.prompt_logprobs:
+        prompt += [*part.token_id, *part.top_token_id, *part.logprob, *part.top_logprob]
+    return Answer(tokens_of(sequence), prompt)
 
 
 @pytest.mark.promise("S5-217")
