@@ -5,6 +5,7 @@ Each way draws for a batch of rows of 128,256 float32 logits at temperature 0.8:
 without seeds, as it draws with them, and as Tandem does. `filtered`: with top_k 50 and top_p 0.95.
 Then each row is drawn alone and compared, where neighbours differ in their filters and some are
 greedy. Last, rows of one matrix product alone and together: what a model's arithmetic does of that.
+Exits with 1 where the figures speak against the default of the engine option seeded_sampling.
 
     python benchmarks/gpu/sampler.py
     python benchmarks/gpu/sampler.py --device cpu --vocabulary 4096 --rows 2,4
@@ -18,7 +19,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,10 +27,18 @@ from unittest import mock
 import gpu
 import torch
 
+from tandem.engine.sglang.options import Options
+
 ROWS = (64, 256)
 VOCABULARY = 128_256
 HIDDEN = 4096
 TOP_K, TOP_P, TEMPERATURE = 50, 0.95, 0.8
+TANDEMS = "Tandem, seeded"
+FLASHINFERS, PYTORCHS = "SGLang's FlashInfer, unseeded", "SGLang's PyTorch, unseeded"
+UNSEEDED = (FLASHINFERS, PYTORCHS)
+"""What seeded_sampling=false lets draw: the first of them that is there."""
+FACTOR = 1.5
+"""A step's draw by seeds may take so many times what it takes without."""
 ALONE_STEPS = 4
 """Batches of other seeds that rows are compared in."""
 without_gpu = functools.partial(mock.patch, "torch.cuda.is_available", return_value=False)
@@ -118,18 +127,16 @@ def _sglangs(device: str) -> dict[str, Way]:
         )  # fmt: skip
 
     found: dict[str, Way] = {
-        "SGLang's PyTorch, unseeded": lambda logits, info: by_rank(logits, info, seeded=False),
+        PYTORCHS: lambda logits, info: by_rank(logits, info, seeded=False),
         "SGLang's PyTorch, seeded": lambda logits, info: by_rank(logits, info, seeded=True),
     }
     if kernels:
-        found["SGLang's FlashInfer, unseeded"] = _flashinfers(sampler)
+        found[FLASHINFERS] = _flashinfers(sampler)
     try:
         from tandem.engine.sglang import drawing
     except ImportError:
         return found
-    found["Tandem, seeded"] = lambda logits, info: drawing.draw(
-        logits, info, info.positions, multinomial
-    )
+    found[TANDEMS] = lambda logits, info: drawing.draw(logits, info, info.positions, multinomial)
     return found
 
 
@@ -193,13 +200,49 @@ def products(rows: int, vocabulary: int, device: str, dtype: Any) -> list[object
     return [str(dtype).removeprefix("torch."), rows, different, f"{largest:.2g}", tokens]
 
 
-def verdict(costs: Mapping[tuple[str, int, str], float], rows: int) -> str:
-    """What the seeds cost a step of `rows`."""
-    parts = []
-    for kind in ("unfiltered", "filtered"):
-        found = {name: us for (name, count, of), us in costs.items() if (count, of) == (rows, kind)}
-        parts.append(f"{kind}: " + ", ".join(f"{name} {us:.0f} µs" for name, us in found.items()))
-    return f"Verdict, a step of {rows} rows; " + "; ".join(parts) + "."
+def verdict(
+    device: str, costs: Mapping[tuple[str, int, str], float], drawn: Sequence[Sequence[Any]]
+) -> tuple[bool, str]:
+    """Whether the default of the engine option seeded_sampling holds, and why.
+
+    Seeds are worth accepting where rows draw alone what they draw among others, and where no step
+    without filters takes more than FACTOR of what it takes without seeds. What filtered rows take
+    is said and does not decide: only who knows that nobody sends seeds may do without them.
+    """
+    counts = [(rows, others) for name, _logits, rows, others in drawn if name == TANDEMS]
+    if not counts:
+        return True, "No verdict: Tandem's way to draw needs SGLang."
+    rows, others = (sum(each) for each in zip(*counts, strict=True))
+    right, why = not others, [f"{others} of {rows} rows drew another token alone"]
+    if device == "cuda":
+        ratio, said = _beside_unseeded(costs, "unfiltered")
+        right = right and ratio <= FACTOR
+        why += [f"{said}: {ratio:.2f} times at most, where {FACTOR:g} may be"]
+        why += [_beside_unseeded(costs, "filtered")[1]]
+    else:
+        why += ["no GPU, so what seeds cost is not judged"]
+    default = Options().seeded_sampling
+    held = default == right
+    return held, (
+        f"Verdict: seeded_sampling={str(default).lower()}, the default: "
+        f"{'held' if held else 'MISSED'}; {'; '.join(why)}."
+    )
+
+
+def _beside_unseeded(costs: Mapping[tuple[str, int, str], float], kind: str) -> tuple[float, str]:
+    """How many times what it takes without seeds a step of this kind takes with them, at most, and
+    what each takes.
+    """
+    unseeded = next(name for name in UNSEEDED if any(name == each for each, *_step in costs))
+    steps = [
+        (rows, us, costs[unseeded, rows, of])
+        for (name, rows, of), us in costs.items()
+        if (name, of) == (TANDEMS, kind)
+    ]
+    said = ", ".join(
+        f"{us:.0f} µs of {rows} rows ({without:.0f} unseeded)" for rows, us, without in steps
+    )
+    return max(us / without for _rows, us, without in steps), f"{kind} {said}"
 
 
 def main() -> None:
@@ -239,8 +282,10 @@ def main() -> None:
     ]
     head = ["product in", "rows", "differ alone", "by at most", "another largest"]
     print(gpu.table(head, multiplied), end="\n\n")
-    print(verdict(costs, max(asked.rows)))
+    held, said = verdict(asked.device, costs, drawn)
+    print(said)
     gpu.report(asked.json, machine=where, costs=cells, alone=drawn, products=multiplied)
+    sys.exit(not held)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
 
-def figures(folder: Path, name: str, *flags: str) -> tuple[str, dict[str, Any]]:
-    """What one of them prints, and the figures that it writes."""
+def figures(folder: Path, name: str, *flags: str, status: int = 0) -> tuple[str, dict[str, Any]]:
+    """What one of them prints before it ends with `status`, and the figures that it writes."""
     file = folder / "figures.json"
     command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / "gpu" / f"{name}.py")]
     ended = subprocess.run(
         [*command, "--json", str(file), *flags], capture_output=True, text=True, timeout=280
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == status, ended.stderr[-3000:]
     return ended.stdout, json.loads(file.read_text())
 
 
@@ -48,6 +49,13 @@ LONG = {"us": 56_000.0, "behind_us": 64_000.0, "busy_us": 112_000.0, "waits": []
 """A step that varies by more than half of the shortest kernel."""
 
 
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """One of them in this process, by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu"))
+    return importlib.import_module
+
+
 @pytest.mark.parametrize(
     ("bias", "watermark", "said"),
     [
@@ -58,12 +66,10 @@ LONG = {"us": 56_000.0, "behind_us": 64_000.0, "busy_us": 112_000.0, "waits": []
     ],
 )
 def test_a_kind_waits_where_the_host_comes_back_with_the_gpu(
-    bias: dict[str, Any], watermark: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    bias: dict[str, Any], watermark: dict[str, Any], said: str, module: Callable[[str], Any]
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu"))
-    processors = importlib.import_module("processors")
     found = [{"kind": "bias", **bias}, {"kind": "watermark", **watermark}]
-    assert said in processors.verdict(found)
+    assert said in module("processors").verdict(found)
 
 
 def test_every_page_size_moves_the_same_kv_and_large_pages_in_fewer_pieces(tmp_path: Path) -> None:
@@ -80,7 +86,29 @@ def test_every_way_to_sample_is_timed_and_compared_alone(tmp_path: Path) -> None
     ways = {name for name, *_figures in found["costs"]}
     assert {"SGLang's PyTorch, unseeded", "SGLang's PyTorch, seeded"} < ways
     assert all(us > 0 for *_way, us, _mib, _waits in found["costs"])
-    assert "Verdict, a step of 2 rows" in said
+    assert "Verdict: seeded_sampling=true, the default: held; 0 of 16 rows drew another" in said
+
+
+@pytest.mark.parametrize(
+    ("seeded_us", "others", "held"), [(256.0, 0, True), (300.0, 0, False), (256.0, 1, False)]
+)
+def test_seeds_stay_the_default_where_they_cost_little_and_rows_draw_as_alone(
+    seeded_us: float, others: int, held: bool, module: Callable[[str], Any]
+) -> None:
+    sampler = module("sampler")
+    costs = {
+        (sampler.TANDEMS, 64, "unfiltered"): seeded_us,
+        (sampler.FLASHINFERS, 64, "unfiltered"): 190.0,
+        (sampler.PYTORCHS, 64, "unfiltered"): 1.0,
+        (sampler.TANDEMS, 64, "filtered"): 1_466.0,
+        (sampler.FLASHINFERS, 64, "filtered"): 201.0,
+    }
+    drawn = [["SGLang's PyTorch, seeded", "float32", 8, 8], [sampler.TANDEMS, "float32", 8, others]]
+    right, said = sampler.verdict("cuda", costs, drawn)
+    assert right is held
+    assert f"default: {'held' if held else 'MISSED'}; {others} of 8 rows drew another" in said
+    assert f"unfiltered {seeded_us:.0f} µs of 64 rows (190 unseeded)" in said
+    assert "; filtered 1466 µs of 64 rows (201 unseeded)" in said
 
 
 def test_first_requests_of_a_pair_are_timed_and_answers_hold_among_others(tmp_path: Path) -> None:
