@@ -111,8 +111,44 @@ def test_seeds_stay_the_default_where_they_cost_little_and_rows_draw_as_alone(
     assert "; filtered 1466 µs of 64 rows (201 unseeded)" in said
 
 
+PATIENT = "--factor=20"
+"""First requests of a machine that has much else to do."""
+
+
 def test_first_requests_of_a_pair_are_timed_and_answers_hold_among_others(tmp_path: Path) -> None:
-    said, found = figures(tmp_path, "serving", "--engine=sim", "--requests=8")
+    flags = ("--device=cpu", "--engine-option=dtype=float32", "--requests=4", PATIENT)
+    said, found = figures(tmp_path, "serving", *flags)
     assert len(found["first"]) == 10
     assert [same for _kind, _count, same, _text in found["together"]] == [5] * 7
-    assert "Verdict: the first request took" in said
+    assert "where 20 may be: held." in said
+    assert "alone: held." in said
+
+
+def test_a_first_request_that_is_slow_is_missed(tmp_path: Path) -> None:
+    said, _found = figures(
+        tmp_path, "serving", "--engine=sim", "--requests=4", "--factor=0", status=1
+    )
+    assert "where 0 may be: MISSED." in said
+    assert "alone: held." in said
+
+
+def test_an_answer_that_is_another_one_among_neighbours_is_missed(
+    module: Callable[[str], Any],
+) -> None:
+    first = [{"ttft_ms": 20.0, "ms": 100.0}]
+    cells: list[list[object]] = [["greedy", 5, 5, "'a'"], ["seeded", 5, 5, "'b'"]]
+    assert module("serving").verdict(first, cells, 1.5)[0]
+    cells[1][2] = 3
+    held, said = module("serving").verdict(first, cells, 1.5)
+    assert not held
+    assert "1.00 times, where 1.5 may be: held." in said
+    assert "MISSED by seeded (3 of 5)" in said
+
+
+def test_an_answer_that_fails_is_not_as_alone(
+    module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = module("serving")
+    monkeypatch.setattr(serving, "answer", lambda *_: f"{serving.FAILED}no worker is free")
+    cells = serving.alone_and_together(None, "tandem-tiny")
+    assert [same for _kind, _count, same, _text in cells] == [0] * 7
