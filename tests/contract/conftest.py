@@ -11,12 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import logits_probe
-from worker_pair import Pair, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, WorkerProcess, connected, launched_pair, options_flag
 
 SIM_READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
 FLAGS = ("--hook=contract_hook.ContractHook", *logits_probe.FLAGS)
-SIM_FLAGS = ("--engine-options=handover_timeout_seconds=8",)
+SIM_FLAGS = (options_flag("handover_timeout_seconds=8"),)
 """A peer's lease of decode's pages: a test waits for the end of one."""
 Workers = tuple[WorkerProcess, WorkerProcess]
 

@@ -24,7 +24,7 @@ from row_cases import (
     mixtures,
     noise,
 )
-from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair, options_flag
 
 from tandem.v1 import worker_pb2
 
@@ -44,13 +44,13 @@ FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 def float_workers(
     model_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
-    options = f"dtype=float32,context_length={CONTEXT}"
+    options = options_flag(f"dtype=float32,context_length={CONTEXT}")
     with launched_pair(
         "sglang",
         model_path,
         tmp_path_factory.mktemp("rows"),
         ready_seconds=READY_SECONDS,
-        flags=(*logits_probe.FLAGS, f"--engine-options={options}"),
+        flags=(*logits_probe.FLAGS, options),
     ) as workers:
         yield workers
 

@@ -77,6 +77,14 @@ class WorkerProcess:
         return self.process.wait(END_SECONDS)
 
 
+def options_flag(options: str) -> str:
+    """These engine options, and those of the environment, which a flag would take the place of:
+    there a machine says what it needs beside.
+    """
+    given = os.environ.get("TANDEM_ENGINE_OPTIONS")
+    return f"--engine-options={given + ',' if given else ''}{options}"
+
+
 @contextmanager
 def launched(
     phase: str, engine: str, model_path: Path, log: Path, *flags: str

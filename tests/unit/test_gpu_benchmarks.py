@@ -152,3 +152,21 @@ def test_an_answer_that_fails_is_not_as_alone(
     monkeypatch.setattr(serving, "answer", lambda *_: f"{serving.FAILED}no worker is free")
     cells = serving.alone_and_together(None, "tandem-tiny")
     assert [same for _kind, _count, same, _text in cells] == [0] * 7
+
+
+CONTRACT = "tests/contract/test_prompt_logprobs.py"
+
+
+def test_the_contract_is_held_where_all_tests_pass(tmp_path: Path) -> None:
+    said, found = figures(tmp_path, "contract", "--device=cpu", "--engine=sim", CONTRACT)
+    assert found["files"] == [["test_prompt_logprobs.py", 2, 0, 0]]
+    assert "for cpu keep the contract: held, by 2 tests of 2." in said
+
+
+def test_the_contract_is_missed_by_tests_that_fail(tmp_path: Path) -> None:
+    unknown = "--engine-option=speed=11"
+    said, found = figures(
+        tmp_path, "contract", "--device=cpu", "--engine=sim", unknown, CONTRACT, status=1
+    )
+    assert found["files"] == [["test_prompt_logprobs.py", 0, 2, 0]]
+    assert "for cpu keep the contract: MISSED by test_each_token_of_a_prompt" in said
