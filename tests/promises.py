@@ -847,9 +847,9 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-380",
-        "Given a greedy or seeded request in whatever mixture of filters, penalties and kinds, then"
-        " its tokens are those that it gets alone, in both phases, where the engine computes in "
-        "float32, and else until two tokens tie.",
+        "Given a greedy or seeded request in whatever mixture of filters, penalties, processors, "
+        "forms and log-probabilities of prompts, then its tokens are those that it gets alone, in "
+        "both phases, where the engine computes in float32, and else until two tokens tie.",
         ours=True,
     ),
     Promise(
