@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = tuple(
-    f"tests/contract/test_{name}.py"
+    str(ROOT / f"tests/contract/test_{name}.py")
     for name in (
         "worker_contract",
         "kv_really_crossed",
@@ -52,7 +52,6 @@ class Ended:
 def run(engine: str, options: list[str], files: list[str]) -> tuple[int, dict[str, str]]:
     """pytest's exit status, and how each test ended, by its id."""
     ended = Ended()
-    os.chdir(ROOT)
     if options:
         os.environ["TANDEM_ENGINE_OPTIONS"] = ",".join(options)
     status = pytest.main(["-m", OF_ENGINE[engine], "-p", "no:cacheprovider", *files], [ended])
