@@ -16,6 +16,7 @@ from chart_renders import CHART, ROOT
 from refusals import GPU, NODES, RDMA, REFUSED, UNKNOWN
 
 VALUES = list(chart_values.read(CHART / "values.yaml"))
+ALLOWED_BY_A_LEVEL = [case for case, (_, text) in REFUSED.items() if "podSecurity" in text]
 NULLABLE = {each.path for each in VALUES if "null" in each.schema.get("type", ())}
 
 
@@ -25,6 +26,22 @@ def test_what_cannot_work_is_refused_with_its_mend(case: str) -> None:
     with pytest.raises(helm_python.HelmRenderError) as caught:
         chart_renders.texts(values)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.promise("S5-312")
+@pytest.mark.parametrize("case", [case for case in REFUSED if case not in ALLOWED_BY_A_LEVEL])
+def test_a_privileged_namespace_lifts_no_other_refusal(case: str) -> None:
+    values, sentence = REFUSED[case]
+    with pytest.raises(helm_python.HelmRenderError) as caught:
+        chart_renders.texts({**values, "global": {"podSecurity": "privileged"}})
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("case", ALLOWED_BY_A_LEVEL)
+def test_a_privileged_namespace_takes_what_its_level_allows(case: str) -> None:
+    values, _ = REFUSED[case]
+    without_policies = {"networkPolicy": {"enabled": False}}
+    chart_renders.texts({**values, "global": {"podSecurity": "privileged"}, **without_policies})
 
 
 def test_every_refusal_has_a_test() -> None:
