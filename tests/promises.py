@@ -1770,6 +1770,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-195",
+        "Given numbers of ranks, token processes and nodes, then the chart renders them exactly "
+        "where a worker starts with them.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

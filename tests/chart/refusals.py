@@ -248,6 +248,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"decode": {"tokenProcesses": 2}},
         "decode.tokenProcesses: a simulated worker is one process: set model.uri, or leave it at 1",
     ),
+    "data-parallel-ranks-with-unequal-parts": (
+        {**GPU, "engine": {"tensorParallel": 3, "dataParallel": 3}},
+        "set prefill.config.max_sequences to a multiple of 3",
+    ),
+    "data-parallel-ranks-of-decode-with-unequal-parts": (
+        {**GPU, "engine": {"tensorParallel": 3, "decodeDataParallel": 3}},
+        "set decode.config.max_sequences to a multiple of 3",
+    ),
+    "data-parallel-ranks-of-aggregated-workers-with-unequal-parts": (
+        {
+            **GPU,
+            "engine": {"tensorParallel": 3, "dataParallel": 3},
+            **{phase: {"config": {"max_sequences": 255}} for phase in PHASES},
+            "worker": {"enabled": True},
+        },
+        "set worker.config.max_sequences to a multiple of 3",
+    ),
+    "token-processes-of-ranks-on-several-nodes": (
+        {
+            **GPU,
+            "engine": {"tensorParallel": 4, "dataParallel": 2},
+            "decode": {"tokenProcesses": 2, "workload": {"nodes": 2}},
+        },
+        "data-parallel ranks on several nodes send tokens to one process alone: leave decode.token",
+    ),
     "token-processes-with-unequal-parts": (
         {**GPU, "decode": {"tokenProcesses": 3}},
         "set decode.config.max_sequences to a multiple of 3",
