@@ -74,7 +74,9 @@ RUN python3 -m venv --without-pip /opt/venv \
     && useradd --no-log-init --no-create-home --uid 10001 --gid 10001 --home-dir /tmp --shell /usr/sbin/nologin tandem
 
 # What is compiled or fetched at run time goes below /tmp/cache; a volume there keeps it over a restart, and the root
-# may be read-only.
+# may be read-only. DeepGEMM, CuTe DSL's objects and torch.compile follow SGLANG_CACHE_DIR. What pods cannot share stays
+# in each: DeepEP names its kernels alike in all its versions, Humming locks what it writes within a pod alone, and
+# cuTile's is an SQLite database.
 ENV PATH=/opt/venv/bin:${PATH} \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -82,12 +84,16 @@ ENV PATH=/opt/venv/bin:${PATH} \
     XDG_CACHE_HOME=/tmp/cache \
     HF_HOME=/tmp/cache/huggingface \
     SGLANG_CACHE_DIR=/tmp/cache/sglang \
+    SGLANG_JIT_CACHE_DIR=/tmp/cache/sglang/jit \
     CUDA_CACHE_PATH=/tmp/cache/nv \
+    CUTE_DSL_CACHE_DIR=/tmp/cache/cute_dsl \
     FLASHINFER_WORKSPACE_BASE=/tmp/cache \
+    QUACK_CACHE_DIR=/tmp/cache/quack \
     TILELANG_CACHE_DIR=/tmp/cache/tilelang \
     TORCHINDUCTOR_CACHE_DIR=/tmp/cache/inductor \
     TORCH_EXTENSIONS_DIR=/tmp/cache/torch_extensions \
-    TRITON_CACHE_DIR=/tmp/cache/triton
+    TRITON_CACHE_DIR=/tmp/cache/triton \
+    TVM_FFI_CACHE_DIR=/tmp/cache/tvm_ffi
 WORKDIR /opt/tandem
 USER 10001:10001
 # The chart names the command, and Kubernetes probes /live and /ready.

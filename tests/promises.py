@@ -1776,6 +1776,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-196",
+        "Given a claim for compiled kernels, then every pod of that worker, on each of its nodes, "
+        "mounts it where the image's compilers keep what they compile.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

@@ -136,6 +136,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"engine": {"options": {"server_args": '{"nnodes": 2}'}}},
         "leave nnodes, node_rank and dist_init_addr out of server_args, and set prefill.workload",
     ),
+    "two-claims-for-compiled-kernels": (
+        {**GPU, "prefill": {"compileCache": {"existingClaim": "mine", "size": "20Gi"}}},
+        "prefill.compileCache has two claims: leave existingClaim or size empty",
+    ),
+    "compiled-kernels-of-a-simulation": (
+        {"decode": {"compileCache": {"existingClaim": "mine"}}},
+        "decode.compileCache: a simulated worker compiles nothing: set model.uri",
+    ),
+    "compiled-kernels-of-several-nodes-on-a-claim-of-one": (
+        {
+            **NODES,
+            "decode": {
+                "workload": {"nodes": 2},
+                "compileCache": {"size": "20Gi", "accessModes": ["ReadWriteOnce"]},
+            },
+        },
+        "decode.compileCache: the nodes of a worker mount its claim at once: set accessModes",
+    ),
     "nodes-of-a-simulation": (
         {"decode": {"workload": {"nodes": 2}}, "engine": {"tensorParallel": 2}},
         "decode.workload.nodes: a simulated worker runs on one node: set model.uri",
@@ -312,6 +330,10 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "token-processes-as-a-setting": {"decode": {"config": {"token_processes": 2}}},
     "token-processes-of-prefill": {"prefill": {"tokenProcesses": 2}},
     "no-token-process": {"decode": {"tokenProcesses": 0}},
+    "compiled-kernels-that-cannot-be-written": {
+        "prefill": {"compileCache": {"accessModes": ["ReadOnlyMany"]}}
+    },
+    "compiled-kernels-without-a-mode": {"prefill": {"compileCache": {"accessModes": []}}},
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
     "port": {"frontend": {"service": {"port": 99999}}},

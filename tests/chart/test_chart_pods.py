@@ -26,6 +26,7 @@ SAFE_VOLUMES = {"configMap", "downwardAPI", "emptyDir", "image", "persistentVolu
 EXTERNAL = {
     # Set -> what the operator says is there already.
     "bucket": {"Secret/bucket-reader", "ServiceAccount/bucket-reader"},
+    "compile-cache": {"PersistentVolumeClaim/models", "PersistentVolumeClaim/compiled"},
     "existing-secrets": {
         "Secret/pairs",
         "Secret/edge",

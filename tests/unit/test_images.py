@@ -6,13 +6,19 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import chart_renders
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -105,6 +111,65 @@ def test_an_image_runs_as_nobody_in_particular_with_its_environment_first(image:
     assert "HOME=/tmp" in variables
     assert not [each for each in stage if each.name == "HEALTHCHECK"]
     assert all(each.words == ["[]"] for each in stage if each.name == "ENTRYPOINT")
+
+
+def variables(image: str) -> dict[str, str]:
+    """What the image sets for every container."""
+    words = [word for each in last_stage(image) if each.name == "ENV" for word in each.words]
+    return dict(word.split("=", 1) for word in words)
+
+
+CACHE = "/tmp/cache"
+"""Where a volume keeps what is compiled."""
+COMPILERS = """
+import json, os, torch.utils.cpp_extension
+import sglang, triton
+from sglang.kernels.jit.utils.compile.cache import cache_root
+from sglang.srt.environ import envs, third_party_cache_defaults
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print("\\n" + json.dumps({
+    "sglang's kernels": str(cache_root()),
+    "deep_gemm": envs.SGLANG_DG_CACHE_DIR.get(),
+    "cute_aot": envs.SGLANG_CUTE_AOT_CACHE_DIR.get(),
+    "triton": triton.knobs.cache.dir,
+    "inductor": cache_dir(),
+    "torch extensions": torch.utils.cpp_extension._get_build_directory("any", False),
+    **{name: os.environ[name] for name in third_party_cache_defaults()},
+}))
+"""
+"""Prints where each says that it keeps what it compiles."""
+
+
+@pytest.mark.promise("S6-196")
+def test_every_cache_of_the_gpu_image_is_where_the_chart_mounts_a_volume() -> None:
+    caches = {name: value for name, value in variables("tandem-sglang").items() if "CACHE" in name}
+    assert len(caches) > 5
+    assert {name for name, value in caches.items() if not value.startswith(CACHE)} == set()
+    values = {"model": {"uri": "pvc://m"}, "decode": {"compileCache": {"existingClaim": "c"}}}
+    (path,) = [
+        mount["mountPath"]
+        for each in chart_renders.manifests(values)
+        if each["kind"] == "Deployment"
+        for mount in each["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+        if mount["name"] == "compile-cache"
+    ]
+    assert path == CACHE
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="the lean set-up has no SGLang")
+@pytest.mark.promise("S6-196")
+def test_what_compiles_finds_its_cache_there(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    environ = {
+        name: value.replace(CACHE, cache) for name, value in variables("tandem-sglang").items()
+    }
+    environ |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILERS], env=environ, capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name, path in told.items() if not path.startswith(cache)} == set()
 
 
 def test_the_chart_runs_what_the_images_hold() -> None:

@@ -144,6 +144,9 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{- $root := index . 0 -}}
 {{ include "tandem.volumeMounts" . }}
 - {name: shm, mountPath: /dev/shm}
+{{- if include "tandem.compileCacheClaim" . }}
+- {name: compile-cache, mountPath: /tmp/cache}
+{{- end }}
 {{- if index $root.Values (index . 1) | dig "hugepages" "size" "" }}
 - {name: hugepages, mountPath: /dev/hugepages}
 {{- end }}
@@ -160,6 +163,10 @@ is its request unless they say another. Only the memory of a simulated one is kn
 {{ include "tandem.volumes" . }}
 - name: shm
   emptyDir: {medium: Memory, sizeLimit: {{ $values.shm.sizeLimit }}}
+{{- with include "tandem.compileCacheClaim" . }}
+- name: compile-cache
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
 {{- if dig "hugepages" "size" "" $values }}
 - name: hugepages
   emptyDir: {medium: HugePages-{{ $values.hugepages.pageSize }}}
