@@ -1782,6 +1782,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-197",
+        "Given the recipe in which decode writes the KV of answers to a store, then SGLang takes "
+        "its arguments, and both phases name and lay out pages alike.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

@@ -85,7 +85,7 @@ def made(name: str, role: Role, folder: Path) -> dict[str, Any]:
 
 
 def test_each_example_has_a_page_that_says_what_was_checked() -> None:
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8
     assert {path.stem for path in PAGES.glob("*.md")} == {"README", *EXAMPLES}
     overview = page("README")
     for name in EXAMPLES:
@@ -136,24 +136,35 @@ def test_pods_of_decode_request_the_host_memory_that_decode_pins(
 
 
 @pytest.mark.promise("S5-423")
-@pytest.mark.parametrize(("name", "pool"), [("hicache", 120), ("hicache-mooncake", 60)])
-def test_a_pod_requests_the_host_memory_that_its_cache_takes(name: str, pool: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "phase", "pool"),
+    [
+        ("hicache", "prefill", 120),
+        ("hicache-mooncake", "prefill", 60),
+        ("hicache-decode", "prefill", 60),
+        ("hicache-decode", "decode", 20),
+    ],
+)
+def test_a_pod_requests_the_host_memory_that_its_cache_takes(
+    name: str, phase: str, pool: int
+) -> None:
     values = chart_renders.values(name)
-    given = json.loads(values["prefill"]["engineOptions"]["server_args"])
+    given = json.loads(values[phase]["engineOptions"]["server_args"])
     assert given["hicache_size"] == pool
     assert f"{int(pool * 10**9 // KV_BYTES):,} tokens" in page(name)
     cache = -(-(pool * 10**9) // 2**30)
-    prefill = pods.of_values(values)["prefill"]
-    requested = prefill.main["resources"]["requests"]["memory"]
+    requested = pods.of_values(values)[phase].main["resources"]["requests"]["memory"]
     assert requested == f"{cache + WORKER_GIB + ROOM_GIB}Gi"
     assert f" {cache} " in page(name).replace("|", " ")
 
 
 @pytest.mark.promise("S5-423")
-def test_prefill_reaches_the_store_and_nothing_else_that_it_did_not() -> None:
-    with_store, without = (
-        _egress(chart_renders.values(name), "prefill") for name in ("hicache-mooncake", "hicache")
-    )
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [("hicache-mooncake", "prefill"), ("hicache-decode", "prefill"), ("hicache-decode", "decode")],
+)
+def test_a_phase_reaches_the_store_and_nothing_else_that_it_did_not(name: str, phase: str) -> None:
+    with_store, without = (_egress(chart_renders.values(each), phase) for each in (name, "hicache"))
     (opened,) = [rule for rule in with_store if rule not in without]
     (peer,) = opened["to"]
     assert peer["podSelector"] == {"matchLabels": {"app": "mooncake"}}
@@ -183,6 +194,35 @@ def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path
         stored = resolved["hicache_storage_backend"]
         assert stored == ("mooncake" if name == "hicache-mooncake" else None)
         assert resolved["hicache_mem_layout"] == "page_first"
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
+@pytest.mark.promise("S6-197")
+def test_decode_writes_answers_to_the_store_as_prefill_names_and_lays_them(tmp_path: Path) -> None:
+    prefill, decode = (made("hicache-decode", role, tmp_path) for role in PHASES)
+    told = "disaggregation_decode_enable_offload_kvcache"
+    storeless = {name: decode[name] for name in decode if name != "hicache_storage_backend"}
+    reads, writes, alone, wrong = sglang_arguments.ask(
+        [prefill, decode, storeless, prefill | {told: True}]
+    )["resolved"]
+    assert (reads["enable_hierarchical_cache"], writes["enable_hierarchical_cache"]) == (
+        True,
+        False,
+    )
+    assert (reads[told], writes[told]) == (False, True)
+    assert writes["hicache_host_memory_fraction"] is None, "its own size counts"
+    for name in (
+        "hicache_storage_backend",
+        "hicache_storage_backend_extra_config",
+        "hicache_mem_layout",
+        "page_size",
+        "served_model_name",  # a part of each page's name
+        "tp_size",
+    ):
+        assert reads[name] == writes[name], name
+    assert "only supported when hicache-storage-backend is provided" in alone
+    assert "only supported for decode side" in wrong
 
 
 @pytest.mark.sglang
