@@ -69,6 +69,9 @@ def _arguments() -> Iterator[str]:
     ):
         for about, names in table.items():
             yield f"| {fate} | {about} | {', '.join(f'`{name}`' for name in names)} |\n"
+    for reason, values in server_arguments.REFUSED_VALUES.items():
+        told = ", ".join(f"`{name}` `{value}`" for name, value in values)
+        yield f"| refused | {reason} | {told} |\n"
 
 
 def main() -> int:

@@ -138,7 +138,7 @@ def test_what_is_about_adapters_is_refused_where_there_are_none(model_path: Path
     assert engine(TWO)
     with pytest.raises(ConfigError, match="lora_backend, max_lora_rank: the setting lora_adapters"):
         engine(())
-    server_arguments.check_idle(["watchdog_timeout"], adapters=False, mooncake=False)
+    server_arguments.check_idle({"watchdog_timeout": 9}, adapters=False, mooncake=False)
 
 
 # --- the prefix cache ----------------------------------------------------------------------------

@@ -77,6 +77,50 @@ def test_what_would_have_no_effect_is_refused_by_name_with_the_reason(reason: st
         assert f" {name}: {reason}" in str(refused.value)
 
 
+@pytest.mark.promise("S5-300")
+@pytest.mark.parametrize("reason", server_arguments.REFUSED_VALUES)
+def test_a_value_that_would_have_no_effect_is_refused_with_the_reason(reason: str) -> None:
+    for name, value in server_arguments.REFUSED_VALUES[reason]:
+        for said in (value, value.swapcase()):
+            with pytest.raises(ConfigError) as refused:
+                options.parse({"server_args": json.dumps({name: said})})
+            assert f" {name} {said}: {reason}" in str(refused.value)
+    given = {"speculative_algorithm": "EAGLE", "expert_balancedness_report_mode": "server_log"}
+    assert options.parse({"server_args": json.dumps(given)}).extra == given
+
+
+ONE_LINE = "constrained_json_disable_any_whitespace"
+IDLE = [
+    ({"enable_request_time_stats_logging": True}, {"log_level": "info"}),
+    ({"expert_balancedness_report_mode": "server_log"}, {"log_level": "debug"}),
+    ({"expert_distribution_recorder_mode": "stat"}, {"enable_eplb": True}),
+    (
+        {"expert_distribution_recorder_buffer_size": 9},
+        {"expert_balancedness_report_mode": "server_log", "log_level": "info"},
+    ),
+    (
+        {"constrained_json_max_whitespace_cnt": 3},
+        {"grammar_backend": "xgrammar", ONE_LINE: False},
+    ),
+]
+"""What has an effect beside something else alone, and that."""
+
+
+@pytest.mark.promise("S5-300")
+@pytest.mark.parametrize(("idle", "needed"), IDLE, ids=lambda given: next(iter(given)))
+def test_what_has_no_effect_without_something_else_is_refused_by_name(
+    idle: dict[str, Any], needed: dict[str, Any]
+) -> None:
+    def check(given: dict[str, Any]) -> None:
+        server_arguments.check_idle(given, adapters=False, mooncake=False)
+
+    check(idle | needed)
+    for missing in needed:
+        with pytest.raises(ConfigError, match="must not hold ") as refused:
+            check(idle | {name: value for name, value in needed.items() if name != missing})
+        assert {*idle, *needed} & set(str(refused.value).replace(":", "").split())
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     given = {"tp_size": 4, "api_key": "a", "quantisation": "fp8", "quantization": "fp8"}
     with pytest.raises(ConfigError) as refused:

@@ -18,10 +18,10 @@ from tandem.engine.lora import LoraAdapter
 from tandem.engine.sglang import mooncake, parallel
 from tandem.engine.sglang.options import Options
 from tandem.engine.sglang.ports import Ports
+from tandem.engine.sglang.server_arguments import ONE_LINE_JSON
 from tandem.errors import ConfigError
 
 CPU_PLUGIN = "tandem_sglang_cpu"
-ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
 TAGGED_FIELDS = {"llguidance": "ebnf", "xgrammar": "structural_tag", "none": ""}
 """The sampling parameter of SGLang that says where calls are, by grammar backend."""
 GRAMMAR_BACKENDS = tuple(TAGGED_FIELDS)

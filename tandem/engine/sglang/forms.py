@@ -8,6 +8,7 @@ from tandem.engine import model_files
 from tandem.engine.base import EngineSettings
 from tandem.engine.sglang import arguments
 from tandem.engine.sglang import options as engine_options
+from tandem.engine.sglang.server_arguments import ONE_LINE_JSON
 from tandem.logits.forms.workshop import FormPlan
 
 
@@ -24,7 +25,7 @@ def plan(settings: EngineSettings) -> FormPlan:
             "tokenizer_path": str(extra.get("tokenizer_path") or settings.model_path),
             "vocabulary": facts["vocabulary"],
             "eos_token_ids": sorted(facts["eos_token_ids"]),
-            "any_whitespace": not extra.get(arguments.ONE_LINE_JSON, True),
+            "any_whitespace": not extra.get(ONE_LINE_JSON, True),
             "max_whitespace": extra.get("constrained_json_max_whitespace_cnt"),
         },
         environment={

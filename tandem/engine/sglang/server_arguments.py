@@ -8,11 +8,13 @@ from them (scripts/generate_sglang_page.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tandem.errors import ConfigError
 
 VERSION = "0.5.21"
 """The SGLang whose arguments these are."""
+ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -54,15 +56,19 @@ OWNED: Mapping[str, str] = {
 }
 """What Tandem sets, and by what an operator decides it instead."""
 
+_METRICS = "a worker serves metrics of its own"
+_UNO = "UNO refuses log-probabilities, and a worker's first requests ask for them"
+
 REFUSED: Mapping[str, tuple[str, ...]] = {
     "a worker starts none of SGLang's HTTP and gRPC servers": _names(
         """
         admin_api_key api_key asr_max_buffer_seconds asr_max_concurrent_sessions
         checkpoint_engine_wait_weights_before_ready debug_tensor_dump_input_file
         delete_ckpt_after_loading enable_http2 enable_response_store enable_ssl_refresh
-        fastapi_root_path grpc_mode grpc_port grpc_response_timeout_secs grpc_worker_threads
-        http2_initial_connection_window_size http2_max_concurrent_streams log_level_http port
-        sidecar sidecar_args skip_server_warmup smg_grpc_mode smg_http_sidecar_port ssl_ca_certs
+        engine_info_bootstrap_port fastapi_root_path grpc_mode grpc_port grpc_response_timeout_secs
+        grpc_worker_threads http2_initial_connection_window_size http2_max_concurrent_streams
+        log_level_http port remote_instance_weight_loader_start_seed_via_transfer_engine sidecar
+        sidecar_args skip_server_warmup smg_grpc_mode smg_http_sidecar_port ssl_ca_certs
         ssl_certfile ssl_keyfile ssl_keyfile_password tool_server
         uvicorn_access_log_exclude_prefixes warmups
         """
@@ -126,6 +132,18 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "a worker keeps its phase, and has no other": _names(
         "enable_pd_role_switch enable_pdmux pdmux_config_path sm_group_num"
     ),
+    "SGLang serves models of diffusion without disaggregation, LoRA adapters and pipelines": _names(
+        "dllm_algorithm dllm_algorithm_config dllm_fdfo"
+    ),
+    "it sets data-parallel ranks, which are those of engine option data_parallel": _names(
+        "dwdp_size"
+    ),
+    "a worker keeps the ranks that it starts with": _names(
+        """
+        elastic_ep_initial_size elastic_ep_scale_timeout ep_join_mode ep_join_rank_offset
+        max_ep_size
+        """
+    ),
     "draft and target run in one engine": _names(
         """
         decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints decoupled_spec_rank
@@ -137,12 +155,17 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     ),
     "the model is a folder, given by setting model_path": _names("download_dir revision"),
     "the weights of a worker do not change": _names("custom_weight_loader weight_version"),
-    "a worker serves metrics of its own": _names(
+    "nothing in a worker lets memory go and takes it back": _names(
+        "enable_draft_weights_cpu_backup enable_memory_saver enable_weights_cpu_backup"
+    ),
+    _METRICS: _names(
         """
         bucket_e2e_request_latency bucket_inter_token_latency bucket_time_to_first_token
-        enable_metrics enable_metrics_for_all_schedulers enable_mfu_metrics extra_metric_labels
-        generation_tokens_buckets prompt_tokens_buckets stat_loggers
-        tokenizer_metrics_allowed_custom_labels tokenizer_metrics_custom_labels_header
+        enable_metrics enable_metrics_for_all_schedulers enable_mfu_metrics export_metrics_to_file
+        export_metrics_to_file_dir extra_metric_labels generation_tokens_buckets
+        prefill_delayer_forward_passes_buckets prefill_delayer_wait_seconds_buckets
+        prompt_tokens_buckets stat_loggers tokenizer_metrics_allowed_custom_labels
+        tokenizer_metrics_custom_labels_header
         """
     ),
     "a worker writes spans of its own": _names(
@@ -164,9 +187,14 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "it is for the grammar backend outlines, which is not offered": _names(
         "disable_outlines_disk_cache"
     ),
+    "forms are checked without it: their JSON has SGLang's whitespace, or is on one line": _names(
+        "constrained_json_whitespace_pattern"
+    ),
+    _UNO: _names("uno_lora_path"),
     "SGLang itself does nothing with it": _names(
         """
-        file_storage_path num_continuous_decode_steps spec_trace_dir triton_attention_reduce_in_fp32
+        file_storage_path num_continuous_decode_steps show_time_cost spec_trace_dir
+        triton_attention_reduce_in_fp32
         """
     ),
     "SGLang sets it itself": _names(
@@ -178,8 +206,20 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
 }
 """What would break a worker, or have no effect in it, by the reason."""
 
+REFUSED_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    _METRICS: (
+        ("expert_balancedness_report_mode", "both"),
+        ("expert_balancedness_report_mode", "prometheus"),
+    ),
+    _UNO: (("speculative_algorithm", "UNO"),),
+}
+"""The same of one value of an argument that has others."""
+
 _LORA = "LoRA adapters"
 _MOONCAKE = "Hand-over by Mooncake"
+_LOGS = "Logs of the schedulers, with log_level info or debug"
+_RECORDS = "Records of experts, with enable_eplb or expert_balancedness_report_mode"
+_SPACES = "Forms, with grammar_backend xgrammar and constrained_json_disable_any_whitespace false"
 _LORA_ON_CPUS = "tests with LoRA adapters, on CPUs, where Tandem sets it unless you do"
 
 WORKS: Mapping[str, tuple[str, ...]] = {
@@ -196,23 +236,17 @@ WORKS: Mapping[str, tuple[str, ...]] = {
 """What is given to SGLang, and was run by us, by where."""
 
 PASSED: Mapping[str, tuple[str, ...]] = {
-    "Serving": _names(
-        """
-        constrained_json_max_whitespace_cnt constrained_json_whitespace_pattern stream_interval
-        tokenizer_backend tokenizer_mode
-        """
-    ),
+    "Serving": _names("stream_interval tokenizer_backend tokenizer_mode"),
+    _SPACES: _names("constrained_json_max_whitespace_cnt"),
     "Model and weights": _names(
         """
-        decrypted_config_file decrypted_draft_config_file engine_info_bootstrap_port
-        json_model_override_args kv_cache_dtype model_checksum model_config_parser model_impl
-        model_loader_extra_config modelexpress_config modelopt_checkpoint_restore_path
-        modelopt_checkpoint_save_path modelopt_export_path modelopt_quant quantization
-        quantization_param_path quantize_and_serve remote_instance_weight_loader_backend
-        remote_instance_weight_loader_seed_instance_ip
+        decrypted_config_file decrypted_draft_config_file json_model_override_args kv_cache_dtype
+        model_checksum model_config_parser model_impl model_loader_extra_config modelexpress_config
+        modelopt_checkpoint_restore_path modelopt_checkpoint_save_path modelopt_export_path
+        modelopt_quant quantization quantization_param_path quantize_and_serve
+        remote_instance_weight_loader_backend remote_instance_weight_loader_seed_instance_ip
         remote_instance_weight_loader_seed_instance_service_port
-        remote_instance_weight_loader_send_weights_group_ports
-        remote_instance_weight_loader_start_seed_via_transfer_engine rl_quant_profile
+        remote_instance_weight_loader_send_weights_group_ports rl_quant_profile
         startup_weight_load_mode trust_remote_code weight_cache_mode weight_cache_socket
         weight_cache_timeout weight_loader_disable_mmap weight_loader_drop_cache_after_load
         weight_loader_prefetch_checkpoints weight_loader_prefetch_num_threads
@@ -220,9 +254,8 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     ),
     "Features of a step": _names(
         """
-        enable_decoder_swa_bounded_replay enable_draft_weights_cpu_backup
-        enable_encoder_swa_bounded_replay enable_fp32_lm_head enable_memory_saver enable_tf32_matmul
-        enable_weights_cpu_backup
+        enable_decoder_swa_bounded_replay enable_encoder_swa_bounded_replay enable_fp32_lm_head
+        enable_tf32_matmul
         """
     ),
     "Scheduling": _names(
@@ -250,17 +283,14 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     "Parallelism": _names(
         """
         attn_cp_size cp_strategy dcp_comm_backend dcp_replicate_q_proj dcp_size
-        disable_attn_tp_gather dist_timeout dwdp_size elastic_ep_initial_size
+        disable_attn_tp_gather dist_timeout
         enable_attn_tp_input_scattered enable_cp_decode_attn_tp enable_dense_mlp_attn_tp
         enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dsa_cache_layer_split
         enable_dynamic_chunking enable_layernorm_sp enable_p2p_check enable_prefill_cp
         enable_prefill_delayer enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all
-        ep_join_rank_offset ep_size
-        gated_launch_port max_ep_size moe_dense_tp_size moe_dp_size nccl_port pp_async_batch_depth
-        pp_max_micro_batch_size
-        prefill_delayer_forward_passes_buckets prefill_delayer_max_delay_ms
-        prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
-        prefill_delayer_token_usage_low_watermark prefill_delayer_wait_seconds_buckets
+        ep_size gated_launch_port moe_dense_tp_size moe_dp_size nccl_port pp_async_batch_depth
+        pp_max_micro_batch_size prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
+        prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
         shared_experts_tp_size speculative_skip_dp_mlp_sync
         """
     ),
@@ -272,13 +302,12 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     "Seeing inside": _names(
         """
         debug_tensor_dump_layers debug_tensor_dump_output_folder decode_log_interval
-        enable_forward_pass_metrics enable_request_time_stats_logging export_metrics_to_file
-        export_metrics_to_file_dir forward_hooks forward_pass_metrics_ipc_name
+        enable_forward_pass_metrics forward_hooks forward_pass_metrics_ipc_name
         forward_pass_metrics_worker_id kv_canary kv_canary_real_data kv_canary_sweep_interval
         load_publish_endpoint load_snapshot_publish_interval msprobe_dump_config
-        show_time_cost
         """
     ),
+    _LOGS: _names("enable_request_time_stats_logging expert_balancedness_report_mode"),
     "Attention and other kernels": _names(
         """
         bf16_gemm_backend decode_attention_backend disable_flashinfer_autotune dsa_decode_backend
@@ -328,17 +357,17 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         """
         deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
         disable_flashinfer_cutlass_moe_fp4_allgather disable_shared_experts_fusion
-        elastic_ep_backend elastic_ep_scale_timeout enable_elastic_expert_backup enable_eplb
-        enable_fused_moe_sum_all_reduce enable_w4a4_mxfp4_megamoe enable_waterfill
-        enforce_shared_experts_fusion ep_dispatch_algorithm ep_join_mode ep_num_redundant_experts
-        eplb_algorithm eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
-        eplb_rebalance_num_iterations expert_balancedness_report_mode
-        expert_distribution_recorder_buffer_size expert_distribution_recorder_mode
-        flashinfer_a2a_dispatch_type flashinfer_mxfp4_moe_precision init_expert_location kt_cpuinfer
-        kt_max_deferred_experts_per_token kt_method kt_num_gpu_experts kt_threadpool_count
-        kt_weight_path moe_a2a_backend moe_runner_backend mooncake_ib_device
+        elastic_ep_backend enable_elastic_expert_backup enable_eplb enable_fused_moe_sum_all_reduce
+        enable_w4a4_mxfp4_megamoe enable_waterfill enforce_shared_experts_fusion
+        ep_dispatch_algorithm ep_num_redundant_experts eplb_algorithm
+        eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
+        eplb_rebalance_num_iterations flashinfer_a2a_dispatch_type flashinfer_mxfp4_moe_precision
+        init_expert_location kt_cpuinfer kt_max_deferred_experts_per_token kt_method
+        kt_num_gpu_experts kt_threadpool_count kt_weight_path moe_a2a_backend moe_runner_backend
+        mooncake_ib_device
         """
     ),
+    _RECORDS: _names("expert_distribution_recorder_buffer_size expert_distribution_recorder_mode"),
     "Speculative decoding": _names(
         """
         enable_multi_layer_eagle speculative_accept_threshold_acc
@@ -357,7 +386,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         speculative_ngram_match_type speculative_ngram_max_bfs_breadth
         speculative_ngram_max_trie_depth speculative_ngram_min_bfs_breadth
         speculative_num_draft_tokens speculative_num_steps speculative_token_map
-        speculative_use_rejection_sampling uno_lora_path
+        speculative_use_rejection_sampling
         """
     ),
     "Overlap of batches": _names(
@@ -371,7 +400,6 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         ple_offload_backend ple_offload_dir ple_offload_embedding
         """
     ),
-    "Diffusion": _names("dllm_algorithm dllm_algorithm_config dllm_fdfo"),
     "Hand-over": _names(
         """
         disaggregation_decode_enable_offload_kvcache disaggregation_decode_extra_slots
@@ -384,38 +412,53 @@ PASSED: Mapping[str, tuple[str, ...]] = {
 """What is given to SGLang as it is, and was not run by us, by what it is about."""
 
 
-def check(given: Iterable[str]) -> None:
+def check(given: Mapping[str, Any]) -> None:
     """Raises ConfigError naming each argument that may not be given, and why."""
-    objections = [why for name in sorted(given) if (why := _objection(name))]
+    objections = [why for name in sorted(given) if (why := _objection(name, given[name]))]
     if objections:
         raise ConfigError(f"engine option server_args must not hold {'; '.join(objections)}")
 
 
-def check_idle(given: Iterable[str], *, adapters: bool, mooncake: bool) -> None:
-    """Raises ConfigError for what is about LoRA adapters where there are none, and about Mooncake
-    where it hands nothing over.
+def check_idle(given: Mapping[str, Any], *, adapters: bool, mooncake: bool) -> None:
+    """Raises ConfigError for what has no effect without something else that is not there: LoRA
+    adapters, a hand-over by Mooncake, or another argument.
     """
     if not adapters:
-        _check_idle(
-            given, [*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]], "setting lora_adapters is empty"
-        )
+        names = [*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]]
+        _check_idle(given, names, "the setting lora_adapters is empty")
     if not mooncake:
-        _check_idle(given, PASSED[_MOONCAKE], "engine option transfer_backend is not mooncake")
+        _check_idle(given, PASSED[_MOONCAKE], "the engine option transfer_backend is not mooncake")
+    if given.get("log_level") not in ("info", "debug"):
+        _check_idle(given, PASSED[_LOGS], "log_level, there too, is neither info nor debug")
+    reported = given.get("expert_balancedness_report_mode", "off") != "off"
+    if not (given.get("enable_eplb") or reported):
+        needed = "neither enable_eplb nor expert_balancedness_report_mode is there"
+        _check_idle(given, PASSED[_RECORDS], needed)
+    if given.get("grammar_backend") != "xgrammar" or given.get(ONE_LINE_JSON, True):
+        needed = f"it needs the grammar_backend xgrammar, and {ONE_LINE_JSON} false"
+        _check_idle(given, PASSED[_SPACES], needed)
 
 
 def _check_idle(given: Iterable[str], names: Iterable[str], why: str) -> None:
     if idle := sorted({*given} & {*names}):
-        raise ConfigError(f"engine option server_args must not hold {', '.join(idle)}: the {why}")
+        raise ConfigError(f"engine option server_args must not hold {', '.join(idle)}: {why}")
 
 
-def _objection(name: str) -> str:
-    """Why `name` may not be given; empty: it may."""
+def _objection(name: str, value: Any) -> str:
+    """Why `name` may not be given, or not so; empty: it may."""
     if name in OWNED:
         return f"{name}: it is set by {OWNED[name]}"
     if name in _REASONS:
         return f"{name}: {_REASONS[name]}"
+    if isinstance(value, str) and (name, value.lower()) in _VALUES:
+        return f"{name} {value}: {_VALUES[name, value.lower()]}"
     return "" if name in _GIVEN else f"{name}: SGLang {VERSION} has no such argument"
 
 
 _REASONS = {name: reason for reason, names in REFUSED.items() for name in names}
+_VALUES = {
+    (name, value.lower()): reason
+    for reason, values in REFUSED_VALUES.items()
+    for name, value in values
+}
 _GIVEN = {name for table in (WORKS, PASSED) for names in table.values() for name in names}
