@@ -775,6 +775,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-453",
+        "Given an argument that Tandem sets and SGLang changes, when a worker starts, then it ends "
+        "before the weights are read, with both values and what sets it.",
+        ours=True,
+    ),
+    Promise(
         "S5-302",
         "Given a model's config.json, when tandem plan-fit is asked, then it says how many bytes "
         "its weights and a token's KV take on each GPU, and what fits beside them, or which GPUs "

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -107,6 +108,30 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start(
     )
     assert ended.returncode == 2, ended.stderr
     assert "SGLang did not start (ChildProcessError: one of its processes failed)" in ended.stderr
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-453")
+@pytest.mark.timeout(320)
+def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
+    model_path: Path, tmp_path: Path
+) -> None:
+    given = {"prefill_attention_backend": "triton", "decode_attention_backend": "triton"}
+    chosen = {"attention_backend": "torch_native", "server_args": json.dumps(given)}
+    settings = tmp_path / "worker.json"
+    settings.write_text(json.dumps({"engine": "sglang", "engine_options": chosen}))
+    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={model_path}"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "prefill_worker", *flags, f"--config={settings}"],
+        capture_output=True,
+        text=True,
+        timeout=SGLANG_READY_SECONDS,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    said = "SGLang changes attention_backend from 'torch_native' to 'triton' (set by engine option"
+    assert said in ended.stderr
 
 
 async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:

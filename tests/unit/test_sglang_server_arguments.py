@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 import sglang_arguments
 
 from tandem.engine.base import Role
-from tandem.engine.sglang import arguments, options, server_arguments
+from tandem.engine.sglang import arguments, kept, options, server_arguments
 from tandem.engine.sglang.ports import Ports
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, StartError
 
 CONFIGS = Path(__file__).parents[1] / "model_configs"
 STATES = {
@@ -35,10 +36,14 @@ STATES = {
 """Three of four layers have linear attention."""
 
 
+def promised(raw: dict[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
+    return kept.of(given, options.parse({"device": "cuda", "random_seed": 7, **raw}))
+
+
 def made(raw: dict[str, Any], *, model_path: Path, role: Role = Role.DECODE) -> dict[str, Any]:
     """Arguments for CUDA."""
     return arguments.server_args(
-        options.parse({"device": "cuda", **raw}),
+        options.parse({"device": "cuda", "random_seed": 7, **raw}),
         role=role,
         model_path=model_path,
         max_sequences=300,
@@ -214,6 +219,19 @@ SHAPES: dict[str, tuple[dict[str, Any], str, Role]] = {
 """Options, model and role."""
 
 
+GIVEN: dict[str, Any] = {
+    "chunked_prefill_size": 4096,
+    "context_length": 2048,
+    "max_total_tokens": 9999,
+    "mem_fraction_static": 0.7,
+    "page_size": 32,
+    "dtype": "bfloat16",
+    "attention_backend": "triton",
+    "disable_overlap_schedule": True,
+}
+"""Every option that an operator may choose of what SGLang else decides."""
+
+
 @pytest.fixture(scope="module")
 def resolved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What SGLang makes of prefill workers of each model, and of the shapes."""
@@ -278,3 +296,105 @@ def test_sglang_takes_our_defaults_for_cuda_as_they_are(told: dict[str, Any]) ->
         if role is not Role.PREFILL:
             graphs = resolved["cuda_graph_config"]["decode"]
             assert (graphs["backend"], graphs["max_bs"], graphs["bs"][-1]) == ("full", 300, 300)
+
+
+ADAPTERS = [{"lora_name": "sql", "lora_path": "/a"}, {"lora_name": "tone", "lora_path": "/b"}]
+RESOLVED = {"lora_id": "1", "pinned": False}
+KEPT: dict[str, Any] = {
+    "tp_size": 4,
+    "pp_size": 2,
+    "dp_size": 1,
+    "enable_lora": True,
+    "lora_paths": ADAPTERS,
+    "disaggregation_mode": "decode",
+}
+RIGHT = KEPT | {"lora_paths": [each | RESOLVED for each in ADAPTERS], "page_size": 64}
+
+
+def test_what_sglang_has_kept_it_may_have_written_otherwise() -> None:
+    kept.check(KEPT, RIGHT)
+    off = {"enable_lora": False}
+    for value in (None, False):
+        kept.check(off, {"enable_lora": value})
+
+
+@pytest.mark.promise("S5-453")
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"pp_size": 1}, "pp_size from 2 to 1 .set by engine options pipeline_parallel"),
+        ({"disaggregation_mode": "null"}, "from 'decode' to 'null' .set by the component"),
+        ({"enable_lora": False}, "enable_lora from True to False .set by setting lora_adapters"),
+        ({"lora_paths": [ADAPTERS[0]]}, "lora_paths from"),
+        ({"lora_paths": [ADAPTERS[1], ADAPTERS[0]]}, "lora_paths from"),
+        ({"lora_paths": None}, "lora_paths from .* to None"),
+        ({"dp_size": 4, "tp_size": 8}, "tp_size from 4 to 8 .*; dp_size from 1 to 4"),
+    ],
+)
+def test_what_sglang_changes_ends_the_start_by_name(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(StartError, match=words):
+        kept.check(KEPT, RIGHT | changed)
+
+
+def test_a_default_that_nobody_chose_sglang_may_change(model_path: Path) -> None:
+    given = made({}, model_path=model_path)
+    assert given["page_size"] == 64
+    free = {"page_size", "dtype", "disable_overlap_schedule", "model_path"}
+    assert not free & promised({}, given).keys()
+    given = made(GIVEN, model_path=model_path)
+    assert GIVEN.items() <= promised(GIVEN, given).items()
+
+
+def test_a_rank_s_share_of_a_prompt_s_step_is_what_is_kept(model_path: Path) -> None:
+    raw = {"tensor_parallel": 4, "data_parallel": 4, "chunked_prefill_size": 8192}
+    assert promised(raw, made(raw, model_path=model_path))["chunked_prefill_size"] == 2048
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-453")
+def test_sglang_keeps_what_it_is_given_of_every_shape(
+    resolved: dict[str, dict[str, Any]], told: dict[str, Any], model_path: Path
+) -> None:
+    for name, (raw, model, role) in SHAPES.items():
+        given = made(raw, model_path=CONFIGS / model, role=role)
+        kept.check(promised(raw, given), resolved[name])
+    for role, answer in zip(Role, told["resolved"], strict=True):
+        kept.check(promised({}, made({}, model_path=model_path, role=role)), answer)
+    given = made(GIVEN, model_path=model_path)
+    kept.check(promised(GIVEN, given), sglang_arguments.ask([given])["resolved"][0])
+
+
+CHANGING: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({"dtype": "float16"}, {}, "gpt-oss-120b", "dtype from 'float16' to 'bfloat16'"),
+    (
+        {"attention_backend": "flashmla", "page_size": 32},
+        {},
+        "DeepSeek-V3",
+        "page_size from 32 to 64",
+    ),
+    (
+        {"attention_backend": "triton"},
+        {"prefill_attention_backend": "fa3", "decode_attention_backend": "fa3"},
+        "Llama-3.3-70B-Instruct",
+        "attention_backend from 'triton' to 'fa3' .set by engine option attention_backend",
+    ),
+    (
+        {"tensor_parallel": 2},
+        {"dwdp_size": 2},
+        "DeepSeek-V3",
+        "dp_size from 1 to 2 .set by engine options data_parallel and decode_data_parallel",
+    ),
+]
+"""Options, arguments beside them, model, and what is said of it."""
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-453")
+@pytest.mark.parametrize(("raw", "beside", "model", "words"), CHANGING, ids=lambda each: str(each))
+def test_what_sglang_really_changes_is_found(
+    raw: dict[str, Any], beside: dict[str, Any], model: str, words: str
+) -> None:
+    given = made(raw, model_path=CONFIGS / model, role=Role.PREFILL) | beside
+    answer = sglang_arguments.ask([given])["resolved"][0]
+    with pytest.raises(StartError, match=words):
+        kept.check(promised(raw, given), answer)

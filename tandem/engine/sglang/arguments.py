@@ -28,6 +28,15 @@ GRAMMAR_BACKENDS = tuple(TAGGED_FIELDS)
 """Those that forms of answers are checked with before the scheduler sees them. The first is ours,
 because it has limits for each step: one of xgrammar's may take seconds, in which nobody is served.
 """
+CHOSEN = (
+    "attention_backend",
+    "chunked_prefill_size",
+    "context_length",
+    "max_total_tokens",
+    "mem_fraction_static",
+    "page_size",
+)
+"""Arguments that are options too, and that SGLang or a default decides where none is chosen."""
 _CPU_KV_TOKENS = 65536
 _CUDA_PAGE_SIZE = 64
 """A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
@@ -131,7 +140,7 @@ def server_args(
             if device == "cpu"
             else _cuda_defaults(options, role, model_path, max_sequences // sizes.data)
         ),
-        **_chosen(options),
+        **chosen(options),
         **({"kv_events_config": cache_events} if cache_events else {}),
         **(_lora_defaults(lora_adapters, device, sizes.data) if lora_adapters else {}),
         **options.extra,
@@ -233,14 +242,6 @@ def _cuda_defaults(
     return defaults
 
 
-def _chosen(options: Options) -> Mapping[str, Any]:
-    """What the operator chose, over the defaults."""
-    given = {
-        "attention_backend": options.attention_backend,
-        "chunked_prefill_size": options.chunked_prefill_size,
-        "context_length": options.context_length,
-        "max_total_tokens": options.max_total_tokens,
-        "mem_fraction_static": options.mem_fraction_static,
-        "page_size": options.page_size,
-    }
-    return {name: value for name, value in given.items() if value}
+def chosen(options: Options) -> Mapping[str, Any]:
+    """What the operator chose of `CHOSEN`, over the defaults."""
+    return {name: value for name in CHOSEN if (value := getattr(options, name))}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.sglang import mooncake
+from tandem.engine.sglang import kept, mooncake
 from tandem.engine.sglang.additions import Additions
 from tandem.errors import StartError
 
@@ -81,11 +81,19 @@ class EngineThread:
     """The thread that starts an engine, keeps its children alive, and stops it."""
 
     def __init__(
-        self, arguments: Mapping[str, Any], additions: Additions, *, unequal: bool
+        self,
+        arguments: Mapping[str, Any],
+        additions: Additions,
+        *,
+        kept: Mapping[str, Any],
+        unequal: bool,
     ) -> None:
-        """`unequal`: the other phase divides KV among another number of ranks."""
+        """`kept`: arguments that SGLang must not change. `unequal`: the other phase divides KV
+        among another number of ranks.
+        """
         self._arguments = arguments
         self._additions = additions
+        self._kept = kept
         self._unequal = unequal
         self._others = set(multiprocessing.active_children())
         self._started: Future[Launched] = Future()
@@ -171,7 +179,10 @@ class EngineThread:
             controller.run, self._additions.further
         )
 
-        check = unequal.check if self._unequal else None
+        def check(server_args: Any) -> None:
+            kept.check(self._kept, server_args.resolved_dict())
+            if self._unequal:
+                unequal.check(server_args)
 
         class Engine(upstream.Engine):
             run_scheduler_process_func = staticmethod(
@@ -183,8 +194,7 @@ class EngineThread:
                 cls, server_args: Any, *others: Any, **more: Any
             ) -> Any:
                 """Here SGLang has read the model's configuration, and no weights yet."""
-                if check is not None:
-                    check(server_args)
+                check(server_args)
                 return super()._launch_scheduler_processes(server_args, *others, **more)
 
             @classmethod

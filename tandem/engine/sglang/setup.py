@@ -13,6 +13,7 @@ from tandem.engine.prefix_log import PrefixLog
 from tandem.engine.sglang import (
     arguments,
     describe,
+    kept,
     mooncake,
     parallel,
     processors,
@@ -241,7 +242,8 @@ class Setup:
             lora_adapters=self._settings.lora_adapters,
         )
         unequal = len(set(self.kv_ranks.values())) > 1
-        return EngineThread(made, additions, unequal=unequal), additions.states
+        thread = EngineThread(made, additions, kept=kept.of(made, self._options), unequal=unequal)
+        return thread, additions.states
 
     def _subscription(self) -> CacheSubscription | None:
         """Decode computes no prompts, and the leader's first rank speaks for all; but data-parallel
