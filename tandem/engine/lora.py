@@ -29,16 +29,33 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 _LAYER = re.compile(r"\.layers\.([0-9]+)\.")
 _READ_HIDDEN = re.compile(r"\.(?:[qkv]_proj|qkv_proj|gate_proj|up_proj|gate_up_proj)\.lora_A\.")
 """Matrices whose rows are as long as the model's hidden state."""
+_OF_LAYER = re.compile(r"(?P<module>(?P<part>.*)\.layers\.[0-9]+\..+)\.lora_(?P<half>[AB])\.weight")
+_OF_TOKENS = re.compile(
+    r"(?P<module>.*\.(?:embed_tokens|lm_head|unembed_tokens))"
+    r"\.lora_(?:embedding_)?(?P<half>[AB])(?:\.weight)?"
+)
+"""Tensors that engines apply: half of what is added to a matrix."""
 _IGNORED: Mapping[str, Any] = {
+    "alora_invocation_tokens": [],
     "alpha_pattern": {},
+    "arrow_config": {},
     "bias": "none",
     "fan_in_fan_out": False,
+    "layer_replication": [],
+    "lora_bias": False,
     "modules_to_save": [],
     "rank_pattern": {},
+    "target_parameters": [],
+    "trainable_token_indices": [],
+    "use_bdlora": {},
     "use_dora": False,
+    "use_qalora": False,
     "use_rslora": False,
 }
 """Keys of a configuration that engines pass over, and what says that nothing is lost by that."""
+_BASE_AS_IT_WAS = (True, "eva", "gaussian", "orthogonal")
+"""What `init_lora_weights` says of training that began with the model's own weights. By PiSSA,
+OLoRA, CorDA, LoftQ and others it began with other ones, to which alone the adapter can be added."""
 _HEADER_BYTES = 64 * 2**20
 
 
@@ -85,7 +102,9 @@ def _load(name: str, folder: Path, model_path: Path, max_rank: int) -> LoraAdapt
             raise ConfigError(f"{CONFIG} has no rank `r`")
         if rank > max_rank:
             raise ConfigError(f"its rank is {rank}, above max_lora_rank, which is {max_rank}")
-        _check_shapes(_shapes(folder / WEIGHTS), rank, model_files.text_config(model_path))
+        shapes = _shapes(folder / WEIGHTS)
+        _check_shapes(shapes, rank, model_files.text_config(model_path))
+        _check_names(shapes)
         revision = model_files.revision(folder, CONFIG)
     except ConfigError as error:
         raise ConfigError(f"lora_adapters: {name} ({folder}): {error}") from error
@@ -107,6 +126,11 @@ def _config(folder: Path) -> Mapping[str, Any]:
     for key, neutral in _IGNORED.items():
         if (given := config.get(key)) and given != neutral:
             raise ConfigError(f"{CONFIG}: {key} is {given!r:.100}, which engines do not apply")
+    if (began := config.get("init_lora_weights")) and began not in _BASE_AS_IT_WAS:
+        raise ConfigError(
+            f"{CONFIG}: init_lora_weights is {began!r:.100}, so it was trained on weights that are "
+            "not the model's: PEFT can save some as plain LoRA"
+        )
     return config
 
 
@@ -145,6 +169,23 @@ def _check_shapes(shapes: Mapping[str, Sequence[int]], rank: int, model: Mapping
             raise ConfigError(
                 f"{name} has the shape {tuple(shape)}: the model and `r` need ({rank}, {hidden})"
             )
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Engines would leave other tensors out, or take them for these."""
+    halves: dict[str, str] = {}
+    parts = set()
+    for name in sorted(names):
+        matrix = _OF_LAYER.fullmatch(name) or _OF_TOKENS.fullmatch(name)
+        if matrix is None:
+            raise ConfigError(f"{WEIGHTS} holds {name:.200}, which engines do not apply")
+        halves[matrix["module"]] = halves.get(matrix["module"], "") + matrix["half"]
+        parts.add(matrix.groupdict().get("part"))
+    for module, found in halves.items():
+        if found != "AB":
+            raise ConfigError(f"{WEIGHTS} holds of {module:.200} lora_{found} alone")
+    if len(told := sorted(filter(None, parts))) > 1:
+        raise ConfigError(f"{WEIGHTS} holds layers of several parts of a model: {', '.join(told)}")
 
 
 def _compare_base(name: str, base: str, model_path: Path) -> None:

@@ -49,6 +49,22 @@ def shaped(name: str, *shape: int) -> Change:
     return written(lora.WEIGHTS, table(json.dumps(tensor).encode()))
 
 
+def with_tensor(*names: str) -> Change:
+    """Further tensors, of one number."""
+
+    def change(folder: Path) -> None:
+        path = folder / lora.WEIGHTS
+        content = path.read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        size = len(content) - end
+        more = {"dtype": "F32", "shape": [1], "data_offsets": [size, size + 4]}
+        head = json.loads(content[8:end]) | dict.fromkeys(names, more)
+        path.write_bytes(table(json.dumps(head).encode()) + content[end:] + bytes(4))
+
+    return change
+
+
+LAYER = "base_model.model.model.layers.0.self_attn"
 Q = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
 
 
@@ -95,6 +111,32 @@ def test_sets_are_equal_by_names_and_files_and_not_by_order(
         (configured(rank_pattern={"q_proj": 2}), "rank_pattern"),
         (configured(modules_to_save=["lm_head"]), "modules_to_save"),
         (configured(bias="all"), "bias"),
+        (configured(lora_bias=True), "lora_bias"),
+        (configured(layer_replication=[[0, 2], [1, 3]]), "layer_replication"),
+        (configured(trainable_token_indices=[1]), "trainable_token_indices"),
+        (configured(alora_invocation_tokens=[1]), "alora_invocation_tokens"),
+        (configured(use_qalora=True), "use_qalora"),
+        (configured(use_bdlora={"nblocks": 2}), "use_bdlora"),
+        (configured(arrow_config={"top_k": 2}), "arrow_config"),
+        (configured(target_parameters=["experts.gate_up_proj"]), "target_parameters"),
+        *(
+            (configured(init_lora_weights=began), "init_lora_weights is .*not the model's")
+            for began in ("pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga")
+        ),
+        (with_tensor(f"{LAYER}.q_proj.lora_B.bias"), "q_proj.lora_B.bias, which engines do not"),
+        (with_tensor(f"{LAYER}.q_proj.lora_magnitude_vector"), "lora_magnitude_vector, which"),
+        (with_tensor("base_model.model.lm_head.base_layer.weight"), "base_layer.weight, which"),
+        (with_tensor("base_model.model.visual.merger.lora_A.weight"), "visual.merger.lora_A.weigh"),
+        (with_tensor(f"{LAYER}.q_proj.lora_embedding_A"), "lora_embedding_A, which"),
+        (with_tensor(f"{LAYER}.q_norm.lora_A.weight"), "of .*q_norm lora_A alone"),
+        (with_tensor("base_model.model.lm_head.lora_B.weight"), "of .*lm_head lora_B alone"),
+        (
+            with_tensor(
+                "base_model.model.vision.layers.0.fc1.lora_A.weight",
+                "base_model.model.vision.layers.0.fc1.lora_B.weight",
+            ),
+            "several parts of a model: base_model.model.model, base_model.model.vision",
+        ),
         (configured(r=3), "has the shape"),
         (written(lora.WEIGHTS, b""), "no safetensors file"),
         (written(lora.WEIGHTS, b"\xff" * 64), "no safetensors file"),
@@ -116,12 +158,30 @@ def test_what_cannot_be_used_is_refused_with_the_adapter_s_name(
 
 
 @pytest.mark.parametrize(
-    "keys", [{"modules_to_save": None}, {"rank_pattern": {}}, {"use_dora": False}]
+    "keys",
+    [
+        {"modules_to_save": None},
+        {"rank_pattern": {}},
+        {"use_dora": False},
+        {"layer_replication": None, "target_parameters": None, "lora_bias": False},
+        *({"init_lora_weights": began} for began in (True, False, "gaussian", "eva", "orthogonal")),
+    ],
 )
 def test_what_says_nothing_is_passed_over(
     model_path: Path, tmp_path: Path, keys: dict[str, Any]
 ) -> None:
     assert load(make(model_path, tmp_path / "adapter", seed=1, **keys), model_path)
+
+
+def test_matrices_of_the_first_and_the_last_layer_are_taken(
+    model_path: Path, tmp_path: Path
+) -> None:
+    folder = make(model_path, tmp_path / "adapter", seed=1)
+    first, last = "base_model.model.model.embed_tokens", "base_model.model.lm_head"
+    names = [f"{first}.lora_embedding_A", f"{first}.lora_embedding_B"]
+    names += [f"{last}.lora_A.weight", f"{last}.lora_B.weight"]
+    with_tensor(*names)(folder)
+    assert load(folder, model_path)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def test_sglang_is_given_the_adapters_by_name_and_path() -> None:
         {"lora_name": "tone", "lora_path": "/a/tone"},
     ]
     assert "lora_backend" not in made
+    assert made["lora_strict_loading"] is True
+    assert server_args(TWO, lora_strict_loading=False)["lora_strict_loading"] is False
     assert server_args(TWO, device="cpu")["lora_backend"] == "torch_native"
     assert not [name for name in server_args(()) if "lora" in name]
 

@@ -218,7 +218,10 @@ def _lora_defaults(
     adapters: Sequence[LoraAdapter], device: str, data_ranks: int
 ) -> Mapping[str, Any]:
     # A batch has room for each, and for rows of the model alone, which count as one.
-    defaults: dict[str, Any] = {"max_loras_per_batch": min(len(adapters) + 1, _LORAS_PER_BATCH)}
+    defaults: dict[str, Any] = {
+        "max_loras_per_batch": min(len(adapters) + 1, _LORAS_PER_BATCH),
+        "lora_strict_loading": True,  # what fits no matrix of the model would be left out
+    }
     if device == "cpu":
         defaults["lora_backend"] = "torch_native"  # the others are kernels for accelerators
     elif data_ranks > 1:

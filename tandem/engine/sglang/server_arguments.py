@@ -230,7 +230,7 @@ WORKS: Mapping[str, tuple[str, ...]] = {
         disaggregation_decode_retraction_backup kv_events_config sleep_on_idle
         """
     ),
-    _LORA_ON_CPUS: _names("lora_backend max_loras_per_batch"),
+    _LORA_ON_CPUS: _names("lora_backend lora_strict_loading max_loras_per_batch"),
     "one H100, by hand": _names("load_format"),
 }
 """What is given to SGLang, and was run by us, by where."""
@@ -349,7 +349,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     _LORA: _names(
         """
         enable_lora_overlap_loading experts_shared_outer_loras lora_drain_wait_threshold
-        lora_eviction_policy lora_strict_loading lora_target_modules lora_use_virtual_experts
+        lora_eviction_policy lora_target_modules lora_use_virtual_experts
         max_loaded_loras max_lora_chunk_size max_lora_rank
         """
     ),
