@@ -775,6 +775,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-449",
+        "Given speculative decoding, whose verification leaves min_p out, then a request with "
+        "min_p is refused by name.",
+        ours=True,
+    ),
+    Promise(
         "S5-453",
         "Given an argument that Tandem sets and SGLang changes, when a worker starts, then it ends "
         "before the weights are read, with both values and what sets it.",

@@ -189,6 +189,7 @@ async def warm(manager: Manager, *names: str) -> None:
         vocabulary=1000,
         seeded=True,
         scores_prompts=True,
+        drafts=False,
     )
     launched: Any = type("Launched", (), {"manager": manager, "new_request": dict})()
     await warm_up.run(launched, bounds, grammars=False, lora_adapters=names, seconds=5.0)

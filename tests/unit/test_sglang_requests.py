@@ -33,6 +33,7 @@ BOUNDS = EngineBounds(
     vocabulary=50,
     seeded=False,
     scores_prompts=False,
+    drafts=True,
 )
 
 
@@ -94,6 +95,7 @@ def finished(**reason: Any) -> dict[str, Any]:
         ({"sampling": sampling(logprobs=129)}, UnsupportedError, "top_logprobs"),
         ({"sampling": sampling(prompt_logprobs=0)}, UnsupportedError, "prompt_logprobs"),
         ({"sampling": sampling(seed=1)}, UnsupportedError, "seed"),
+        ({"sampling": sampling(temperature=1.0, min_p=0.1)}, UnsupportedError, "min_p"),
         (
             {"sampling": sampling(ignore_eos=True, stop_token_ids=[4])},
             UnsupportedError,
@@ -157,6 +159,21 @@ def test_the_context_is_what_sglangs_scheduler_gives_whole(
         assert prompt + drafts + (whole - prompt) <= context
 
 
+@pytest.mark.promise("S5-449")
+@pytest.mark.parametrize(("algorithm", "drafts"), [(None, False), ("EAGLE", True)])
+def test_min_p_is_taken_where_nothing_is_drafted(algorithm: str | None, drafts: bool) -> None:
+    bounds = _bounds({"num_reserved_decode_tokens": 0, "speculative_algorithm": algorithm})
+    assert bounds.drafts is drafts
+    drawn = request(sampling=sampling(temperature=1.0, min_p=0.1))
+    if drafts:
+        with pytest.raises(UnsupportedError, match="speculative decoding") as refused:
+            validation.check(drawn, bounds)
+        assert refused.value.param == "min_p"
+        validation.check(request(sampling=sampling(temperature=1.0)), bounds)
+    else:
+        validation.check(drawn, bounds)
+
+
 def _bounds(
     arguments: dict[str, Any],
     *,
@@ -170,8 +187,9 @@ def _bounds(
         num_reserved_tokens=num_reserved_tokens,
     )
     resolved = {f"enable_{side}_swa_bounded_replay": False for side in ("encoder", "decoder")}
+    plain = {"page_size": 1, "speculative_algorithm": None}
     launched: Any = SimpleNamespace(
-        manager=manager, arguments={"page_size": 1} | resolved | arguments, capacity=capacity
+        manager=manager, arguments=plain | resolved | arguments, capacity=capacity
     )
     return describe.bounds(launched, role=Role.PREFILL, seeded=False)
 

@@ -56,6 +56,7 @@ async def run(
         vocabulary=1000,
         seeded=True,
         scores_prompts=True,
+        drafts=False,
     )
     await warm_up.run(launched, bounds, grammars=grammars, ranks=ranks, seconds=seconds)
 

@@ -57,6 +57,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         vocabulary=int(manager.model_config.vocab_size),
         seeded=seeded,
         scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
+        drafts=bool(launched.arguments["speculative_algorithm"]),
     )
 
 

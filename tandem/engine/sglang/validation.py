@@ -31,6 +31,8 @@ class EngineBounds:
     seeded: bool
     scores_prompts: bool
     """The model computes its last layers for every token of a prompt."""
+    drafts: bool
+    """Tokens are drafted, and verified: by temperature, top_k and top_p alone."""
 
 
 def check(request: EngineRequest, bounds: EngineBounds) -> None:
@@ -52,6 +54,11 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
         raise UnsupportedError(
             "seed has no effect here: the operator has switched engine option seeded_sampling off",
             param="seed",
+        )
+    if request.sampling.min_p and bounds.drafts:
+        raise UnsupportedError(
+            "min_p has no effect here: SGLang verifies what speculative decoding drafts without it",
+            param="min_p",
         )
     if request.sampling.ignore_eos and request.sampling.stop_token_ids:
         raise UnsupportedError(
