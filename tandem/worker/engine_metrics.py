@@ -20,8 +20,9 @@ def engine_metrics(phase: Phase, figures: EngineFigures) -> Iterator[Metric]:
     """Read when they are scraped."""
     requests = GaugeMetricFamily(
         "tandem_engine_requests",
-        "Requests that the engine holds: running in its batch, queued for it, preallocating (they"
-        " wait for pages of decode's KV cache), transferring, or retracted for want of KV cache.",
+        "Requests that the engine holds: running in its batch, queued (for it, or until their form"
+        " is compiled), preallocating (they wait for pages of decode's KV cache), transferring, or"
+        " retracted for want of KV cache.",
         labels=(*_LABELS, "state"),
     )
     filled = GaugeMetricFamily(

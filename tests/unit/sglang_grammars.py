@@ -123,8 +123,13 @@ class Queued(SimpleNamespace):
 
 def compiled_grammars() -> Any:
     """What two ranks say of each other's requests, how those end, and what is kept: one that both
-    compiled; those that one of them could not; and one that its client has cancelled.
+    compiled; those that one of them could not; and one that its client has cancelled. And how many
+    a load snapshot counts as each comes, and once all are ready.
     """
+
+    def process(self: Any, req: Any) -> bool:
+        self.grammar_queue.append(req)
+        return True
 
     def ready(self: Any) -> Any:
         for req, grammar in zip(self.grammar_queue, self.made, strict=True):
@@ -133,12 +138,14 @@ def compiled_grammars() -> Any:
             self.grammar_backend.set_cache(req.grammar_key, grammar)
             if isinstance(grammar, InvalidGrammarObject):
                 req.set_finish_with_abort("secret")
-        return self.grammar_queue
+        found, self.grammar_queue = self.grammar_queue, []
+        return found
 
     def gather(of_ranks: list[Any], own: list[bool], group: Any) -> None:
         assert group == "group"
         of_ranks[:] = [own, [False, True, False, False]]
 
+    GrammarManager.process_req_with_grammar = process
     GrammarManager.get_ready_grammar_requests = ready
     grammar_queue.watch()
     grammar_queue.distributed = SimpleNamespace(all_gather_object=gather)
@@ -147,12 +154,19 @@ def compiled_grammars() -> Any:
     custom = SimpleNamespace(custom_params=None)
     queue = [Queued(grammar_key=key, sampling_params=custom) for key in "abcd"]
     queue[3].set_finish_with_abort("cancelled")
+    stats = SimpleNamespace(num_grammar_queue_reqs=0)
     manager = SimpleNamespace(
-        grammar_queue=queue,
+        grammar_queue=[],
+        scheduler=SimpleNamespace(metrics_reporter=SimpleNamespace(stats=stats)),
         made=["made a", "made b", InvalidGrammarObject("secret"), "never"],
         grammar_backend=backend,
         grammar_sync_size=2,
         grammar_sync_group="group",
     )
+    counted = []
+    for req in queue:
+        GrammarManager.process_req_with_grammar(manager, req)
+        counted.append(stats.num_grammar_queue_reqs)
     found = GrammarManager.get_ready_grammar_requests(manager)
-    return [[req.to_finish and req.to_finish[0] for req in found], dict(backend.cache)]
+    counted.append(stats.num_grammar_queue_reqs)
+    return [[req.to_finish and req.to_finish[0] for req in found], dict(backend.cache), counted]

@@ -34,7 +34,7 @@ def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0, sharer
 
 def snapshot(**said: Any) -> Any:
     """What one of SGLang's schedulers writes, with its names."""
-    queues = {"waiting": said.pop("waiting", 0)}
+    queues = {name: said.pop(name, 0) for name in ("waiting", "grammar")}
     disaggregation = {
         name: said.pop(name, 0)
         for name in (
@@ -113,6 +113,14 @@ def test_of_one_engine_each_process_tells_its_part() -> None:
     assert (load.kv_tokens_used, load.kv_tokens_total) == (12345 // 3, 65536 // 3)
     alone = saying(engine(Role.DECODE, 0, 3, sharers=4)).load()
     assert (alone.waiting_legs, alone.kv_tokens_used, alone.kv_tokens_total) == (1, 5, 250)
+
+
+@pytest.mark.promise("S5-299")
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_who_waits_for_its_form_is_queued(role: Role) -> None:
+    made = saying(engine(role, *[0] * 9), snapshot(waiting=3, grammar=4))
+    (rank,) = made.figures().ranks
+    assert rank.queued == made.load().waiting_legs == 7
 
 
 def test_no_more_wait_than_are_open() -> None:

@@ -213,10 +213,15 @@ def test_requests_of_grammars_that_failed_end_where_their_tokens_are_taken_in(
 def test_what_one_rank_could_not_compile_ends_on_all_and_none_keeps_it(
     seen: dict[str, Any],
 ) -> None:
-    ends, kept = seen["compiled_grammars"]
+    ends, kept, _ = seen["compiled_grammars"]
     failed = "the answer's form, which passed its check, could not be compiled"
     assert ends == [None, f"{failed} on another rank of its engine", failed, "cancelled"]
     assert kept == {"a": "made a"}
+
+
+@pytest.mark.promise("S5-299")
+def test_who_waits_for_its_form_is_counted_by_load_snapshots(seen: dict[str, Any]) -> None:
+    assert seen["compiled_grammars"][2] == [1, 2, 3, 4, 0]
 
 
 def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:

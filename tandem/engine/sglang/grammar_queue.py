@@ -4,6 +4,7 @@
   as another would that has to compile it, and the two would no longer run the same steps. So what
   one of them could not compile ends its request on all of them, and none keeps it.
 - A grammar of a request that goes on behind another engine's tokens is given them first.
+- Load snapshots count them. SGLang would, if it had metrics.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def watch() -> None:
         waits: bool = process(self, req)
         if not waits:
             _catch_up(req)
+        _count(self)
         return waits
 
     @functools.wraps(ready)
@@ -53,11 +55,16 @@ def watch() -> None:
             elif id(req) in wanted:
                 _end(req)
         compiled.clear()
+        _count(self)
         return found
 
     BaseGrammarBackend.set_cache = set_cache
     GrammarManager.process_req_with_grammar = process_req_with_grammar
     GrammarManager.get_ready_grammar_requests = get_ready_grammar_requests
+
+
+def _count(manager: Any) -> None:
+    manager.scheduler.metrics_reporter.stats.num_grammar_queue_reqs = len(manager.grammar_queue)
 
 
 def _ended_anywhere(manager: Any, requests: Sequence[Any]) -> list[bool]:

@@ -27,7 +27,7 @@ def _rank(snapshot: Any) -> RankLoad:
     return RankLoad(
         rank=snapshot.dp_rank,
         running=snapshot.num_running_reqs,
-        queued=snapshot.queues.waiting,
+        queued=snapshot.queues.waiting + snapshot.queues.grammar,
         preallocating=phase.prefill_bootstrap_queue_reqs + phase.decode_prealloc_queue_reqs,
         transferring=phase.prefill_inflight_queue_reqs + phase.decode_transfer_queue_reqs,
         retracted=phase.decode_retracted_queue_reqs,
