@@ -20,7 +20,7 @@ from test_chart_settings import settings
 
 from tandem.cli import main
 from tandem.engine.base import Nodes, Role
-from tandem.engine.sglang import arguments, options
+from tandem.engine.sglang import arguments, kept, options
 from tandem.engine.sglang.ports import Ports
 
 CONFIGS = ROOT / "tests" / "model_configs"
@@ -232,7 +232,7 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) 
     in_memory = {"server_args": '{"enable_hierarchical_cache": true}'}
     given = [
         arguments.server_args(
-            options.parse({"device": "cuda", **in_memory, "decode_prefix_cache": kept}),
+            options.parse({"device": "cuda", **in_memory, "decode_prefix_cache": keeps}),
             role=Role.DECODE,
             model_path=CONFIGS / "Qwen3-8B",
             max_sequences=32,
@@ -241,7 +241,7 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) 
             ports=Ports(bootstrap=7110),
             processors=True,
         )
-        for kept in (False, True)
+        for keeps in (False, True)
     ]
     alone, beside = sglang_arguments.ask(given)["resolved"]
     assert "enable-hierarchical-cache and disable-radix-cache are mutually exclusive" in alone
@@ -256,10 +256,13 @@ def test_sglang_takes_what_workers_of_each_example_give_it(
 ) -> None:
     cases = [(name, role) for name in EXAMPLES for role in PHASES]
     given = [made(name, role, tmp_path) for name, role in cases]
-    for (name, role), resolved in zip(cases, sglang_arguments.ask(given)["resolved"], strict=True):
+    answers = sglang_arguments.ask(given)["resolved"]
+    for (name, role), asked, resolved in zip(cases, given, answers, strict=True):
         assert isinstance(resolved, dict), f"{name} {role}: {resolved}"
         assert resolved["page_size"] == 64
         assert resolved["disaggregation_mode"] == role.value
+        chosen = options.parse(settings(name, role.value, tmp_path).engine_options)
+        kept.check(kept.of(asked, chosen), resolved)
         if chart_renders.values(name).get("engine", {}).get("decodeTensorParallel"):
             assert not resolved["unequal"], "SGLang hands its KV over between unequal ranks"
         share = planned(capsys, name)[role.value]["memory_share"]
