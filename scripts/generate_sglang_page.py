@@ -72,6 +72,10 @@ def _arguments() -> Iterator[str]:
     for reason, values in server_arguments.REFUSED_VALUES.items():
         told = ", ".join(f"`{name}` `{value}`" for name, value in values)
         yield f"| refused | {reason} | {told} |\n"
+    for companions, names in server_arguments.COMPANIONS.items():
+        needed = " or ".join(f"`{name}`" for name in companions)
+        told = ", ".join(f"`{name}`" for name in names)
+        yield f"| refused alone | it needs {needed} beside it | {told} |\n"
 
 
 def main() -> int:

@@ -126,6 +126,31 @@ def test_what_has_no_effect_without_something_else_is_refused_by_name(
         assert {*idle, *needed} & set(str(refused.value).replace(":", "").split())
 
 
+@pytest.mark.promise("S5-300")
+@pytest.mark.parametrize("companions", server_arguments.COMPANIONS, ids=lambda names: names[0])
+def test_what_needs_another_argument_is_refused_by_name_without_it(
+    companions: tuple[str, ...],
+) -> None:
+    def check(given: dict[str, Any]) -> None:
+        server_arguments.check_idle(given, adapters=False, mooncake=False)
+
+    for name in server_arguments.COMPANIONS[companions]:
+        for given in ({}, dict.fromkeys(companions)):  # None is SGLang's default of many
+            with pytest.raises(ConfigError) as refused:
+                check({name: 1, **given})
+            assert f" {name}: it needs {' or '.join(companions)} beside it" in str(refused.value)
+        for each in companions:
+            check({name: 1, each: "given"})
+
+
+@pytest.mark.promise("S5-300")
+def test_companions_are_arguments_that_can_be_given() -> None:
+    passed = {name for names in server_arguments.PASSED.values() for name in names}
+    for companions, names in server_arguments.COMPANIONS.items():
+        assert {*companions, *names} <= passed
+        assert not {*companions} & {*names}
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     given = {"tp_size": 4, "api_key": "a", "quantisation": "fp8", "quantization": "fp8"}
     with pytest.raises(ConfigError) as refused:

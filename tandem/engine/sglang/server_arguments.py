@@ -144,6 +144,12 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
         max_ep_size
         """
     ),
+    "ranks and bytes of a hand-over are counted without context parallelism": _names(
+        """
+        attn_cp_size cp_strategy dcp_comm_backend dcp_replicate_q_proj dcp_size
+        enable_cp_decode_attn_tp enable_dsa_cache_layer_split enable_prefill_cp
+        """
+    ),
     "draft and target run in one engine": _names(
         """
         decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints decoupled_spec_rank
@@ -215,6 +221,7 @@ REFUSED_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 """The same of one value of an argument that has others."""
 
+_DRAFTS = "Speculative decoding"
 _LORA = "LoRA adapters"
 _MOONCAKE = "Hand-over by Mooncake"
 _LOGS = "Logs of the schedulers, with log_level info or debug"
@@ -282,12 +289,10 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     ),
     "Parallelism": _names(
         """
-        attn_cp_size cp_strategy dcp_comm_backend dcp_replicate_q_proj dcp_size
-        disable_attn_tp_gather dist_timeout
-        enable_attn_tp_input_scattered enable_cp_decode_attn_tp enable_dense_mlp_attn_tp
-        enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dsa_cache_layer_split
-        enable_dynamic_chunking enable_layernorm_sp enable_p2p_check enable_prefill_cp
-        enable_prefill_delayer enable_shared_experts_attn_tp enable_tp_lm_head_all_to_all
+        disable_attn_tp_gather dist_timeout enable_attn_tp_input_scattered enable_dense_mlp_attn_tp
+        enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dynamic_chunking
+        enable_layernorm_sp enable_p2p_check enable_prefill_delayer enable_shared_experts_attn_tp
+        enable_tp_lm_head_all_to_all
         ep_size gated_launch_port moe_dense_tp_size moe_dp_size nccl_port pp_async_batch_depth
         pp_max_micro_batch_size prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
         prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
@@ -368,7 +373,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         """
     ),
     _RECORDS: _names("expert_distribution_recorder_buffer_size expert_distribution_recorder_mode"),
-    "Speculative decoding": _names(
+    _DRAFTS: _names(
         """
         enable_multi_layer_eagle speculative_accept_threshold_acc
         speculative_accept_threshold_single speculative_adaptive speculative_adaptive_config
@@ -411,6 +416,62 @@ PASSED: Mapping[str, tuple[str, ...]] = {
 }
 """What is given to SGLang as it is, and was not run by us, by what it is about."""
 
+COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("speculative_algorithm",): (
+        "speculative_skip_dp_mlp_sync",
+        *(name for name in PASSED[_DRAFTS] if name != "speculative_algorithm"),
+    ),
+    (
+        "enable_hierarchical_cache",
+        "disaggregation_decode_enable_offload_kvcache",
+        "enable_unified_cache_external_linker",
+    ): _names(
+        """
+        hicache_storage_backend hicache_storage_backend_extra_config hicache_storage_prefetch_policy
+        hicache_storage_prefetch_retry_max_attempts hicache_storage_prefetch_retry_poll_interval
+        hicache_write_policy
+        """
+    ),
+    ("enable_unified_cache_external_linker",): _names("unified_cache_external_linker_backend"),
+    ("enable_flexkv",): _names("flexkv_config_file"),
+    ("enable_hisparse",): _names("hisparse_config"),
+    ("enable_lmcache",): _names("lmcache_config_file"),
+    ("enable_prefill_delayer",): _names(
+        """
+        prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
+        prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
+        """
+    ),
+    ("enable_eplb", "elastic_ep_backend", "init_expert_location"): _names("eplb_algorithm"),
+    ("enable_eplb", "elastic_ep_backend"): _names(
+        """
+        eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
+        eplb_rebalance_num_iterations
+        """
+    ),
+    ("moe_a2a_backend",): _names(
+        """
+        deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
+        flashinfer_a2a_dispatch_type
+        """
+    ),
+    ("kt_weight_path",): _names(
+        """
+        kt_cpuinfer kt_max_deferred_experts_per_token kt_method kt_num_gpu_experts
+        kt_threadpool_count
+        """
+    ),
+    ("offload_group_size",): _names("offload_mode offload_num_in_group offload_prefetch_step"),
+    ("enable_torch_compile",): _names("torch_compile_max_bs"),
+    ("enable_two_batch_overlap",): _names("tbo_token_distribution_threshold"),
+    ("kv_canary",): _names("kv_canary_real_data kv_canary_sweep_interval"),
+    ("debug_tensor_dump_output_folder",): _names("debug_tensor_dump_layers"),
+    ("enable_forward_pass_metrics",): _names(
+        "forward_pass_metrics_ipc_name forward_pass_metrics_worker_id"
+    ),
+}
+"""By arguments of which one has to be there: what has no effect without."""
+
 
 def check(given: Mapping[str, Any]) -> None:
     """Raises ConfigError naming each argument that may not be given, and why."""
@@ -437,6 +498,9 @@ def check_idle(given: Mapping[str, Any], *, adapters: bool, mooncake: bool) -> N
     if given.get("grammar_backend") != "xgrammar" or given.get(ONE_LINE_JSON, True):
         needed = f"it needs the grammar_backend xgrammar, and {ONE_LINE_JSON} false"
         _check_idle(given, PASSED[_SPACES], needed)
+    for companions, lonely in COMPANIONS.items():
+        if not any(given.get(each) for each in companions):
+            _check_idle(given, lonely, f"it needs {' or '.join(companions)} beside it")
 
 
 def _check_idle(given: Iterable[str], names: Iterable[str], why: str) -> None:
