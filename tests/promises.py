@@ -883,6 +883,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-460",
+        "Given pipeline parallelism, with tensor parallelism too, when an answer's form fails in a "
+        "step, then its request ends on every rank of every stage, by that step, and no other.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

@@ -49,6 +49,7 @@ CASES = {
     "groups": Case("tensor_parallel=2,data_parallel=2", (1, 1), (2, 2)),
     "groups-to-2": Case("tensor_parallel=2,data_parallel=2,decode_data_parallel=1", (1, 2), (2, 1)),
     "stages": Case("pipeline_parallel=2", (1, 1)),
+    "stages-of-2": Case("tensor_parallel=2,pipeline_parallel=2", (2, 2)),
 }
 """A pair takes two minutes of CPU time to start."""
 Workers = tuple[WorkerProcess, WorkerProcess]

@@ -10,9 +10,12 @@ import torch
 from sglang.srt.constrained import xgrammar_backend
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
 from sglang.srt.constrained.grammar_manager import GrammarManager
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from tandem.engine.sglang import failures, grammar_cache, grammar_queue, grammars
+from tandem.engine.sglang import failures, grammar_cache, grammar_queue, grammars, stages
 
 
 class Steps(xgrammar_backend.XGrammarGrammar):
@@ -20,6 +23,7 @@ class Steps(xgrammar_backend.XGrammarGrammar):
 
     def __init__(self, seconds: float, allowed: int | None) -> None:
         self.seconds, self.allowed = seconds, allowed
+        self.accepted: list[int] = []
 
 
 def _steps_take_what_is_said() -> None:
@@ -38,6 +42,7 @@ def _steps_take_what_is_said() -> None:
         spend(self)
         if token == 13:
             raise ValueError("secret")
+        self.accepted.append(token)
 
     xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
     xgrammar_backend.XGrammarGrammar.accept_token = accept
@@ -45,7 +50,9 @@ def _steps_take_what_is_said() -> None:
 
 
 def watched_grammars() -> Any:
-    """Of each: what its mask became, and why it failed; and of two that fail at a token."""
+    """Of each: what its mask became, and why it failed; and of two that fail at a token, which of
+    the next one they are given they still accept.
+    """
     _steps_take_what_is_said()
     seen = []
     for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5), (0.0, None)):
@@ -53,13 +60,16 @@ def watched_grammars() -> Any:
         mask = torch.zeros((2, 1), dtype=torch.int32)
         grammar.fill_vocab_mask(mask, 1)
         failure = grammars.failure_of(grammar)
-        grammar.accept_token(13 if failure else 1)  # which it is not given any more
+        grammar.accept_token(13 if failure else 1)
         assert grammars.failure_of(grammar) == failure
         seen.append([mask[:, 0].tolist(), failure])
     slow, raising = Steps(0.12, 5), Steps(0.0, 5)
     slow.accept_token(1)
     raising.accept_token(13)
-    return [*seen, *map(grammars.failure_of, (slow, raising))]
+    found = [grammars.failure_of(each) for each in (slow, raising)]
+    for each in (slow, raising):
+        each.accept_token(2)
+    return [*seen, *found, [slow.accepted, raising.accepted]]
 
 
 class Grammar(SimpleNamespace):
@@ -69,8 +79,10 @@ class Grammar(SimpleNamespace):
         return bool(self.ended)
 
 
-def _request() -> Any:
-    return SimpleNamespace(to_finish=None, finished=lambda: False, inflight_middle_chunks=0)
+def _request(grammar: Any = None) -> Any:
+    return SimpleNamespace(
+        to_finish=None, finished=lambda: False, inflight_middle_chunks=0, grammar=grammar
+    )
 
 
 def _marked(ended: bool, failure: str = "") -> Grammar:
@@ -91,7 +103,7 @@ def ends_of_grammars() -> Any:
         grammars.end_alike(agree)
         info = SimpleNamespace(grammars=step, device="cpu")
         SamplingBatchInfo.update_regex_vocab_mask(info)
-        reqs = [_request() for _ in step]
+        reqs = [_request(grammar) for grammar in step]
         (noted,) = failures._taken()
         noted.tell(noted.codes, reqs)
         found.append([each.to_finish and each.to_finish.message for each in reqs])
@@ -106,6 +118,71 @@ def ends_of_grammars() -> Any:
     SamplingBatchInfo.update_regex_vocab_mask(SimpleNamespace(grammars=step, device="cpu"))
     found.append(len(failures._taken()))
     return found
+
+
+class Stage(SimpleNamespace):
+    """As much of a scheduler as SGLang's functions of a pipeline's outputs use."""
+
+    _pp_spec_relay = False
+    future_map = SimpleNamespace(stash=lambda *_: None)
+    tp_worker = SimpleNamespace(model_runner=SimpleNamespace(sampling_observer=None))
+
+    def __init__(self, *, first: bool) -> None:
+        self.pp_group = SimpleNamespace(is_first_rank=first)
+
+
+class Microbatch(SimpleNamespace):
+    return_logprob = False
+    req_pool_indices = input_ids = None
+    spec_algorithm = SimpleNamespace(is_dspark=lambda: False)
+
+    def __init__(self, reqs: list[Any]) -> None:
+        self.reqs = reqs
+
+
+def ends_in_a_pipeline() -> Any:
+    """Why the requests of three microbatches end, all of which are sampled before one is taken in:
+    on the first of two stages, and on the last, where one's form has failed. And of a fourth one,
+    before which something failed in a step whose outputs the last stage does not send.
+    """
+
+    def sample(_: Any, batch: Any) -> Any:
+        SamplingBatchInfo.update_regex_vocab_mask(
+            SimpleNamespace(grammars=[each.grammar for each in batch.reqs], device="cpu")
+        )
+        return GenerationBatchResult(next_token_ids=torch.zeros(len(batch.reqs)))
+
+    SamplingBatchInfo.update_regex_vocab_mask = lambda self: None
+    grammars.end_alike(lambda codes: None)
+    Scheduler.run_batch, Scheduler.process_batch_result = sample, lambda *_: None
+    failures.read_with_results()
+    stages.carry(grammars.tell)
+    first, last = Stage(first=True), Stage(first=False)
+
+    def microbatches(failure: str) -> list[Any]:
+        reqs = [_request(_marked(False)) for _ in range(6)]
+        reqs[2].grammar = _marked(False, failure)
+        return [Microbatch(reqs[:1]), Microbatch(reqs[1:4]), Microbatch(reqs[4:])]
+
+    def sent(batch: Any) -> Any:
+        result = Scheduler.run_batch(last, batch)
+        return PPProxyTensors(Scheduler._pp_prepare_tensor_dict(last, result, batch))
+
+    def taken_in(stage: Any, batch: Any, outputs: Any) -> Any:
+        metadata = SimpleNamespace(can_run_cuda_graph=False, fwd_batch=None)
+        result = Scheduler._pp_prep_batch_result(stage, batch, metadata, outputs)
+        Scheduler.process_batch_result(stage, batch, result)
+        return [each.to_finish and each.to_finish.message for each in batch.reqs]
+
+    of_stages = [microbatches(""), microbatches("too slow")]
+    ring = [sent(batch) for batch in of_stages[1]]
+    found = [
+        [taken_in(stage, *step) for step in zip(batches, ring, strict=True)]
+        for stage, batches in zip((first, last), of_stages, strict=True)
+    ]
+    Scheduler.run_batch(last, Microbatch([_request(_marked(False, "too slow"))]))
+    batch = Microbatch([_request(_marked(False))])
+    return [*found, taken_in(last, batch, sent(batch))]
 
 
 class Queued(SimpleNamespace):

@@ -35,6 +35,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang_arrivals import hand_overs_by_what_has_come
 from sglang_grammars import (
     compiled_grammars,
+    ends_in_a_pipeline,
     ends_of_grammars,
     watched_grammars,
 )
@@ -389,27 +390,33 @@ def failing_rows_are_read_with_their_results() -> Any:
     def sample(given: list[dict[str, Any]]) -> None:
         processor.TandemLogitProcessor()(torch.full((len(given), VOCABULARY), 0.5), given)
 
-    Scheduler.process_batch_result = look
+    def run(_: Any, given: list[dict[str, Any]], result: Any) -> Any:
+        sample(given)
+        look()
+        if result.copy_done is not None:
+            result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
+        return result
+
+    Scheduler.run_batch, Scheduler.process_batch_result = run, look
     failures.read_with_results()
     for overlap in (True, False):
         asked[:] = [request([1], [], 1), request([1], [], 1)]
         given = [params(asked[0], "raise"), forced(asked[1], 5)]
         result = GenerationBatchResult(next_token_ids=torch.tensor([0, 5]))
-        sample(given)
-        look()
         if overlap:
             result.copy_done = SimpleNamespace(
                 record=lambda: None, synchronize=lambda: ended.append("copied")
             )
-            result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
-            look()
+        Scheduler.run_batch(None, given, result)
+        look()
+        if overlap:
             sample(given[1:])
             look()
         Scheduler.process_batch_result(None, SimpleNamespace(reqs=asked), result)
-    return {"one step": [*ended], "two steps": _two_steps_at_once(sample)}
+    return {"one step": [*ended], "two steps": [_two_steps_at_once(way) for way in (True, False)]}
 
 
-def _two_steps_at_once(sample: Callable[[list[dict[str, Any]]], None]) -> Any:
+def _two_steps_at_once(copied: bool) -> Any:
     """Rows that have ended once each result is taken in, where both are on their way before. The
     second row of the first step fails, and the first of the second.
     """
@@ -419,10 +426,9 @@ def _two_steps_at_once(sample: Callable[[list[dict[str, Any]]], None]) -> Any:
         bad, good = (other, one) if number == 0 else (one, other)
         rows = {id(bad): params(bad, "raise"), id(good): forced(good, 5)}
         result = GenerationBatchResult(next_token_ids=torch.tensor([0, 5]))
-        result.copy_done = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-        sample([rows[id(one)], rows[id(other)]])
-        result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
-        results.append(result)
+        if copied:
+            result.copy_done = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+        results.append(Scheduler.run_batch(None, [rows[id(one)], rows[id(other)]], result))
     seen = []
     for reqs, result in zip(steps, results, strict=True):
         Scheduler.process_batch_result(None, SimpleNamespace(reqs=reqs), result)
@@ -645,6 +651,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     grammar_caches,
     watched_grammars,
     ends_of_grammars,
+    ends_in_a_pipeline,
     compiled_grammars,
     bounded_guidance,
     scored_at_once,

@@ -129,9 +129,9 @@ def test_a_failed_row_ends_its_request_where_the_tokens_of_its_step_are_taken_in
     before, after = [False, False], [True, False]
     overlapping = [before, before, before, "copied", after]
     read = seen["failing_rows_are_read_with_their_results"]
-    assert read["one step"] == [*overlapping, before, after]
+    assert read["one step"] == [*overlapping, before, before, after]
     first, second = [[False, True], [False, False]], [[False, True], [True, False]]
-    assert read["two steps"] == [first, second], "each row ends by its own step's result"
+    assert read["two steps"] == [[first, second]] * 2, "each row ends by its own step's result"
 
 
 @pytest.mark.promise("S5-391")
@@ -184,7 +184,7 @@ def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
 def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
     seen: dict[str, Any],
 ) -> None:
-    good, nothing, slow, raising, slow_to_accept, refusing = seen["watched_grammars"]
+    good, nothing, slow, raising, slow_to_accept, refusing, accepted = seen["watched_grammars"]
     assert good == [[0, 5], ""]
     # A row of nothing would end the scheduler: it is sampled freely, and its request ends.
     assert nothing == [[0, -1], "the answer's form allows no further token"]
@@ -193,6 +193,7 @@ def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
     assert raising == [[0, -1], "the answer's form cannot go on (RuntimeError)"]
     assert slow_to_accept == too_slow
     assert refusing == "the answer's form cannot go on (ValueError)"
+    assert accepted == [[1, 2], []], "one that is late goes on until its request has ended"
 
 
 @pytest.mark.promise("S5-444")
@@ -207,6 +208,17 @@ def test_requests_of_grammars_that_failed_end_where_their_tokens_are_taken_in(
     assert unshown == [None, None]
     assert without == [], "no rank waits for others in a batch without grammars"
     assert asked == 1, "another rank may have failed"
+
+
+@pytest.mark.promise("S5-460")
+def test_all_stages_of_a_pipeline_end_what_the_last_one_says_of_each_step(
+    seen: dict[str, Any],
+) -> None:
+    elsewhere = "the answer's form failed on another rank of its engine, whose log says how"
+    first, last, unsent = seen["ends_in_a_pipeline"]
+    assert first == [[None], [None, elsewhere, None], [None, None]]
+    assert last == [[None], [None, "too slow", None], [None, None]]
+    assert unsent == [None], "a step whose outputs are not sent leaves nothing for the next"
 
 
 @pytest.mark.promise("S5-444")

@@ -36,7 +36,7 @@ class Noted:
 
 
 _latest: list[Noted] = []
-"""Those of the step that was sampled last, until its result has them."""
+"""Those of the step that is sampled now, until its result has them."""
 
 
 def note(codes: Any, tell: Tell) -> None:
@@ -53,14 +53,19 @@ def end(request: Any, error: ProcessorError) -> None:
 
 def read_with_results() -> None:
     """Call it before the scheduler starts."""
+    run = Scheduler.run_batch
     copy = GenerationBatchResult.copy_to_cpu
     take_in = Scheduler.process_batch_result
 
+    @functools.wraps(run)
+    def run_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = run(self, *args, **kwargs)
+        keep(result, _taken())  # without overlap nothing was copied
+        return result
+
     @functools.wraps(copy)
     def copy_to_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        if noted := _taken():
-            on_host = [Noted(async_d2h(each.codes), each.tell) for each in noted]
-            setattr(self, _NOTED, on_host)
+        keep(self, [Noted(async_d2h(each.codes), each.tell) for each in _taken()])
         copy(self, *args, **kwargs)  # and then records the event that is awaited below
 
     @functools.wraps(take_in)
@@ -68,13 +73,28 @@ def read_with_results() -> None:
         _tell(batch, result)
         take_in(self, batch, result)
 
+    Scheduler.run_batch = run_batch
     GenerationBatchResult.copy_to_cpu = copy_to_cpu
     Scheduler.process_batch_result = process_batch_result
 
 
+def keep(result: Any, noted: Sequence[Noted]) -> None:
+    """With the result of the step that they were noted for: other steps may be on their way, and
+    under pipeline parallelism another's result is taken in next.
+    """
+    if noted:
+        setattr(result, _NOTED, noted)
+
+
+def kept(result: Any) -> Sequence[Noted]:
+    """What was noted for that result, which has it no longer: SGLang's loops keep results, and what
+    is said of rows is not to be kept with them.
+    """
+    return vars(result).pop(_NOTED, ())  # type: ignore[no-any-return]
+
+
 def _tell(batch: Any, result: Any) -> None:
-    """SGLang's loops keep a result for longer; what it says of rows is not to be kept with it."""
-    noted = vars(result).pop(_NOTED, None) or _taken()  # without overlap nothing is copied
+    noted = kept(result)
     if noted and result.copy_done is not None:
         result.copy_done.synchronize()
     for each in noted:

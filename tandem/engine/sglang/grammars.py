@@ -81,17 +81,16 @@ def _note_failures(
     codes = on_device([states, [-state for state in states]], torch.int32, device)
     if agree is not None:
         agree(codes)
-
-    def tell(codes: Any, requests: Sequence[Any]) -> None:
-        for request, grammar, most, negated in zip(
-            requests, grammars, *codes.tolist(), strict=True
-        ):
-            if most == _FAILED:
-                _end(request, failure_of(grammar) or _ELSEWHERE)
-            elif most != -negated:
-                _end(request, _AT_ODDS)
-
     failures.note(codes, tell)
+
+
+def tell(codes: Any, requests: Sequence[Any]) -> None:
+    """End what has failed by the codes of a step, whose requests these are, row by row."""
+    for request, most, negated in zip(requests, *codes.tolist(), strict=True):
+        if most == _FAILED:
+            _end(request, failure_of(request.grammar) or _ELSEWHERE)
+        elif most != -negated:
+            _end(request, _AT_ODDS)
 
 
 def _state_of(grammar: Any) -> int:
@@ -135,7 +134,9 @@ def watched_accept(accept: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(accept)
     def accept_token(self: Any, token: int) -> None:
-        if failure_of(self):
+        # One that was only late goes on until its request has ended: where a stage of a pipeline
+        # is late that does not sample, none is told of it, and the others count on its end.
+        if failure_of(self) not in ("", _TOO_SLOW):
             return
         began = thread_time()
         try:
@@ -159,5 +160,7 @@ def _time(grammar: Any, began: float) -> None:
 
 
 def _fail(grammar: Any, why: str) -> None:
+    if failure_of(grammar):
+        return
     log.warning("the form of an answer failed", extra={"reason": why})
     setattr(grammar, _FAILURE, why)

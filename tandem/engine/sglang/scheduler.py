@@ -57,6 +57,7 @@ from tandem.engine.sglang import (
     ranks,
     rows,
     seeds,
+    stages,
     store,
     threads,
 )
@@ -105,6 +106,8 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     _watch_grammars(additions, agree)
     _apply_processors(additions, args[_DATA_RANK] or 0, agree)
     failures.read_with_results()
+    if additions.stages > 1:
+        stages.carry(grammars.tell)
     try:
         run_scheduler_process(*args, **kwargs)
     finally:
