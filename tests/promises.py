@@ -801,8 +801,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-301",
-        "Given a prefill engine that cannot be reached, when a request names it, then the "
-        "sequences that decode has run on meanwhile.",
+        "Given prefill engines that cannot be reached or used, or fall silent, when requests name "
+        "them, then the sequences that decode has run on meanwhile.",
         ours=True,
     ),
     Promise(

@@ -3,14 +3,11 @@ scheduler, on SGLang's classes and torch, with stand-ins for SGLang's requests. 
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import math
 import struct
 import sys
-import threading
-import time
 from array import array
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -21,7 +18,6 @@ from unittest.mock import patch
 import torch
 import zmq
 from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
-from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
@@ -39,6 +35,10 @@ from sglang_grammars import (
     ends_of_grammars,
     watched_grammars,
 )
+from sglang_layouts import (
+    prefill_engines_are_asked_beside_the_loop,
+    ranks_of_prefill_are_known_before_they_are_needed,
+)
 
 from tandem import config
 from tandem.engine.sglang import (
@@ -49,7 +49,6 @@ from tandem.engine.sglang import (
     failures,
     grammar_cache,
     guidance,
-    layouts,
     options,
     processor,
     ranks,
@@ -588,43 +587,6 @@ def scored_at_once() -> Any:
     return made.logprobs_chunk_size if made.enable_logprobs_chunk else "all"
 
 
-def prefill_layouts() -> Any:
-    """What a decode scheduler is told of a prefill engine that is silent, of one that answers
-    meanwhile, of the first when it answers at last, and of one whose answer cannot be.
-    """
-    answers = threading.Event()
-    asked: list[str] = []
-
-    def ask(manager: Any, address: str) -> bool:
-        asked.append(address)
-        if address == "wrong":
-            raise RuntimeError("page sizes differ")
-        if address == "silent":
-            answers.wait(60)
-        manager.prefill_info_table[address] = "its layout"
-        return True
-
-    CommonKVManager.try_ensure_parallel_info = ask
-    layouts.ask_beside()
-    manager = SimpleNamespace(prefill_info_table={})
-    tell = functools.partial(CommonKVManager.try_ensure_parallel_info, manager)
-    began = time.monotonic()
-    silent = [tell("silent"), tell("silent")]
-    waited = time.monotonic() - began
-    well = _told_at_last(tell, "well")
-    answers.set()
-    at_last = _told_at_last(tell, "silent")
-    try:
-        _told_at_last(tell, "wrong")
-    except RuntimeError as error:
-        wrong = str(error)
-    return [silent, waited, well, at_last, wrong, asked]
-
-
-def _told_at_last(tell: Callable[[str], bool], address: str) -> bool:
-    return any(tell(address) for _ in range(200))
-
-
 def missing_plugin() -> Any:
     try:
         cpu.verify()
@@ -655,7 +617,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     compiled_grammars,
     bounded_guidance,
     scored_at_once,
-    prefill_layouts,
+    prefill_engines_are_asked_beside_the_loop,
+    ranks_of_prefill_are_known_before_they_are_needed,
     hand_overs_by_what_has_come,
     missing_plugin,
     shares_are_counted_as_often_as_ranks_write_them,

@@ -248,16 +248,29 @@ def test_a_prompt_is_scored_in_parts_whose_memory_is_small(seen: dict[str, Any])
 
 
 @pytest.mark.promise("S5-301")
-def test_a_prefill_engine_that_keeps_silent_is_asked_once_beside_the_steps(
+def test_however_many_prefill_engines_keep_silent_the_loop_waits_for_none(
     seen: dict[str, Any],
 ) -> None:
-    silent, waited, well, at_last, wrong, asked = seen["prefill_layouts"]
-    assert silent == [False, False]
-    assert waited < 2, "the scheduler's loop stands still no longer"
-    assert well, "another engine's answer does not wait for it"
-    assert at_last
-    assert wrong == "page sizes differ"
-    assert asked == ["silent", "well", "wrong"]
+    found = seen["prefill_engines_are_asked_beside_the_loop"]
+    assert found["asked in the loop"] == []
+    assert found["at once"] == 128
+    assert found["ready"] == ["well"], "its requests do not wait a second for their next turn"
+    assert found["wrong"] == 2, "it costs its own requests, which ask again"
+    assert found["at last"], "the others' turn has come too"
+    assert found["remembered"] == [], "of those that nobody waits for"
+
+
+@pytest.mark.promise("S5-301")
+def test_a_prefill_engine_that_falls_silent_after_its_layout_is_awaited_beside_the_loop(
+    seen: dict[str, Any],
+) -> None:
+    found = seen["ranks_of_prefill_are_known_before_they_are_needed"]
+    assert found["asked in the loop"] == []
+    assert found["after its layout"] == [], "what is known by half is not known"
+    assert found["after its ranks"] == ["half"]
+    assert found["of room 3"] == [[1, 1], [1, 0]], "those of its data-parallel rank"
+    assert found["moved"] == [[101, 1], [101, 0]], "when a hand-over has failed"
+    assert found["of no rank"] == "failed"
 
 
 @pytest.mark.promise("S5-443")
