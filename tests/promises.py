@@ -768,6 +768,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-461",
+        "Given a decode engine whose KV does not fit, or a message that no engine can read, then "
+        "hand-overs with its sender fail at once, the log says why, once, and all others go on.",
+        ours=True,
+    ),
+    Promise(
         "S5-300",
         "Given an argument of SGLang in server_args, when a worker starts, then it reaches SGLang "
         "over every default, or is refused by name with what sets it or why it would do nothing; "

@@ -39,6 +39,11 @@ from sglang_layouts import (
     prefill_engines_are_asked_beside_the_loop,
     ranks_of_prefill_are_known_before_they_are_needed,
 )
+from sglang_peers import (
+    messages_of_decode_engines,
+    messages_of_decode_engines_by_mooncake,
+    messages_of_prefill_engines,
+)
 
 from tandem import config
 from tandem.engine.sglang import (
@@ -620,6 +625,9 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     prefill_engines_are_asked_beside_the_loop,
     ranks_of_prefill_are_known_before_they_are_needed,
     hand_overs_by_what_has_come,
+    messages_of_decode_engines,
+    messages_of_decode_engines_by_mooncake,
+    messages_of_prefill_engines,
     missing_plugin,
     shares_are_counted_as_often_as_ranks_write_them,
     hand_overs_have_less_time_once_kv_has_moved,

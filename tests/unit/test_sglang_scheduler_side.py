@@ -273,6 +273,41 @@ def test_a_prefill_engine_that_falls_silent_after_its_layout_is_awaited_beside_t
     assert found["of no rank"] == "failed"
 
 
+@pytest.mark.promise("S5-461")
+def test_a_decode_engine_that_does_not_fit_costs_its_own_hand_overs_alone(
+    seen: dict[str, Any],
+) -> None:
+    found = seen["messages_of_decode_engines"]
+    assert found["rooms"] == {"1": "Failed", "2": "WaitingForInput", "3": "WaitingForInput"}
+    assert found["told"] == [[1, "10.0.0.9", 77]], "decode waits for nothing"
+    assert found["registered"] == ["wide", "shy"], "one whom NIXL failed once is tried again"
+    assert found["said"] == [
+        "no decode engine begins a message so",
+        "it cannot be read (IndexError)",
+        "it cannot be read (ValueError)",
+        "ValueError: NIXL PD transfer: decode registered fewer KV regions (4) than prefill (6); "
+        "unexpected geometry",
+        "RuntimeError: NIXL is busy",
+    ], "each once"
+    assert found["ended by"] == ["Closed"], "the thread has gone on to the end of its socket"
+
+
+@pytest.mark.promise("S5-461")
+def test_the_same_holds_by_mooncake(seen: dict[str, Any]) -> None:
+    found = seen["messages_of_decode_engines_by_mooncake"]
+    assert found["rooms"] == {"1": "Failed", "2": "WaitingForInput"}
+    assert found["told"] == [[1, "10.0.0.9", 77]]
+    assert found["registered"] == ["fits"]
+    assert found["ended by"] == ["Closed"]
+
+
+@pytest.mark.promise("S5-461")
+def test_what_a_prefill_engine_sends_costs_its_own_hand_overs_alone(seen: dict[str, Any]) -> None:
+    for backend in ("nixl", "mooncake"):
+        found = seen["messages_of_prefill_engines"][backend]
+        assert found == {"room": "Failed", "ended by": ["Closed"]}
+
+
 @pytest.mark.promise("S5-443")
 def test_a_hand_over_has_come_when_all_ranks_have_written_all(seen: dict[str, Any]) -> None:
     """A slot that one of them still writes into would be given to another sequence."""

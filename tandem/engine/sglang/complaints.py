@@ -19,11 +19,8 @@ class Complaints:
         self._what = what
         self._made: set[tuple[str, str]] = set()
 
-    def make(self, peer: str, error: Exception) -> str:
-        """The reason, as it is to be told to others too."""
-        reason = f"{type(error).__name__}: {error}"[:_LONGEST]
-        complaint = (peer[:_LONGEST], reason)
+    def make(self, peer: str, reason: str) -> None:
+        complaint = (peer[:_LONGEST], reason[:_LONGEST])
         if complaint not in self._made and len(self._made) < _MOST:
             self._made.add(complaint)
-            log.error(self._what, extra={"peer": complaint[0], "reason": reason})
-        return reason
+            log.error(self._what, extra={"peer": complaint[0], "reason": complaint[1]})

@@ -58,7 +58,7 @@ class Asks:
 
     def _ended(self, address: str, failed: Exception | None) -> None:
         if failed is not None:
-            _complaints.make(address, failed)
+            _complaints.make(address, f"{type(failed).__name__}: {failed}")
         with self._lock:
             self._asked.discard(address)
 

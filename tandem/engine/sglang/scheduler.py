@@ -4,6 +4,7 @@
 - Outputs go to the worker as they are: no detokenizer is between; and those of requests that go on
   in a message of their own. Each of a worker's processes has its requests' alone.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
+- What another engine sends that cannot be read or used ends nothing but its own hand-overs.
 - A hand-over has come when all ranks of prefill have written of it.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
@@ -52,6 +53,7 @@ from tandem.engine.sglang import (
     grammars,
     layouts,
     mooncake,
+    peers,
     penalties,
     processor,
     ranks,
@@ -100,6 +102,7 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     if not additions.speculative:
         penalties.count_outputs()
     layouts.ask_beside()
+    peers.look_at_messages()
     decode_cache.observe()
     arrivals.await_all_ranks()
     agree = ranks.agree if additions.ranks > 1 else None
