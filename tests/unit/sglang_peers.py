@@ -17,7 +17,7 @@ from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
 from sglang.srt.disaggregation.nixl.conn import GUARD, NixlKVManager
 from sglang.srt.disaggregation.utils import DisaggregationMode
 
-from tandem.engine.sglang import complaints, peers
+from tandem.engine.sglang import once, peers
 
 SECONDS = 20.0
 ENDPOINT = (b"10.0.0.9", b"77")
@@ -159,7 +159,7 @@ def messages_of_decode_engines() -> Any:
         _build_transfer_dst_indices=lambda **given: range(given["n_src"]),
     )
     said = Said()
-    complaints.log.addHandler(said)
+    once.log.addHandler(said)
     strangers = [[b"GET / HTTP/1.1"], [GUARD], [GUARD, b"seven", *ENDPOINT, b"x", b"123", b"", b""]]
     ended = _read(
         manager,
@@ -175,7 +175,7 @@ def messages_of_decode_engines() -> Any:
             _nixl_asks(b"shy", 3),
         ],
     )
-    complaints.log.removeHandler(said)
+    once.log.removeHandler(said)
     return {
         "rooms": _rooms(manager),
         "told": manager.told,

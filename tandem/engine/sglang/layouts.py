@@ -19,14 +19,14 @@ from typing import Any
 from sglang.srt.disaggregation.common.conn import CommonKVManager, CommonKVReceiver
 from sglang.srt.disaggregation.decode import DecodePreallocQueue
 
-from tandem.engine.sglang.complaints import Complaints
+from tandem.engine.sglang.once import SaidOnce
 
 THREAD = "prefill layout"
 AT_ONCE = 128
 """Prefill engines that are asked at a time. One that keeps silent is asked for 5 s."""
 _ROUTES = "_tandem_routes"
-"""Of a layout: the addresses of the ranks that decode writes to, by the numbers SGLang asks by."""
-_complaints = Complaints("a prefill engine cannot be used")
+"""Where a layout keeps the addresses of its ranks, by the numbers that SGLang asks by."""
+_trouble = SaidOnce("a prefill engine cannot be used")
 
 
 class Asks:
@@ -58,7 +58,7 @@ class Asks:
 
     def _ended(self, address: str, failed: Exception | None) -> None:
         if failed is not None:
-            _complaints.make(address, f"{type(failed).__name__}: {failed}")
+            _trouble.say(address, f"{type(failed).__name__}: {failed}")
         with self._lock:
             self._asked.discard(address)
 
@@ -121,7 +121,7 @@ def ask_beside() -> None:
 
 
 def _ranks_of(layout: Any) -> itertools.product[tuple[int, ...]]:
-    """Of all data-parallel ranks: a request's room says which one has it."""
+    """Whom this rank of decode hears from, in every data-parallel rank: a room says in which."""
     return itertools.product(
         range(layout.dp_size),
         layout.target_cp_ranks,

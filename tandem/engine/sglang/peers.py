@@ -17,7 +17,7 @@ from typing import Any
 from sglang.srt.disaggregation.mooncake import conn as mooncake
 from sglang.srt.disaggregation.nixl import conn as nixl
 
-from tandem.engine.sglang.complaints import Complaints
+from tandem.engine.sglang.once import SaidOnce
 
 _STAGING = frozenset({b"WATERMARK", b"STAGING_RSP", b"STAGING_REQ", b"CHUNK_READY"})
 """What is for SGLang's staging buffers alone, which few engines have."""
@@ -25,7 +25,7 @@ _REFUSED = 64
 """Decode engines that are remembered although their KV does not fit."""
 Message = Sequence[bytes]
 Fits = Callable[[Message], bool]
-_complaints = Complaints("what another engine says of a hand-over cannot be used")
+_trouble = SaidOnce("what another engine says of a hand-over cannot be used")
 
 
 class Gate:
@@ -42,7 +42,7 @@ class Gate:
                 if self._fits(message):
                     return message
             except Exception as error:  # noqa: BLE001 - of who sent it: it would end the engine
-                _complaints.make("", f"it cannot be read ({type(error).__name__})")
+                _trouble.say("", f"it cannot be read ({type(error).__name__})")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
@@ -63,7 +63,7 @@ class NixlPeers:
         if message[0] == b"ABORT":
             return True  # which SGLang itself reads with care
         if message[0] != nixl.GUARD:
-            _complaints.make("", "no decode engine begins a message so")
+            _trouble.say("", "no decode engine begins a message so")
             return False
         if message[1] == b"None":
             self._register(message[1:])
@@ -78,7 +78,7 @@ class NixlPeers:
         try:
             self._manager._add_remote_peer(peer)
         except Exception as error:  # noqa: BLE001 - of SGLang and NIXL, about this peer
-            _complaints.make(peer.endpoint, f"{type(error).__name__}: {error}")
+            _trouble.say(peer.endpoint, f"{type(error).__name__}: {error}")
             self._manager.decode_kv_args_table.pop(peer.agent_name, None)
             with contextlib.suppress(Exception):
                 self._manager.agent.remove_remote_agent(peer.agent_name)
