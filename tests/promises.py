@@ -774,6 +774,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-462",
+        "Given workers whose drafts keep other KV, or of which one alone drafts, then they make no "
+        "pair, and the router says which field differs.",
+        ours=True,
+    ),
+    Promise(
         "S5-300",
         "Given an argument of SGLang in server_args, when a worker starts, then it reaches SGLang "
         "over every default, or is refused by name with what sets it or why it would do nothing; "

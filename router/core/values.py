@@ -90,6 +90,8 @@ class Fingerprint(NamedTuple):
     lora_sha256: str = ""
     kv_transfer: str = ""
     """The library that hands KV over; empty: NIXL."""
+    kv_beside: str = ""
+    """What is handed over beside the model's own KV, in words: a draft's."""
     unknown_fields: bytes = b""
     """Fields of a newer tandem.v1.Fingerprint, as they came: equal as a whole, or no pair."""
 

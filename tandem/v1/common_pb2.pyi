@@ -622,6 +622,7 @@ class Fingerprint(_message.Message):
     PIPELINE_PARALLEL_FIELD_NUMBER: _builtins.int
     LORA_SHA256_FIELD_NUMBER: _builtins.int
     KV_TRANSFER_FIELD_NUMBER: _builtins.int
+    KV_BESIDE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """the name that requests use"""
     revision: _builtins.str
@@ -651,6 +652,8 @@ class Fingerprint(_message.Message):
     """of its LoRA adapters, names and files; empty: it has none"""
     kv_transfer: _builtins.str
     """the library that hands KV over; empty: NIXL"""
+    kv_beside: _builtins.str
+    """what is kept beside the model's own KV and handed over with it, in words; empty: nothing"""
     def __init__(
         self,
         *,
@@ -671,10 +674,11 @@ class Fingerprint(_message.Message):
         pipeline_parallel: _builtins.int = ...,
         lora_sha256: _builtins.str = ...,
         kv_transfer: _builtins.str = ...,
+        kv_beside: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "kv_transfer", b"kv_transfer", "lora_sha256", b"lora_sha256", "model", b"model", "page_size", b"page_size", "pipeline_parallel", b"pipeline_parallel", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregated", b"aggregated", "decode_tensor_parallel", b"decode_tensor_parallel", "deployment_revision", b"deployment_revision", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_beside", b"kv_beside", "kv_dtype", b"kv_dtype", "kv_layout", b"kv_layout", "kv_transfer", b"kv_transfer", "lora_sha256", b"lora_sha256", "model", b"model", "page_size", b"page_size", "pipeline_parallel", b"pipeline_parallel", "protocol_version", b"protocol_version", "revision", b"revision", "tensor_parallel", b"tensor_parallel", "tokenizer_sha256", b"tokenizer_sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,6 +101,16 @@ def test_workers_that_hand_over_by_unequal_libraries_make_no_pair() -> None:
     assert bench.core.state.counts.pairs_rejected == {"kv_transfer": 1}
 
 
+@pytest.mark.promise("S5-462")
+def test_workers_of_which_one_alone_drafts_make_no_pair_and_it_is_said_why() -> None:
+    bench = Bench(0, 0)
+    for phase, draft in ((Phase.PREFILL, "EAGLE"), (Phase.DECODE, "")):
+        bench.worker(phase, fingerprint=FINGERPRINT._replace(kv_beside=draft))
+    bench.submit(1)
+    assert bench.ends() == [(1, "no_pair")]
+    assert bench.core.state.counts.pairs_rejected == {"kv_beside": 1}
+
+
 @pytest.mark.promise("S5-412")
 def test_unequal_sets_of_adapters_make_no_pair() -> None:
     bench = Bench(0, 0)

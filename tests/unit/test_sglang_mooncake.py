@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sglang_described
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sglang import SglangEngine, arguments, describe, mooncake, options
+from tandem.engine.sglang import SglangEngine, arguments, mooncake, options
 from tandem.engine.sglang.launch import EngineThread
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
-from tandem.v1 import common_pb2
 
 pytestmark = pytest.mark.promise("S5-422")
 
@@ -102,35 +102,5 @@ def test_what_kv_goes_over_is_said_where_it_is_sure(
 def test_a_worker_says_what_hands_its_kv_over(
     role: Role, backend: str, said: str, model_path: Path
 ) -> None:
-    assert _fingerprint(role, backend, model_path).kv_transfer == said
-
-
-def _fingerprint(role: Role, backend: str, model_path: Path) -> common_pb2.Fingerprint:
-    manager = SimpleNamespace(
-        model_config=SimpleNamespace(dtype="torch.float32", hf_eos_token_id=None),
-        tokenizer=SimpleNamespace(eos_token_id=None),
-    )
-    launched: Any = SimpleNamespace(
-        manager=manager,
-        version="1",
-        arguments={
-            "disaggregation_transfer_backend": backend,
-            "kv_cache_dtype": "auto",
-            "page_size": 1,
-            "enable_dp_attention": False,
-            "tp_size": 1,
-            "speculative_algorithm": None,
-        },
-    )
-    limits: Any = SimpleNamespace(role=role, context_length=10, vocabulary=10)
-    return describe.description(
-        launched,
-        limits,
-        model_path=model_path,
-        model_name="tiny",
-        max_sequences=1,
-        kv_endpoint="",
-        prefixes=None,
-        ranks={Role.PREFILL: 1, Role.DECODE: 1},
-        stages=1,
-    ).fingerprint
+    made = sglang_described.fingerprint(role, model_path, disaggregation_transfer_backend=backend)
+    assert made.kv_transfer == said

@@ -582,6 +582,15 @@ def test_other_numbers_of_groups_of_layers_are_refused() -> None:
         SglangEngine(Role.DECODE, settings(STAGED | {"decode_pipeline_parallel": 2}))
 
 
+@pytest.mark.promise("S5-462")
+def test_sequences_are_divided_among_ranks_in_prefill_alone() -> None:
+    """SGLang's decode would refuse each hand-over, by ending."""
+    raw = {"tensor_parallel": 2, "server_args": json.dumps({"attn_cp_size": 2})}
+    parallel.check(options.parse(raw), Role.PREFILL)
+    with pytest.raises(ConfigError, match="attn_cp_size"):
+        SglangEngine(Role.DECODE, settings(raw))
+
+
 def test_processors_of_which_a_part_of_the_model_would_not_see_the_end_are_refused() -> None:
     model = Model(vocabulary=100, eos_token_ids=[1])
     with pytest.raises(StartError, match=r"reader.*pipeline_parallel to 1"):

@@ -1,5 +1,6 @@
 """What a started SGLang engine says of itself, from what SGLang resolved and not from what was
-asked: two workers are paired only where their fingerprints agree, and a wrong pair kills decode."""
+asked: two workers are paired only where their fingerprints agree, and a wrong pair moves no KV, or
+the wrong one."""
 
 from __future__ import annotations
 
@@ -29,6 +30,20 @@ _PROMPT_MARGIN = 5
 """Tokens that it leaves behind the longest prompt: it refuses longer ones (`get_worker_info`)."""
 _USUAL_TRANSFER = "nixl"
 """What a fingerprint does not mention."""
+_DRAFT = (
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_dflash_block_size",
+    "speculative_dspark_block_size",
+    "speculative_draft_window_size",
+    "speculative_draft_sink_size",
+    "speculative_draft_kv_cache_dtype",
+    "enable_multi_layer_eagle",
+)
+"""ServerArgs that say of a draft how much KV it keeps and what of it is handed over. SGLang writes
+by the draft that prefill has: decode's has to be the same, or its KV lies elsewhere."""
+_WITHOUT_KV = frozenset({None, "NGRAM"})
+"""What drafts from the text itself."""
 _PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
 
 
@@ -82,6 +97,7 @@ def description(
     fingerprint.lora_sha256 = lora.digest(lora_adapters)
     if limits.role is not Role.AGGREGATED:
         fingerprint.kv_transfer = _transfer(launched.arguments)
+        fingerprint.kv_beside = _beside(launched.arguments)
     return EngineDescription(
         fingerprint=fingerprint,
         limits=worker_pb2.Limits(
@@ -124,6 +140,24 @@ def _fingerprint(
 def _transfer(arguments: Mapping[str, Any]) -> str:
     backend = str(arguments["disaggregation_transfer_backend"])
     return "" if backend == _USUAL_TRANSFER else backend
+
+
+def _beside(arguments: Mapping[str, Any]) -> str:
+    """What else than the model's own KV is handed over, in words."""
+    algorithm = arguments["speculative_algorithm"]
+    if algorithm in _WITHOUT_KV:
+        return ""
+    said = [str(algorithm)]
+    if path := arguments.get("speculative_draft_model_path"):
+        said.append(f"speculative_draft_model={_draft_revision(path)}")
+    said += [f"{name}={arguments[name]}" for name in _DRAFT if arguments.get(name)]
+    return " ".join(said)
+
+
+def _draft_revision(path: str) -> str:
+    """A name that SGLang looks up by itself, as that."""
+    folder = Path(path)
+    return model_files.revision(folder) if folder.is_dir() else path
 
 
 def _kv_ranks(arguments: Mapping[str, Any]) -> int:
