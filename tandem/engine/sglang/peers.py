@@ -82,8 +82,9 @@ class NixlPeers:
             self._manager.decode_kv_args_table.pop(peer.agent_name, None)
             with contextlib.suppress(Exception):
                 self._manager.agent.remove_remote_agent(peer.agent_name)
-            if len(self._refused) < _REFUSED:
-                self._refused[peer.agent_name] = message
+            self._refused[peer.agent_name] = message
+            if len(self._refused) > _REFUSED:
+                del self._refused[next(iter(self._refused))]  # the one that was refused first
         else:
             self._refused.pop(peer.agent_name, None)
 
