@@ -901,6 +901,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-470",
+        "Given speculative decoding or pipeline parallelism, then answers of a form are given, "
+        "drafts included; a form that fails at a draft ends its request alone, on every rank.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

@@ -29,6 +29,7 @@ from sglang.srt.managers.scheduler_components import ipc_channels
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang_arrivals import hand_overs_by_what_has_come
+from sglang_drafts import forms_where_drafts_are_verified, ways_to_draft_that_apply_no_grammars
 from sglang_grammars import (
     compiled_grammars,
     ends_in_a_pipeline,
@@ -620,6 +621,8 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     ends_of_grammars,
     ends_in_a_pipeline,
     compiled_grammars,
+    forms_where_drafts_are_verified,
+    ways_to_draft_that_apply_no_grammars,
     bounded_guidance,
     scored_at_once,
     prefill_engines_are_asked_beside_the_loop,

@@ -236,6 +236,24 @@ def test_who_waits_for_its_form_is_counted_by_load_snapshots(seen: dict[str, Any
     assert seen["compiled_grammars"][2] == [1, 2, 3, 4, 0]
 
 
+@pytest.mark.promise("S5-470")
+def test_a_form_bounds_each_draft_and_one_that_fails_ends_its_request_alone(
+    seen: dict[str, Any],
+) -> None:
+    next_, end, one_rank, ranks = seen["forms_where_drafts_are_verified"]
+    free = ["free"] * 5
+    followed = [next_, end, "free", "free", "free"]  # after the end, and after what does not fit
+    why = "the answer's form cannot go on (AttributeError)"
+    elsewhere = "the answer's form failed on another rank of its engine, whose log says how"
+    assert one_rank == [[followed, free, free], [None, why, None], True]
+    assert ranks == [[free, free, free], [elsewhere, why, None], True], "all accept the same drafts"
+
+
+@pytest.mark.promise("S5-470")
+def test_all_ways_to_draft_but_one_apply_grammars(seen: dict[str, Any]) -> None:
+    assert seen["ways_to_draft_that_apply_no_grammars"] == ["UNO"]
+
+
 def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:
     json_arguments, limits = seen["bounded_guidance"]
     assert json_arguments["overrides"]["item_separator"] == ", "

@@ -275,8 +275,9 @@ def test_ports_are_an_engine_s_alone_until_sglang_listens_on_them() -> None:
 def processors_of(
     registry: Registry, raw: dict[str, Any] | None = None, ranks: int = 1
 ) -> Processors:
-    model = Model(vocabulary=100, eos_token_ids=[1])
-    return Processors(registry, options.parse(raw or {}), model, ranks)
+    model = Model(**model_files.processor_facts(MODEL))
+    given = options.parse(raw or {})
+    return Processors(registry, given, model, ranks, given.pipeline_parallel)
 
 
 def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
@@ -289,14 +290,72 @@ def test_processors_with_speculative_decoding_are_refused_at_start() -> None:
         processors_of(with_history(), SPECULATIVE)
 
 
-def test_built_in_processors_are_refused_by_request_under_speculative_decoding() -> None:
-    processors = processors_of(Registry.builtin(), SPECULATIVE)
+STAGED = {"pipeline_parallel": 2}
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"), [(SPECULATIVE, "decodes speculatively"), (STAGED, "a model in parts")]
+)
+def test_ready_made_processors_that_would_not_be_run_are_refused_by_request(
+    raw: dict[str, Any], why: str
+) -> None:
+    processors = processors_of(Registry.builtin(), raw)
     assert not processors.enabled
-    with pytest.raises(UnsupportedError):
-        processors.steering(LogitsProcessorSpec((forced_token_sequence([5], 1),)))
-    with pytest.raises(UnsupportedError) as error:
+    grammar = LogitsProcessorEntry("regex", {"pattern": "a+"})
+    forced = forced_token_sequence([5], 1)
+    with pytest.raises(UnsupportedError, match=rf"\({forced.name}\): .*{why}") as error:
+        processors.steering(LogitsProcessorSpec((grammar, forced)))
+    assert error.value.param == "logits_processors[1]"
+    with pytest.raises(UnsupportedError, match=why) as error:
         processors.steering(None, common_pb2.EmbeddingBias())
     assert error.value.param == "embedding_bias"
+
+
+@pytest.mark.promise("S5-470")
+@pytest.mark.parametrize("raw", [SPECULATIVE, STAGED])
+def test_forms_that_sglang_applies_itself_need_no_processors_to_run(raw: dict[str, Any]) -> None:
+    always = ProcessorSettings(use="regex", args={"pattern": "a+"}, always=True)
+    processors = processors_of(Registry.from_settings({"regex": always}), raw)
+    steering = processors.steering(spec_of("json_schema", schema={"type": "object"}))
+    assert steering is not None
+    assert json.loads(steering.grammar["json_schema"]) == {"type": "object"}
+    assert steering.spec == ()
+
+
+@pytest.mark.promise("S5-470")
+def test_speculative_decoding_without_grammars_refuses_forms_and_says_so() -> None:
+    drafts = {"server_args": json.dumps({"speculative_algorithm": "UNO"})}
+    processors = processors_of(Registry.builtin(), drafts)
+    with pytest.raises(UnsupportedError, match="by UNO applies no grammars") as error:
+        processors.steering(spec_of("regex", pattern="a+"))
+    assert error.value.param == "logits_processors[0]"
+    always = ProcessorSettings(use="regex", args={"pattern": "a+"}, always=True)
+    with pytest.raises(StartError, match=r"every request is to have a form \(regex\)"):
+        processors_of(Registry.from_settings({"regex": always}), drafts)
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ({}, True),
+        ({"speculative_algorithm": "EAGLE"}, True),
+        ({"speculative_algorithm": "UNO"}, False),
+        ({"grammar_backend": "none"}, False),
+    ],
+)
+async def test_a_form_is_among_the_first_requests_where_clients_may_ask_for_one(
+    given: dict[str, Any], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[bool] = []
+
+    async def run(*_: Any, grammars: bool, **__: Any) -> None:
+        ran.append(grammars)
+
+    monkeypatch.setattr("tandem.engine.sglang.warm_up.run", run)
+    launched: Any = None
+    setup = Setup(Role.DECODE, settings({"server_args": json.dumps(given)}))
+    await setup.warm_up(launched, launched)
+    assert ran == [runs]
 
 
 def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None:

@@ -37,6 +37,12 @@ CHOSEN = (
     "page_size",
 )
 """Arguments that are options too, and that SGLang or a default decides where none is chosen."""
+_DRAFTS_WITH_GRAMMARS = frozenset(
+    ["DFLASH", "DSPARK", "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "NEXTN", "NGRAM", "STANDALONE"]
+)
+"""Speculative decoding whose verification applies grammars. UNO's refuses them, and nothing is
+known of what a plugin brings.
+"""
 _CPU_KV_TOKENS = 65536
 _CUDA_PAGE_SIZE = 64
 """A piece of a hand-over costs the same whatever its size, and a page is a piece of each layer."""
@@ -199,6 +205,14 @@ def grammar_backend(options: Options) -> str:
 def speculative(options: Options) -> bool:
     """Whether speculative decoding is on: its verification skips logits processors."""
     return bool(options.extra.get("speculative_algorithm"))
+
+
+def without_grammars(options: Options) -> str:
+    """Why no answer can be given a form; empty: some can."""
+    name = str(options.extra.get("speculative_algorithm") or "").upper()
+    if not name or name in _DRAFTS_WITH_GRAMMARS:
+        return ""
+    return f"SGLang's speculative decoding by {name} applies no grammars"
 
 
 def _cpu_defaults() -> Mapping[str, Any]:

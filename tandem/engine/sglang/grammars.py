@@ -47,6 +47,7 @@ def watch() -> None:
     for kind in (xgrammar_backend.XGrammarGrammar, llguidance_backend.GuidanceGrammar):
         kind.fill_vocab_mask = watched_fill(kind.fill_vocab_mask)
         kind.accept_token = watched_accept(kind.accept_token)
+        kind.rollback = watched_rollback(kind.rollback)
     # llguidance would fill all rows at once, and not say whose grammar failed.
     llguidance_backend.GuidanceGrammar.fill_vocab_mask_batched = staticmethod(
         base_grammar_backend.BaseGrammarObject.fill_vocab_mask_batched
@@ -147,6 +148,22 @@ def watched_accept(accept: Callable[..., None]) -> Callable[..., None]:
         _time(self, began)
 
     return accept_token
+
+
+def watched_rollback(rollback: Callable[..., None]) -> Callable[..., None]:
+    """`rollback` of a kind of grammar, by which SGLang takes back what it tried of drafts. One that
+    has failed took no token, and its request ends.
+    """
+
+    @functools.wraps(rollback)
+    def take_back(self: Any, tokens: int) -> None:
+        try:
+            rollback(self, tokens)
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            if not failure_of(self):
+                _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+
+    return take_back
 
 
 def failure_of(grammar: Any) -> str:

@@ -20,6 +20,10 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
 
+_NONE = "this worker has none"
+_DRAFTED = "this worker decodes speculatively, and what verifies drafts skips them"
+_STAGED = "this worker runs a model in parts, of which only the last would see one fail"
+
 
 @dataclass(slots=True, frozen=True)
 class Steering:
@@ -48,19 +52,26 @@ class Processors:
         self._model = model
         backend = arguments.grammar_backend(options)
         self._tagged_field = arguments.TAGGED_FIELDS[backend]
-        self._speculative = arguments.speculative(options)
         always = {entry.name for entry in registry.always()}
         added = sorted(always | set(registry.names()) - set(READY))
-        if self._speculative and added:
+        own = [name for name in added if not self._is_form(name)]
+        speculative = arguments.speculative(options)
+        if speculative and own:
             raise StartError(
-                f"speculative decoding skips logits processors ({', '.join(added)}): "
+                f"speculative decoding skips logits processors ({', '.join(own)}): "
                 "drop speculative_algorithm from server_args, or the processors"
             )
-        self._staged = stages > 1
-        if self._staged and added:
+        if stages > 1 and own:
             raise StartError(
-                f"logits processors ({', '.join(added)}) run in the last part of a model alone, and"
+                f"logits processors ({', '.join(own)}) run in the last part of a model alone, and"
                 " the others would not see one fail: set pipeline_parallel to 1, or drop them"
+            )
+        self._obstacle = _obstacle(registry, speculative=speculative, stages=stages)
+        self._no_forms = arguments.without_grammars(options)
+        if self._no_forms and (forms := sorted(filter(self._is_form, always))):
+            raise StartError(
+                f"{self._no_forms}, and every request is to have a form ({', '.join(forms)}): drop"
+                " speculative_algorithm from server_args, or the forms"
             )
         if ranks > 1:
             _check_deterministic(registry)
@@ -77,34 +88,56 @@ class Processors:
     @property
     def enabled(self) -> bool:
         """Whether SGLang has to accept processors at all (S3-086)."""
-        return bool(self._registry.names()) and not (self._speculative or self._staged)
+        return not self._obstacle
 
     def steering(
         self, spec: LogitsProcessorSpec | None, bias: common_pb2.EmbeddingBias | None = None
     ) -> Steering | None:
         """Raises RequestError for a spec that cannot be run, naming the processor."""
-        if spec is None and bias is None:
-            return None
-        if not self.enabled:
-            param = PARAM if spec is not None else embedding_bias.PARAM
-            raise UnsupportedError("this worker runs no logits processors", param=param)
+        if bias is not None:
+            self._check_applied(embedding_bias.PARAM)
         if spec is None:
-            return Steering(bias=bias)
+            return None if bias is None else Steering(bias=bias)
         named = spec.named()
         built = self._registry.check(spec, available=EVERYTHING, model=self._model)
         engines: dict[str, str] = {}
         own: list[LogitsProcessorEntry] = []
         reads_history = False
-        for entry, processor in zip(named, built, strict=True):
+        for place, (entry, processor) in enumerate(zip(named, built, strict=True)):
             if isinstance(processor, GrammarProcessor):
+                self._check_forms(f"{PARAM}[{place}]")
                 field = self._tagged_field if processor.kind == "tagged" else processor.kind
                 engines[field] = processor.for_engine
                 continue
+            self._check_applied(f"{PARAM}[{place}]", entry.name)
             if isinstance(processor, Choice):  # the scheduler would tokenise it on its loop
                 entry = LogitsProcessorEntry(entry.name, processor.in_tokens())
             own.append(entry)
             reads_history |= Need.HISTORY in needs_of(processor)
         return Steering(tuple(own), reads_history, bias, engines)
+
+    def _is_form(self, name: str) -> bool:
+        """SGLang applies it itself, as a grammar."""
+        return issubclass(self._registry.classes()[name], GrammarProcessor)
+
+    def _check_applied(self, param: str, name: str = "") -> None:
+        """For whatever is none of SGLang's grammars."""
+        if self._obstacle:
+            asked = f" ({name})" if name else ""
+            raise UnsupportedError(f"no logits processors{asked}: {self._obstacle}", param=param)
+
+    def _check_forms(self, param: str) -> None:
+        if self._no_forms:
+            raise UnsupportedError(f"no answers of a form: {self._no_forms}", param=param)
+
+
+def _obstacle(registry: Registry, *, speculative: bool, stages: int) -> str:
+    """Why no logits processors run; empty: they do."""
+    if not registry.names():
+        return _NONE
+    if speculative:
+        return _DRAFTED
+    return _STAGED if stages > 1 else ""
 
 
 def _check_deterministic(registry: Registry) -> None:

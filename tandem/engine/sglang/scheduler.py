@@ -13,7 +13,7 @@
 - torch's store listens on loopback alone, where nobody else needs it.
 - The logits processors of the worker's registry, and how many sequences have some.
 - What a processor or a grammar fails in is read with the tokens of its step, and all ranks end the
-  same requests.
+  same requests, also where drafts are verified.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from tandem.engine.sglang import (
     cpu,
     decode_cache,
     delayed_sampling,
+    drafts,
     failures,
     grammar_cache,
     grammar_queue,
@@ -135,6 +136,8 @@ def _watch_grammars(additions: Additions, agree: Agree | None) -> None:
     grammar_queue.watch()
     grammars.watch()
     grammars.end_alike(agree)
+    if additions.speculative:
+        drafts.end_alike(agree, "cpu" if additions.on_cpu else "cuda")
 
 
 def _sender_beside(socket: zmq.Socket[bytes], address: str) -> SenderWrapper:

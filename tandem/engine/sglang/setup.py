@@ -192,17 +192,20 @@ class Setup:
 
     async def warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
         """Run what a started engine is to run before any client's request. Raises StartError."""
-        grammars = arguments.grammar_backend(self._options) != "none" and not arguments.speculative(
-            self._options
-        )
         await warm_up.run(
             launched,
             bounds,
-            grammars=grammars,
+            grammars=self._applies_grammars(),
             lora_adapters=[each.name for each in self._settings.lora_adapters],
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
         )
+
+    def _applies_grammars(self) -> bool:
+        """Some that clients ask for."""
+        if arguments.without_grammars(self._options):
+            return False
+        return arguments.grammar_backend(self._options) != "none"
 
     def thread(
         self, ports: Ports, *, further: Sequence[TokenAddresses] = ()
