@@ -35,6 +35,7 @@ FIELDS = (
     "outcome",
     "code",
     "reason",
+    "printed",
     "seconds",
     "story",
     "count",

@@ -907,6 +907,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-471",
+        "Given an SGLang engine that fails, or does not start in time, then its worker says which "
+        "process it was, how that ended and what it printed last; its log has all they printed.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -90,7 +91,8 @@ def test_a_taken_address_stops_the_start(tmp_path: Path, model_path: Path, setti
 
 
 @pytest.mark.sglang
-def test_an_engine_process_that_fails_at_the_start_fails_the_start(
+@pytest.mark.promise("S5-471")
+def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
     model_path: Path, tmp_path: Path
 ) -> None:
     """It reports that by SIGQUIT, and would be waited for, for ever."""
@@ -107,7 +109,8 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start(
         check=False,
     )
     assert ended.returncode == 2, ended.stderr
-    assert "SGLang did not start (ChildProcessError: one of its processes failed)" in ended.stderr
+    assert "SGLang did not start (ChildProcessError: scheduler TP0 PP0 (process " in ended.stderr
+    assert re.search(r"\) failed\); .*at last:\n(.*\n)*.*SafetensorError", ended.stderr)
 
 
 @pytest.mark.sglang

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,9 +37,9 @@ class Broken(SimpleNamespace):
 
 
 def forms_where_drafts_are_verified() -> Any:
-    """Of one rank, and of two, on the other of which the first request's form has failed: what may
-    follow each draft of three requests, the form of the second of which fails and the third of
-    which has none; why they end; and whether the first's form stands where it stood.
+    """What may follow each draft of three requests, the form of the second of which fails and the
+    third of which has none; why they end; and whether the first's form stands where it stood. Of
+    one rank, and of two, on the other of which nothing has failed, or the first's form alone.
     """
     tokenizer = get_tokenizer(str(MODEL))
     a, b = (tokenizer.encode(text, add_special_tokens=False)[-1] for text in "ab")
@@ -46,9 +47,11 @@ def forms_where_drafts_are_verified() -> Any:
     grammars.watch()
     tree = [torch.tensor([row] * 3) for row in (NEXT, BESIDE, [a, b, END, a, a])]
     original = spec_utils.generate_token_bitmask
-    elsewhere = {1: torch.tensor([1, 0, 0]), 2: torch.tensor([[2, 0, 0], [-2, 0, 0]])}
+    nothing = {1: torch.tensor([0, 0, 0]), 2: torch.tensor([[0, 0, 0], [0, 0, 0]])}
+    the_first = {1: torch.tensor([1, 0, 0]), 2: torch.tensor([[2, 0, 0], [-2, 0, 0]])}
     found = []
-    for agree in (None, lambda codes: torch.maximum(codes, elsewhere[codes.ndim], out=codes)):
+    for elsewhere in (None, nothing, the_first):
+        agree = functools.partial(_agree, elsewhere) if elsewhere else None
         spec_utils.generate_token_bitmask = original
         drafts.end_alike(agree, "cpu")
         good, bad = backend.dispatch_regex("ab"), backend.dispatch_regex("ab")
@@ -81,6 +84,10 @@ def ways_to_draft_that_apply_no_grammars() -> Any:
             options.parse({"server_args": f'{{"speculative_algorithm": "{name}"}}'})
         )
     )
+
+
+def _agree(elsewhere: dict[int, Any], codes: Any) -> None:
+    torch.maximum(codes, elsewhere[codes.ndim], out=codes)
 
 
 def _request(grammar: Any) -> Any:

@@ -46,8 +46,8 @@ class ScriptedThread:
     async def start(self) -> ScriptedThread:
         return self
 
-    def give_up(self) -> None:
-        """Nothing: it has started."""
+    def failed(self) -> str:
+        return "scheduler TP1 failed"
 
     async def stop(self) -> None:
         self.stopped = True
@@ -108,5 +108,5 @@ async def test_a_rank_that_reports_a_failure_has_failed_whatever_its_status(
     if exits:
         thread.ranks[0].end(0)
     os.kill(os.getpid(), signal.SIGQUIT)
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError, match="SGLang failed: scheduler TP1 failed"):
         await engine.ended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,8 @@ class Additions:
     """Most that the scheduler may keep of compiled grammars."""
     further: Sequence[TokenAddresses] = ()
     """Where the worker's processes from the second have requests, and await what comes of them."""
+    errors: socket.socket | None = None
+    """`LastWords.outbox`; None: what it prints goes where its parent's does."""
     states: Any = field(default_factory=lambda: shared_numbers(1))
     """How many sequences have logits processors now, by data-parallel rank: `shared_numbers`. All
     ranks that share a sequence write the same."""

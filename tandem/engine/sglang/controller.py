@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +17,20 @@ from sglang.srt.managers.data_parallel_controller import (
 )
 from sglang.srt.managers.io_struct import sock_recv
 
+from tandem.engine.sglang import last_words
 from tandem.engine.sglang.token_sockets import TokenAddresses, connect
 
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
 
 
-def run(further: Sequence[TokenAddresses], **given: Any) -> None:
+def run(
+    further: Sequence[TokenAddresses], errors: socket.socket | None = None, **given: Any
+) -> None:
     """SGLang's process, with a loop that waits. `further`: of the worker's processes from the
-    second, whose requests it gives out too.
+    second, whose requests it gives out too. `errors`: `Additions.errors`.
     """
+    last_words.join(errors, "controller of data-parallel ranks")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the worker has requests to finish
     DataParallelController.event_loop = functools.partialmethod(_serve, further)
     run_data_parallel_controller_process(**given)

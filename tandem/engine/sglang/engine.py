@@ -123,5 +123,4 @@ class SglangEngine(OverTraffic):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
 
     def _on_report(self, thread: EngineThread) -> None:
-        self._traffic.die("one of its processes ended")
-        thread.give_up()
+        self._traffic.die(thread.failed())

@@ -28,7 +28,8 @@ class SglangFollower:
         """Takes the settings of SglangEngine, the same but for `host` and the rank in `nodes`."""
         self._setup = Setup(role, settings)
         self._over = asyncio.Event()
-        self._reported = False
+        self._which = ""
+        """What is known of a reported failure."""
         self._closed = False
         self._thread: EngineThread | None = None
         self._launched: Launched | None = None
@@ -52,10 +53,10 @@ class SglangFollower:
         await self._over.wait()
         self._unwatch()
         await asyncio.sleep(_REPORT_SECONDS)
-        if self._reported or any(each.exitcode for each in self._launched.schedulers):
+        if self._which or any(each.exitcode for each in self._launched.schedulers):
             raise EngineError(
-                "SGLang failed: a rank here or on another node ended; what it printed before says "
-                "more"
+                f"SGLang failed: {self._which or 'a rank here or on another node ended'}; what it"
+                " printed before says more"
             )
 
     async def close(self) -> None:
@@ -68,9 +69,8 @@ class SglangFollower:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
 
     def _on_report(self, thread: EngineThread) -> None:
-        self._reported = True
+        self._which = thread.failed()
         self._over.set()
-        thread.give_up()
 
     def _unwatch(self) -> None:
         """A pipe that has ended stays readable, and would wake the loop for ever."""

@@ -16,14 +16,16 @@ import multiprocessing
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tandem.engine.sglang import kept, mooncake
 from tandem.engine.sglang.additions import Additions
+from tandem.engine.sglang.last_words import UNKNOWN, LastWords, Told
 from tandem.errors import StartError
 
+log = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0
 _KILL_AGAIN_SECONDS = 0.1
 _DISMISS_SECONDS = 5.0
@@ -87,9 +89,10 @@ class EngineThread:
         *,
         kept: Mapping[str, Any],
         unequal: bool,
+        seconds: float,
     ) -> None:
         """`kept`: arguments that SGLang must not change. `unequal`: the other phase divides KV
-        among another number of ranks.
+        among another number of ranks. `seconds`: a start may take so long.
         """
         self._arguments = arguments
         self._additions = additions
@@ -100,27 +103,37 @@ class EngineThread:
         self._ended: Future[None] = Future()
         self._stop = threading.Event()
         self._launching = threading.Event()
-        self._gave_up = False
+        self._seconds = seconds
+        self._words: LastWords | None = None
+        self._processes: Sequence[Any] = ()
+        """Those that SGLang has started, as of multiprocessing."""
+        self._gave_up: Told | None = None
         self._thread = threading.Thread(target=self._run, name="sglang-engine", daemon=True)
 
     async def start(self) -> Launched:
-        """Load the model. Raises StartError; what SGLang itself printed before says more.
+        """Load the model. Raises StartError, saying which process failed, or what each printed last
+        of a start that hangs; what SGLang itself printed before says more.
 
-        Cancelled, it leaves the start running until `stop`.
+        Cancelled, or out of time, it leaves the start running until `stop`.
         """
         self._thread.start()
         started = asyncio.wrap_future(self._started)
         started.add_done_callback(asyncio.Future.exception)  # seen, also when nobody waits any more
-        await asyncio.wait([started])
+        await asyncio.wait([started], timeout=self._seconds)
+        if not started.done():
+            raise StartError(self._hangs())
         return started.result()
 
-    def give_up(self) -> None:
-        """A process reported that it failed: end a start that would wait for it for ever. Once
-        started, nothing.
+    def failed(self) -> str:
+        """A process reported that it failed: which one, as far as is known. What it printed last is
+        logged. A start that would wait for it for ever ends.
         """
+        told = self._of_failure()
+        log.error("a process of SGLang failed", extra={"reason": told.who, "printed": told.printed})
         if self._launching.is_set() and not self._started.done():
-            self._gave_up = True
+            self._gave_up = self._gave_up or told
             self._kill_children()
+        return told.who
 
     async def stop(self) -> None:
         """End SGLang's processes, also in the middle of a start. Bounded."""
@@ -139,8 +152,9 @@ class EngineThread:
         try:
             launched = self._launch()
         except BaseException as error:  # noqa: BLE001 - it belongs to who awaits the start
-            failed = ChildProcessError("one of its processes failed") if self._gave_up else error
-            self._started.set_exception(_start_error(failed))
+            told = self._gave_up or self._of_failure()
+            failed = ChildProcessError(told.who) if self._gave_up else error
+            self._started.set_exception(_start_error(failed, told.printed))
         else:
             self._started.set_result(launched)
             self._stop.wait()
@@ -152,6 +166,8 @@ class EngineThread:
             atexit.unregister(self._kill_children)
             if launched is not None:
                 _remove_files(launched.engine.port_args)
+            if self._words is not None:
+                self._words.close()
             self._ended.set_result(None)
 
     def _launch(self) -> Launched:
@@ -175,8 +191,10 @@ class EngineThread:
         if self._additions.on_cpu:
             cpu.verify()
         _keep_own_logging(upstream)
+        self._words = LastWords()
+        additions = replace(self._additions, errors=self._words.outbox)
         upstream.run_data_parallel_controller_process = functools.partial(
-            controller.run, self._additions.further
+            controller.run, additions.further, additions.errors
         )
 
         def check(server_args: Any) -> None:
@@ -184,9 +202,11 @@ class EngineThread:
             if self._unequal:
                 unequal.check(server_args)
 
+        thread = self
+
         class Engine(upstream.Engine):
             run_scheduler_process_func = staticmethod(
-                functools.partial(scheduler.run_scheduler, additions=self._additions)
+                functools.partial(scheduler.run_scheduler, additions=additions)
             )
 
             @classmethod
@@ -195,7 +215,9 @@ class EngineThread:
             ) -> Any:
                 """Here SGLang has read the model's configuration, and no weights yet."""
                 check(server_args)
-                return super()._launch_scheduler_processes(server_args, *others, **more)
+                made = super()._launch_scheduler_processes(server_args, *others, **more)
+                _, thread._processes = made
+                return made
 
             @classmethod
             def _launch_detokenizer_subprocesses(
@@ -228,6 +250,18 @@ class EngineThread:
             freeze_request=FreezeGCReq,
             shutdown_request=ShutdownReq,
             abort_request=AbortReq,
+        )
+
+    def _of_failure(self) -> Told:
+        if self._words is None:
+            return UNKNOWN
+        return self._words.of_failure({each.pid: each.exitcode for each in self._processes})
+
+    def _hangs(self) -> str:
+        said = self._words.of_hang() if self._words is not None else "nothing"
+        return (
+            f"SGLang has not started in {self._seconds:g} s: raise engine option load_seconds where"
+            f" the model is still being loaded; its processes printed last: {said or 'nothing'}"
         )
 
     def _kill_children(self) -> None:
@@ -270,7 +304,7 @@ def _keep_own_logging(upstream: Any) -> None:
     upstream.configure_logger = lambda *_args, **_kwargs: None
 
 
-def _start_error(error: BaseException) -> StartError:
+def _start_error(error: BaseException, printed: str) -> StartError:
     if isinstance(error, StartError):
         return error
     if isinstance(error, ModuleNotFoundError):
@@ -281,7 +315,7 @@ def _start_error(error: BaseException) -> StartError:
     else:
         message = (
             f"SGLang did not start ({type(error).__name__}: {error}); what it printed before "
-            "says more"
+            "says more" + (f", at last:\n{printed}" if printed else "")
         )
     wrapped = StartError(message)
     wrapped.__cause__ = error

@@ -73,6 +73,8 @@ class Options:
     before it in prefill, and the wait for KV pages in decode."""
     first_handover_timeout_seconds: int = 300
     """The same until this engine has moved KV once: NIXL opens its connections meanwhile."""
+    load_seconds: int = 1800
+    """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
     warm_up_seconds: int = 1800
     """Requests of its own, which have kernels compiled before any client's, take no longer."""
     seeded_sampling: bool = True
@@ -125,6 +127,7 @@ def _check(options: Options) -> None:
         "bootstrap_port": 0,
         "handover_timeout_seconds": 1,
         "first_handover_timeout_seconds": 1,
+        "load_seconds": 1,
         "warm_up_seconds": 1,
     }
     for name, bound in least.items():

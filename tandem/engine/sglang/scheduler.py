@@ -1,6 +1,6 @@
 """Runs in SGLang's child processes: what Tandem adds to the scheduler before it starts.
 
-- A thread that dies ends the engine.
+- A thread that dies ends the engine. What is printed goes through the worker, which keeps the end.
 - Outputs go to the worker as they are: no detokenizer is between; and those of requests that go on
   in a message of their own. Each of a worker's processes has its requests' alone.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
@@ -52,6 +52,7 @@ from tandem.engine.sglang import (
     grammar_cache,
     grammar_queue,
     grammars,
+    last_words,
     layouts,
     mooncake,
     peers,
@@ -83,12 +84,15 @@ _NOBODY = FAKE_BOOTSTRAP_HOST
 _DATA_RANK = 5
 """The place of `dp_rank` among the arguments of SGLang's scheduler process; None: it is the only
 one, and no controller gives it its requests."""
+_RANKS = slice(3, 6)
+"""That of `tp_rank`, `pp_rank` and `dp_rank`."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     """SGLang's scheduler process, with Tandem's additions."""
     _leave_interrupts_to_parent()
     _end_with_parent()
+    last_words.join(additions.errors, _name(*args[_RANKS]))
     threads.report_deaths()
     log = ucx_log()
     load_plugins()
@@ -160,6 +164,11 @@ def _apply_processors(additions: Additions, data_rank: int, agree: Agree | None)
     WATCH.install()
     states = additions.states
     state.report_alive(lambda count: states.__setitem__(data_rank, count))
+
+
+def _name(tensor: int, stage: int, data: int | None) -> str:
+    """As SGLang's own log calls it."""
+    return f"scheduler TP{tensor} PP{stage}" + ("" if data is None else f" DP{data}")
 
 
 def _end_with_parent() -> None:

@@ -245,7 +245,13 @@ class Setup:
             lora_adapters=self._settings.lora_adapters,
         )
         unequal = len(set(self.kv_ranks.values())) > 1
-        thread = EngineThread(made, additions, kept=kept.of(made, self._options), unequal=unequal)
+        thread = EngineThread(
+            made,
+            additions,
+            kept=kept.of(made, self._options),
+            unequal=unequal,
+            seconds=self._options.load_seconds,
+        )
         return thread, additions.states
 
     def _subscription(self) -> CacheSubscription | None:
