@@ -913,6 +913,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-472",
+        "Given speculative decoding, when a worker starts with a page that nobody chose, then it "
+        "is one that SGLang takes for its drafts.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

@@ -176,6 +176,10 @@ def test_what_is_passed_on_arrives_over_every_default(model_path: Path) -> None:
     assert {name for name in listed if built[name] != "given"} == set()
 
 
+def drafted(algorithm: str, **more: Any) -> dict[str, Any]:
+    return {"server_args": json.dumps({"speculative_algorithm": algorithm, **more})}
+
+
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
@@ -183,6 +187,10 @@ def test_what_is_passed_on_arrives_over_every_default(model_path: Path) -> None:
         ({"page_size": 128}, 128),
         ({"server_args": '{"speculative_eagle_topk": 1}'}, 64),
         ({"server_args": '{"speculative_eagle_topk": 4}'}, None),
+        (drafted("EAGLE"), None),
+        (drafted("eagle", speculative_eagle_topk=1), 64),
+        (drafted("EAGLE", speculative_eagle_topk=4), None),
+        (drafted("NGRAM", speculative_eagle_topk=1), None),
     ],
 )
 def test_a_page_on_cuda_holds_64_tokens_unless_sglang_knows_better(
@@ -242,6 +250,27 @@ SHAPES: dict[str, tuple[dict[str, Any], str, Role]] = {
     "prefixes": ({"decode_prefix_cache": True}, "Llama-3.3-70B-Instruct", Role.DECODE),
 }
 """Options, model and role."""
+
+
+@pytest.mark.sglang
+@pytest.mark.promise("S5-472")
+@pytest.mark.parametrize("model", sorted(path.name for path in CONFIGS.iterdir()))
+def test_sglang_takes_the_page_of_every_way_to_draft(model: str) -> None:
+    """With several drafts for a place it refuses 64, or verifies them with other kernels."""
+    draft = {"speculative_draft_model_path": str(CONFIGS / "Qwen3-8B")}
+    ways = [
+        drafted("NGRAM"),
+        *(drafted(name, **draft) for name in ("EAGLE", "EAGLE3", "STANDALONE")),
+        drafted("EAGLE", speculative_eagle_topk=1, speculative_num_steps=3,
+                speculative_num_draft_tokens=4, **draft),
+    ]  # fmt: skip
+    asked = [made(way, model_path=CONFIGS / model, role=Role.DECODE) for way in ways]
+    resolved = sglang_arguments.ask(asked)["resolved"]
+    assert [told for told in resolved if isinstance(told, str)] == []
+    chosen = [(told["speculative_eagle_topk"], told["page_size"]) for told in resolved]
+    assert all(page == 1 for drafts, page in chosen if drafts > 1)
+    assert chosen[-1][0] == 1
+    assert chosen[-1][1] >= 64
 
 
 GIVEN: dict[str, Any] = {

@@ -253,10 +253,20 @@ def _cuda_defaults(
         defaults["cuda_graph_max_bs_decode"] = max_sequences
     # Sizes that a kernel needs, SGLang takes over this one, but where pages may have to hold one
     # token: states, and drafts that are verified as a tree.
-    drafts = options.extra.get("speculative_eagle_topk")
-    if drafts in (None, 1) and not model_files.keeps_states(model_path):
+    if not _may_draft_trees(options) and not model_files.keeps_states(model_path):
         defaults["page_size"] = _CUDA_PAGE_SIZE
     return defaults
+
+
+def _may_draft_trees(options: Options) -> bool:
+    """A step may draft several tokens for one place. Where nothing is said of that, SGLang decides,
+    for some models so, and for NGRAM whatever is said.
+    """
+    algorithm = str(options.extra.get("speculative_algorithm") or "").upper()
+    drafts = options.extra.get("speculative_eagle_topk")
+    if not algorithm:
+        return drafts not in (None, 1)
+    return algorithm == "NGRAM" or drafts != 1
 
 
 def chosen(options: Options) -> Mapping[str, Any]:

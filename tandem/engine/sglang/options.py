@@ -35,7 +35,7 @@ class Options:
     Workers that share a GPU need one each, which together leave some of it."""
     page_size: int = 0
     """Tokens to a KV page, equal in both phases; 0: 64 on cuda, but SGLang's choice for models that
-    keep states. CPU knows only 1."""
+    keep states, and with drafts that may be a tree. CPU knows only 1."""
     attention_backend: str = ""
     """"": SGLang's choice, on CPU torch_native."""
     chunked_prefill_size: int = 0
