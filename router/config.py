@@ -233,10 +233,11 @@ class RouterConfig:
         " to 1. The last of them never is.",
     )
     canary_seconds: float = setting(
-        60.0,
+        330.0,
         "Time in which a canary must end: a hand-over of a few tokens that proves a worker that has"
-        " moved no KV since its start, before it gets a request and is ready. 0: none are sent, and"
-        " every worker counts as proved.",
+        " moved no KV since its start, before it gets a request and is ready. Longer than the first"
+        " hand-over of an engine may take (SGLang's first_handover_timeout_seconds, 300). 0: none"
+        " are sent, and every worker counts as proved.",
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,

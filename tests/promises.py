@@ -919,6 +919,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-473",
+        "Given defaults, when a worker starts or moves KV for the first time, then nobody ends "
+        "that before the engine's own bound does, which says what was waited for.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"

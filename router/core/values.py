@@ -248,7 +248,7 @@ class Bounds:
     """Its first ejection; each further one in a row lasts twice as long."""
     eject_most_share: float = 0.5
     """How many of the workers of a group and phase may be ejected, or on probation, at once."""
-    canary_seconds: float = 60.0
+    canary_seconds: float = 330.0
     """A canary has so long to end; 0: there are none, and every worker counts as proved."""
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import chart_renders
 import pods
 import pytest
+import yaml
 from chart_renders import SETS
 from pods import Pod
 
 from tandem.byte_budget import DEFAULT_BYTES
+from tandem.engine.sglang import options as sglang_options
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.worker import divided, drain, endpoint
 
 MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")
+WORKERS = ("prefill", "decode")
 RESTRICTED = [
     name
     for name in SETS
@@ -214,6 +218,35 @@ def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
     pod = next(pod for pod in pods.of(objects) if pod.component == component)
     probe = pod.main["startupProbe"]
     assert probe["failureThreshold"] * probe["periodSeconds"] >= 601
+
+
+@pytest.mark.promise("S5-473")
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [
+        ({}, {}),
+        ({"startupSeconds": 700}, {"load_seconds": 700}),
+        ({"engineOptions": {"load_seconds": 400, "warm_up_seconds": 100}},) * 2,
+    ],
+)
+def test_a_worker_of_sglang_gives_up_its_start_before_it_is_killed_for_that(
+    chosen: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """What is killed says nothing of what it waited for."""
+    options = options.get("engineOptions", options)
+    bounds = dataclasses.replace(sglang_options.Options(), **options)
+    objects = chart_renders.manifests(
+        {"model": {"uri": "pvc://m"}, **dict.fromkeys(WORKERS, chosen)}
+    )
+    for pod in (pod for pod in pods.of(objects) if pod.component in WORKERS):
+        given = yaml.safe_load(pod.carried("settings")["tandem.yaml"])["engine_options"]
+        assert given["load_seconds"] == bounds.load_seconds
+        probe, seconds = pod.main["startupProbe"], bounds.load_seconds + bounds.warm_up_seconds
+        assert probe["failureThreshold"] * probe["periodSeconds"] >= seconds + 60
+        (made,) = (
+            each for each in objects if pod.owner == f"{each['kind']}/{each['metadata']['name']}"
+        )
+        assert made["spec"]["progressDeadlineSeconds"] >= seconds + 600
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

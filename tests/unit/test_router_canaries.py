@@ -29,6 +29,7 @@ from router.workers import Workers
 from tandem import canary
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
+from tandem.engine.sglang.options import Options
 from tandem.errors import (
     ConfigError,
     DeadlineError,
@@ -664,3 +665,11 @@ def test_the_setting_is_seconds() -> None:
     assert build_core(RouterConfig(canary_seconds=7)).state.bounds.canary_seconds == 7
     with pytest.raises(ConfigError, match="canary_seconds"):
         RouterConfig(canary_seconds=-1)
+
+
+@pytest.mark.promise("S5-473")
+def test_a_canary_may_take_longer_than_the_first_hand_over_of_an_engine_may() -> None:
+    """Each worker's first hand-over is a canary's, and the engine knows why it does not end."""
+    first = Options().first_handover_timeout_seconds
+    assert RouterConfig().canary_seconds > first
+    assert Bounds().canary_seconds == RouterConfig().canary_seconds

@@ -109,12 +109,24 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
 
+{{- /* How long a component may take to start, s: (list $ "router"). A worker of SGLang gives up by itself before. */}}
+{{- define "tandem.startSeconds" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $seconds := (index $root.Values $component).startupSeconds }}
+{{- if and (has $component (list "prefill" "decode" "worker")) (eq (include "tandem.engine" $root) "sglang") }}
+{{- $options := include "tandem.engineOptions" . | fromYaml }}
+{{- $seconds = add $options.load_seconds (default 1800 $options.warm_up_seconds) 60 }}
+{{- end }}
+{{- int $seconds }}
+{{- end }}
+
 {{- /* Of a component's own container: (list $ "router"). `live` says that the process works, `ready` that it takes
 requests; only `ready` changes when a peer is missing or a drain begins. */}}
 {{- define "tandem.probes" -}}
 {{- $values := index (index . 0).Values (index . 1) }}
 {{- $live := dict "httpGet" (dict "path" "/live" "port" "metrics") "timeoutSeconds" 5 }}
-{{- $starts := dict "periodSeconds" 2 "failureThreshold" (div (add $values.startupSeconds 1) 2) }}
+{{- $starts := dict "periodSeconds" 2 "failureThreshold" (div (add (include "tandem.startSeconds" . | int) 1) 2) }}
 {{- /* What hangs has nothing to drain. */}}
 {{- $hangs := dict "periodSeconds" 10 "failureThreshold" 6 "terminationGracePeriodSeconds" 30 }}
 {{- $ready := dict "httpGet" (dict "path" "/ready" "port" "metrics") "timeoutSeconds" 3 "periodSeconds" 2

@@ -167,7 +167,9 @@ lora_adapters:
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $options := dict }}
+{{- $defaults := dict }}
 {{- if eq (include "tandem.engine" $root) "sglang" }}
+{{- $_ := set $defaults "load_seconds" (int (index $root.Values $component).startupSeconds) }}
 {{- $engine := $root.Values.engine }}
 {{- $options = dict "device" $engine.device "tensor_parallel" $engine.tensorParallel }}
 {{- range $name, $value := dict "data_parallel" $engine.dataParallel "pipeline_parallel" $engine.pipelineParallel }}
@@ -182,7 +184,7 @@ lora_adapters:
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
 {{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
 {{- end }}
-{{- mergeOverwrite (dict) $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}
+{{- mergeOverwrite $defaults $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}
 {{- end }}
 
 {{- /* Names what prefill and decode must have in common. Workers of two revisions never make a pair, so a rollout

@@ -72,7 +72,8 @@ class Options:
     """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
     before it in prefill, and the wait for KV pages in decode."""
     first_handover_timeout_seconds: int = 300
-    """The same until this engine has moved KV once: NIXL opens its connections meanwhile."""
+    """The same until this engine has moved KV once: NIXL opens its connections meanwhile. Where it
+    is raised, so is the router's canary_seconds."""
     load_seconds: int = 1800
     """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
     warm_up_seconds: int = 1800
