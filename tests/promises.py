@@ -925,6 +925,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-474",
+        "Given a worker that has started, of whatever kind, then what its processes and its "
+        "engine's schedulers hold by then is left to no garbage collector.",
+        ours=True,
+    ),
+    Promise(
         "S5-370",
         "Given phases whose tensor parallelism differs, then KV of plain attention and of latents "
         "arrives as each rank of decode reads it, and what SGLang cannot hand over so is refused at"
