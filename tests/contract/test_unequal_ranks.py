@@ -8,10 +8,12 @@ the last digits alone. GPUs, NCCL and what lies between machines are not in it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import logits_pair
 import pytest
 import tiny_qwen3
 from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
@@ -123,6 +125,19 @@ async def test_prefill_hears_of_every_hand_over(workers: Workers) -> None:
             sequences = [await _start(pair, prompt, 2) for prompt in prompts]
             for sequence in sequences:
                 await pair.finished(sequence)
+        await pair.idle()
+
+
+@pytest.mark.promise("S5-470")
+async def test_answers_of_a_form_are_given_by_all_of_them(workers: Workers) -> None:
+    async with connected(workers) as pair:
+        forms = [("regex", {"pattern": pattern}) for pattern in ("[0-9]{5}", "(yes|no), [a-c]+z")]
+        sequences = [await logits_pair.start(pair, form, max_tokens=40) for form in forms * 2]
+        for sequence, (_, form) in zip(sequences, forms * 2, strict=True):
+            await pair.finished(sequence)
+            whole = re.fullmatch(form["pattern"], sequence.text)
+            assert whole or sequence.finishes[0].completion_tokens == 40
+            assert re.match("[0-9]{5}$|yes, |no, ", sequence.text)
         await pair.idle()
 
 

@@ -58,6 +58,22 @@ def test_a_process_that_is_killed_is_named_and_what_it_printed_is_told(
     assert set(capfd.readouterr().err.splitlines()) == {"warning", "out of memory"}
 
 
+class Unread(LastWords):
+    """What is printed lies there until somebody asks."""
+
+    def _run(self) -> None:
+        if self._closed:
+            super()._run()
+
+
+def test_what_is_printed_just_before_the_end_is_told_too() -> None:
+    words = Unread()
+    killed = Child(words, "scheduler TP0", KILLED)
+    assert words.of_failure({killed.pid: killed.exitcode}).printed == "out of memory"
+    words.close()
+    words._run()
+
+
 def test_of_processes_that_fail_one_after_the_other_the_first_is_to_blame(words: LastWords) -> None:
     """They report before they end, if they end at all."""
     says = "print('Scheduler hit an exception: no', {!r}, file=sys.stderr)".format
@@ -123,6 +139,7 @@ async def test_a_start_that_is_reported_to_fail_says_which_process_it_was() -> N
     thread._thread.start()
     await asyncio.to_thread(thread._launching.wait)
     assert thread.failed().endswith("was killed by SIGKILL")
+    thread._processes[0].exitcode = -9  # with all others, as the start has failed
     thread._stop.set()
     told = r"(?s)scheduler TP1 \(.* was killed by SIGKILL\).*out of memory$"
     with pytest.raises(StartError, match=told):

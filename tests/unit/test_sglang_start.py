@@ -19,7 +19,7 @@ from tandem.errors import StartError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
 
-pytestmark = pytest.mark.promise("S5-474")
+pytestmark = [pytest.mark.promise("S5-474")]
 
 
 class Scheduler:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 _STDERR = 2
 _KEPT_BYTES = 4096
-"""Of each process."""
+"""So much of each process."""
 _MOST_LINES = 8
-"""Of processes that are told of a start that hangs."""
+"""So many processes of a start that hangs are told of."""
 _READ_BYTES = 65536
 _ROUNDS = 16
 _NAME_BYTES = 256
@@ -32,7 +32,7 @@ those of threads.py.
 
 
 class Told(NamedTuple):
-    """Of a failure."""
+    """What is known of a failure."""
 
     who: str
     """Which process, and how it ended, as far as that is known."""
@@ -62,7 +62,7 @@ class _Process:
 
 
 class LastWords:
-    """Of all processes of an engine on this node, until `close`."""
+    """Those of all processes of an engine on this node, until `close`."""
 
     def __init__(self) -> None:
         self._inbox, self.outbox = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -160,7 +160,7 @@ class LastWords:
 
 
 def join(outbox: socket.socket | None, name: str) -> None:
-    """Of a process of SGLang's: from now on print by way of the worker."""
+    """Have a process of SGLang's, this one, print by way of the worker from now on."""
     if outbox is None:
         return
     theirs, own = os.pipe()

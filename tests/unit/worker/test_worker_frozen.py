@@ -19,7 +19,7 @@ from decode_worker.classifying import load_phase
 from tandem.worker import further, server
 from tandem.worker.config import WorkerConfig
 
-pytestmark = pytest.mark.promise("S5-474")
+pytestmark = [pytest.mark.promise("S5-474")]
 
 
 class Lives:
