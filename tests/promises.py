@@ -1830,19 +1830,19 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-195",
+        "S5-480",
         "Given numbers of ranks, token processes and nodes, then the chart renders them exactly "
         "where a worker starts with them.",
         ours=True,
     ),
     Promise(
-        "S6-196",
+        "S5-481",
         "Given a claim for compiled kernels, then every pod of that worker, on each of its nodes, "
         "mounts it where the image's compilers keep what they compile.",
         ours=True,
     ),
     Promise(
-        "S6-197",
+        "S5-482",
         "Given the recipe in which decode writes the KV of answers to a store, then SGLang takes "
         "its arguments, and both phases name and lay out pages alike.",
         ours=True,

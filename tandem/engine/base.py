@@ -207,7 +207,7 @@ class RankLoad:
     running: int
     """In the batch that is computed."""
     queued: int
-    """Could be computed, and wait for a place in the batch."""
+    """Could be computed, and wait for a place in the batch, or until their form is compiled."""
     preallocating: int
     """Wait for pages of decode's KV cache: in PREFILL until decode offers them, in DECODE until
     some are free."""

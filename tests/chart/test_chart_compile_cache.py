@@ -22,7 +22,7 @@ def volumes(pod: pods.Pod) -> list[dict[str, Any]]:
     return [each for each in pod.spec["volumes"] if each["name"] == "compile-cache"]
 
 
-@pytest.mark.promise("S6-196")
+@pytest.mark.promise("S5-481")
 @pytest.mark.parametrize("component", CLAIMS)
 def test_every_pod_of_a_worker_mounts_its_claim_and_may_write_to_it(component: str) -> None:
     """Prefill is a group: all its pods are made of one template."""
@@ -35,7 +35,7 @@ def test_every_pod_of_a_worker_mounts_its_claim_and_may_write_to_it(component: s
     assert security["fsGroup"] == security["runAsGroup"] == 10001
 
 
-@pytest.mark.promise("S6-196")
+@pytest.mark.promise("S5-481")
 def test_the_chart_makes_the_claims_that_have_a_size_and_no_others() -> None:
     made = by_name(SET, "PersistentVolumeClaim")
     assert set(made) == set(CLAIMS.values()) - {"compiled"}

@@ -198,7 +198,7 @@ def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path
 
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
-@pytest.mark.promise("S6-197")
+@pytest.mark.promise("S5-482")
 def test_decode_writes_answers_to_the_store_as_prefill_names_and_lays_them(tmp_path: Path) -> None:
     prefill, decode = (made("hicache-decode", role, tmp_path) for role in PHASES)
     told = "disaggregation_decode_enable_offload_kvcache"

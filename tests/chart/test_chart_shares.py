@@ -57,7 +57,7 @@ def starts(role: Role, groups: int, sequences: int | None, processes: int, nodes
     return True
 
 
-@pytest.mark.promise("S6-195")
+@pytest.mark.promise("S5-480")
 @pytest.mark.parametrize(("prefill", "decode", "sequences", "processes", "nodes"), CASES)
 def test_what_renders_starts_and_what_starts_renders(
     prefill: int, decode: int, sequences: int | None, processes: int, nodes: int
@@ -78,7 +78,7 @@ def test_what_renders_starts_and_what_starts_renders(
     assert renders(values) is begins
 
 
-@pytest.mark.promise("S6-195")
+@pytest.mark.promise("S5-480")
 @pytest.mark.parametrize(("groups", "sequences"), list(product((1, 2, 3), (None, 255))))
 def test_the_same_is_true_of_aggregated_workers(groups: int, sequences: int | None) -> None:
     shared = {"config": {"max_sequences": 6}}
@@ -95,6 +95,6 @@ def test_the_same_is_true_of_aggregated_workers(groups: int, sequences: int | No
     assert renders(values) is starts(Role.AGGREGATED, groups, sequences, 1, 1)
 
 
-@pytest.mark.promise("S6-195")
+@pytest.mark.promise("S5-480")
 def test_simulated_workers_have_no_ranks() -> None:
     assert renders({"engine": {"tensorParallel": TENSOR, "dataParallel": 3}})

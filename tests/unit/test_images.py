@@ -140,7 +140,7 @@ print("\\n" + json.dumps({
 """Prints where each says that it keeps what it compiles."""
 
 
-@pytest.mark.promise("S6-196")
+@pytest.mark.promise("S5-481")
 def test_every_cache_of_the_gpu_image_is_where_the_chart_mounts_a_volume() -> None:
     caches = {name: value for name, value in variables("tandem-sglang").items() if "CACHE" in name}
     assert len(caches) > 5
@@ -158,7 +158,7 @@ def test_every_cache_of_the_gpu_image_is_where_the_chart_mounts_a_volume() -> No
 
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="the lean set-up has no SGLang")
-@pytest.mark.promise("S6-196")
+@pytest.mark.promise("S5-481")
 def test_what_compiles_finds_its_cache_there(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     environ = {

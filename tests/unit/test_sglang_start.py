@@ -19,8 +19,6 @@ from tandem.errors import StartError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
 
-pytestmark = [pytest.mark.promise("S5-474")]
-
 
 class Scheduler:
     """What SGLang's tokenizer manager sends its schedulers, in order with what else happens."""
@@ -74,6 +72,7 @@ def engine(role: Role, model_path: Path) -> SglangEngine:
     )
 
 
+@pytest.mark.promise("S5-474")
 @pytest.mark.parametrize("role", Role)
 async def test_schedulers_are_frozen_once_they_are_warm_and_before_anybody_s_request(
     role: Role, model_path: Path, scheduler: Scheduler
@@ -85,6 +84,7 @@ async def test_schedulers_are_frozen_once_they_are_warm_and_before_anybody_s_req
     await made.close()
 
 
+@pytest.mark.promise("S5-474")
 async def test_schedulers_that_could_not_warm_up_are_only_stopped(
     model_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,6 @@ from decode_worker.classifying import load_phase
 from tandem.worker import further, server
 from tandem.worker.config import WorkerConfig
 
-pytestmark = [pytest.mark.promise("S5-474")]
-
 
 class Lives:
     """A worker that starts, says how much is frozen whenever it is called, and ends."""
@@ -59,18 +57,21 @@ def config(model_path: Path) -> WorkerConfig:
     return WorkerConfig(model_path=model_path, engine="sim")
 
 
+@pytest.mark.promise("S5-474")
 async def test_a_worker_that_has_started_is_frozen_before_it_serves(config: WorkerConfig) -> None:
     lives = Lives()
     await server.live("decode", config, asyncio.Event(), lambda tracer: lives)
     assert lives.frozen == FROZEN
 
 
+@pytest.mark.promise("S5-474")
 async def test_a_worker_that_was_stopped_while_starting_is_not(config: WorkerConfig) -> None:
     lives = Lives(starts=False)
     await server.live("decode", config, asyncio.Event(), lambda tracer: lives)
     assert lives.frozen == [("start", False), ("close", False)]
 
 
+@pytest.mark.promise("S5-474")
 async def test_an_aggregated_worker_is_frozen_too(
     config: WorkerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ async def test_an_aggregated_worker_is_frozen_too(
     assert lives.frozen == FROZEN
 
 
+@pytest.mark.promise("S5-474")
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_so_is_the_process_of_a_phase(
     phase: Any, config: WorkerConfig, monkeypatch: pytest.MonkeyPatch
@@ -91,6 +93,7 @@ def test_so_is_the_process_of_a_phase(
     assert lives.frozen == FROZEN
 
 
+@pytest.mark.promise("S5-474")
 def test_so_is_each_further_process_of_a_worker(
     config: WorkerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
