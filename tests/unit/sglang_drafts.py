@@ -14,7 +14,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import _RESERVED_ALIASES
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-from tandem.engine.sglang import arguments, drafts, failures, grammars, options
+from tandem.engine.sglang import arguments, drafts, failures, grammars, options, server_arguments
 
 MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
 VOCABULARY, END = 2048, 1
@@ -76,7 +76,7 @@ def forms_where_drafts_are_verified() -> Any:
 
 def ways_to_draft_that_apply_no_grammars() -> Any:
     names = {each.name for each in SpeculativeAlgorithm} | _RESERVED_ALIASES
-    names -= {SpeculativeAlgorithm.NONE.name}
+    names -= {SpeculativeAlgorithm.NONE.name, *_refused()}
     return sorted(
         name
         for name in names
@@ -84,6 +84,11 @@ def ways_to_draft_that_apply_no_grammars() -> Any:
             options.parse({"server_args": f'{{"speculative_algorithm": "{name}"}}'})
         )
     )
+
+
+def _refused() -> set[str]:
+    values = server_arguments.REFUSED_VALUES.values()
+    return {value for pairs in values for name, value in pairs if name == "speculative_algorithm"}
 
 
 def _agree(elsewhere: dict[int, Any], codes: Any) -> None:

@@ -113,7 +113,7 @@ class Started(EngineThread):
 
     def __init__(self, *acts: str, seconds: float = 60.0) -> None:
         nothing: Any = None
-        super().__init__({}, nothing, unequal=False, seconds=seconds)
+        super().__init__({}, nothing, kept={}, unequal=False, seconds=seconds)
         self._acts = acts
 
     def _launch(self) -> Any:

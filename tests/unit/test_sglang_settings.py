@@ -324,9 +324,9 @@ def test_forms_that_sglang_applies_itself_need_no_processors_to_run(raw: dict[st
 
 @pytest.mark.promise("S5-470")
 def test_speculative_decoding_without_grammars_refuses_forms_and_says_so() -> None:
-    drafts = {"server_args": json.dumps({"speculative_algorithm": "UNO"})}
+    drafts = {"server_args": json.dumps({"speculative_algorithm": "PLUGIN"})}
     processors = processors_of(Registry.builtin(), drafts)
-    with pytest.raises(UnsupportedError, match="by UNO applies no grammars") as error:
+    with pytest.raises(UnsupportedError, match="by PLUGIN applies no grammars") as error:
         processors.steering(spec_of("regex", pattern="a+"))
     assert error.value.param == "logits_processors[0]"
     always = ProcessorSettings(use="regex", args={"pattern": "a+"}, always=True)
@@ -339,7 +339,7 @@ def test_speculative_decoding_without_grammars_refuses_forms_and_says_so() -> No
     [
         ({}, True),
         ({"speculative_algorithm": "EAGLE"}, True),
-        ({"speculative_algorithm": "UNO"}, False),
+        ({"speculative_algorithm": "PLUGIN"}, False),
         ({"grammar_backend": "none"}, False),
     ],
 )
@@ -639,15 +639,6 @@ def test_unequal_numbers_of_groups_of_layers_are_refused_where_sglang_has_no_way
 def test_other_numbers_of_groups_of_layers_are_refused() -> None:
     with pytest.raises(ConfigError, match="decode_pipeline_parallel to 1 or 0"):
         SglangEngine(Role.DECODE, settings(STAGED | {"decode_pipeline_parallel": 2}))
-
-
-@pytest.mark.promise("S5-462")
-def test_sequences_are_divided_among_ranks_in_prefill_alone() -> None:
-    """SGLang's decode would refuse each hand-over, by ending."""
-    raw = {"tensor_parallel": 2, "server_args": json.dumps({"attn_cp_size": 2})}
-    parallel.check(options.parse(raw), Role.PREFILL)
-    with pytest.raises(ConfigError, match="attn_cp_size"):
-        SglangEngine(Role.DECODE, settings(raw))
 
 
 def test_processors_of_which_a_part_of_the_model_would_not_see_the_end_are_refused() -> None:

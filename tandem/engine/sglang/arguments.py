@@ -40,8 +40,8 @@ CHOSEN = (
 _DRAFTS_WITH_GRAMMARS = frozenset(
     ["DFLASH", "DSPARK", "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "NEXTN", "NGRAM", "STANDALONE"]
 )
-"""Speculative decoding whose verification applies grammars. UNO's refuses them, and nothing is
-known of what a plugin brings.
+"""Speculative decoding whose verification applies grammars. UNO's refuses them, which is refused
+itself, and nothing is known of what a plugin brings.
 """
 _CPU_KV_TOKENS = 65536
 _CUDA_PAGE_SIZE = 64

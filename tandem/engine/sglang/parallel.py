@@ -63,11 +63,6 @@ def check(options: Options, role: Role) -> None:
             f"engine option {given[0]} is for workers of one phase: an aggregated one has "
             f"{given[0].removeprefix('decode_')} alone"
         )
-    if role is Role.DECODE and options.extra.get("attn_cp_size", 1) != 1:
-        raise ConfigError(
-            "SGLang's decode takes no KV over where a sequence is divided among ranks "
-            "(attn_cp_size): leave it to prefill's server_args"
-        )
     for each in (of(options, Role.PREFILL), of(options, Role.DECODE)):
         if each.tensor % each.data:
             raise ConfigError(
