@@ -2,12 +2,13 @@
 CPU, with prefill and decode apart in both, NIXL between them.
 
 Both stacks are up at once and are asked in turns, so that a machine whose speed changes moves both
-alike. Hops are all processes but SGLang's schedulers, which compute the model in both. Quick: the
-client acknowledges what it receives at once, for which a server that leaves Nagle's algorithm on
-would wait.
+alike. They are started twice, each of them first once: the one that was started first takes about a
+tenth more, whichever it is. Hops are all processes but SGLang's schedulers, which compute the model
+in both. Quick: the client acknowledges what it receives at once, for which a server that leaves
+Nagle's algorithm on would wait.
 
     make full && scripts/unpack_wheels.sh sglang-gateway
-    python benchmarks/sglang_gateway.py                  # the whole table, about five minutes
+    python benchmarks/sglang_gateway.py                  # the whole table, about seven minutes
     python benchmarks/sglang_gateway.py --streams 8 --rounds 1 --tokens 16
 """
 
@@ -32,7 +33,6 @@ from inference_gateway import Load, generate
 from sglang_gateway_table import (
     SGLANG,
     TANDEM,
-    Rounds,
     Row,
     Spent,
     difference,
@@ -45,8 +45,10 @@ from sglang_gateway_table import (
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 
+Found = dict[str, dict[str, list[Row]]]
 STREAMS = (1, 8, 32)
-ROUNDS = 3
+ROUNDS = 2
+"""In each of the two orders of starting."""
 TOKENS = 64
 FEWEST_REQUESTS = 16
 START_SECONDS = 600.0
@@ -85,33 +87,41 @@ def measure(side: Side, load: Load, *flags: str) -> Row:
 
 
 @contextmanager
-def both(max_sequences: int) -> Iterator[dict[str, Side]]:
-    """The two stacks, each ready for requests."""
+def both(max_sequences: int, *, first: str) -> Iterator[dict[str, Side]]:
+    """The two stacks, each ready for requests. `first` is started before the other."""
+    starts = {TANDEM: _ours, SGLANG: _theirs}
+    sides = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        for name in sorted(starts, key=lambda each: each != first):
+            sides[name] = stack.enter_context(starts[name](max_sequences, folder))
+            print(f"  {name}'s stack is ready", file=sys.stderr)
+        yield sides
+
+
+@contextmanager
+def _ours(max_sequences: int, folder: Path) -> Iterator[Side]:
     limit = (f"--max-sequences={max_sequences}",)
     options = StackOptions(
         model_path=token_cost.MODEL,
         engine="sglang",
         flags={"prefill_worker": limit, "decode_worker": limit},
     )
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        ours = stack.enter_context(Stack(options, run_dir=folder))
-        theirs = stack.enter_context(
-            sglang_servers.running(
-                model=token_cost.MODEL,
-                max_sequences=max_sequences,
-                folder=folder,
-                seconds=START_SECONDS,
-            )
-        )
-        print("  SGLang's stack is ready", file=sys.stderr)
-        ours.wait_ready(timeout_seconds=START_SECONDS)
-        print("  Tandem's stack is ready", file=sys.stderr)
-        pids = {token_cost.part_of(each): each.pid for each in ours.components.values()}
-        yield {
-            SGLANG: Side(theirs.address, theirs.processes),
-            TANDEM: Side(ours.components["frontend"].address, pids),
-        }
+    with Stack(options, run_dir=folder) as stack:
+        stack.wait_ready(timeout_seconds=START_SECONDS)
+        pids = {token_cost.part_of(each): each.pid for each in stack.components.values()}
+        yield Side(stack.components["frontend"].address, pids)
+
+
+@contextmanager
+def _theirs(max_sequences: int, folder: Path) -> Iterator[Side]:
+    with sglang_servers.running(
+        model=token_cost.MODEL,
+        max_sequences=max_sequences,
+        folder=folder,
+        seconds=START_SECONDS,
+    ) as servers:
+        yield Side(servers.address, servers.processes)
 
 
 def check_length(side: Side, tokens: int) -> None:
@@ -158,35 +168,39 @@ def cases(streams: Sequence[int], tokens: int) -> dict[str, tuple[Load, tuple[st
     return {**plain, **quick}
 
 
-def run(sides: Mapping[str, Side], streams: Sequence[int], *, tokens: int, rounds: int) -> Rounds:
-    """Each case in turns, in an order that changes from round to round."""
+def run(
+    found: Found, sides: Mapping[str, Side], streams: Sequence[int], *, tokens: int, rounds: int
+) -> None:
+    """Add each case in turns, in an order that changes from round to round."""
     warm = Load(max(streams), 2 * max(streams), tokens, 48)
     for side in sides.values():
         check_length(side, tokens)
         generate(side.address, warm)
     print(*settle(sides), sep="\n", flush=True)
     loads = cases(streams, tokens)
-    found: dict[str, dict[str, list[Row]]] = {name: {side: [] for side in sides} for name in loads}
     for number in range(rounds):
         order = sorted(sides, reverse=bool(number % 2))
         for name, (load, flags) in loads.items():
             for side in order:
-                found[name][side].append(measure(sides[side], load, *flags))
+                row = measure(sides[side], load, *flags)
+                found.setdefault(name, {}).setdefault(side, []).append(row)
         print(f"  round {number + 1} of {rounds} is done", file=sys.stderr)
-    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="in each order of starting")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of a request")
     options = parser.parse_args()
     streams = options.streams or STREAMS
     sglang_servers.check_installed()
-    print(f"machine: {machine.describe()}; {options.rounds} rounds", flush=True)
-    with both(2 * max(streams)) as sides:
-        found = run(sides, streams, tokens=options.tokens, rounds=options.rounds)
+    print(f"machine: {machine.describe()}; {2 * options.rounds} rounds", flush=True)
+    found: Found = {}
+    for first in (TANDEM, SGLANG):
+        with both(2 * max(streams), first=first) as sides:
+            print(f"started first: {first}", flush=True)
+            run(found, sides, streams, tokens=options.tokens, rounds=options.rounds)
     print("", *table(found), "", *verdict(found), sep="\n")
 
 

@@ -5,7 +5,8 @@ A machine whose speed changes from one minute to the next moves both figures of 
 their ratio says more than `against.py` can there. Each round asks the old stack, this checkout's
 twice and the old one again, or the other way round, so that neither comes later, nor after itself,
 more often than the other. What the old one's two figures of a round differ by is shown too. A stack
-that is not asked is idle, and takes little.
+that is not asked is idle, and takes little. The one that is started first, the old one, takes up to
+a tenth more on some machines: comparing a commit with itself says how much.
 
     python benchmarks/turns.py b383a71 --streams 64 --rounds 12
     python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
