@@ -4,6 +4,7 @@ start: no GPU and no SGLang.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,3 +96,28 @@ async def test_schedulers_that_could_not_warm_up_are_only_stopped(
     with pytest.raises(StartError, match="no kernel"):
         await engine(Role.DECODE, model_path).start()
     assert scheduler.told == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
+    dies: bool, model_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warms = asyncio.Event()
+
+    async def warm_up(*_: Any) -> None:
+        warms.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)  # as requests that are told to end
+
+    monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
+    made = engine(Role.DECODE, model_path)
+    starting = asyncio.create_task(made.start())
+    await warms.wait()
+    if dies:
+        made._traffic.die("a scheduler ended")
+    else:
+        await made.close()
+    with pytest.raises(StartError, match="a scheduler ended" if dies else "closed while"):
+        await asyncio.wait_for(starting, 10)

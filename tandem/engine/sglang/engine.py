@@ -95,6 +95,7 @@ class SglangEngine(OverTraffic):
             await asyncio.wait({warming, failing}, return_when=asyncio.FIRST_COMPLETED)
             if not warming.done():
                 failing.result()
+                raise StartError("SGLang was closed while it started")
         except EngineError as error:
             raise StartError(str(error)) from error
         finally:
