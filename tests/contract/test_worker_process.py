@@ -23,27 +23,27 @@ READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
 
 
-def _refusal(tmp_path: Path, *flags: str, module: str = "decode_worker") -> str:
-    """What a worker that cannot start says."""
+def _said(tmp_path: Path, *flags: str, module: str, seconds: float) -> str:
+    """What a worker says that cannot start."""
+    listening = ("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0")
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            module,
-            "--listen=127.0.0.1:0",
-            "--metrics-listen=127.0.0.1:0",
-            *flags,
-        ],
+        [sys.executable, "-m", module, *listening, *flags],
         capture_output=True,
         text=True,
-        timeout=END_SECONDS,
+        timeout=seconds,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
     assert ended.returncode == 2, ended.stderr
-    assert "Traceback" not in ended.stderr
-    return ended.stderr.splitlines()[-1]
+    return ended.stderr
+
+
+def _refusal(tmp_path: Path, *flags: str, module: str = "decode_worker") -> str:
+    """The line that such a worker ends with, which has no traceback."""
+    said = _said(tmp_path, *flags, module=module, seconds=END_SECONDS)
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
 
 
 @pytest.mark.promise("S0-002", "S0-003")
@@ -99,18 +99,10 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
     spoilt = shutil.copytree(model_path, tmp_path / "model")
     for weights in spoilt.glob("*.safetensors"):
         weights.write_bytes(b"no weights")
-    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={spoilt}"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "decode_worker", *flags, "--engine=sglang"],
-        capture_output=True,
-        text=True,
-        timeout=SGLANG_READY_SECONDS,
-        cwd=ROOT,
-        check=False,
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert "SGLang did not start (ChildProcessError: scheduler TP0 PP0 (process " in ended.stderr
-    assert re.search(r"\) failed\); .*at last:\n(.*\n)*.*SafetensorError", ended.stderr)
+    flags = (f"--model-path={spoilt}", "--engine=sglang")
+    said = _said(tmp_path, *flags, module="decode_worker", seconds=SGLANG_READY_SECONDS)
+    assert "SGLang did not start (ChildProcessError: scheduler TP0 PP0 (process " in said
+    assert re.search(r"\) failed\); .*at last:\n(.*\n)*.*SafetensorError", said)
 
 
 @pytest.mark.sglang
@@ -123,18 +115,10 @@ def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
     chosen = {"attention_backend": "torch_native", "server_args": json.dumps(given)}
     settings = tmp_path / "worker.json"
     settings.write_text(json.dumps({"engine": "sglang", "engine_options": chosen}))
-    flags = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--model-path={model_path}"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "prefill_worker", *flags, f"--config={settings}"],
-        capture_output=True,
-        text=True,
-        timeout=SGLANG_READY_SECONDS,
-        cwd=ROOT,
-        check=False,
-    )
-    assert ended.returncode == 2, ended.stderr
-    said = "SGLang changes attention_backend from 'torch_native' to 'triton' (set by engine option"
-    assert said in ended.stderr
+    flags = (f"--model-path={model_path}", f"--config={settings}")
+    said = _said(tmp_path, *flags, module="prefill_worker", seconds=SGLANG_READY_SECONDS)
+    changed = "SGLang changes attention_backend from 'torch_native' to 'triton'"
+    assert f"{changed} (set by engine option" in said
 
 
 async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:

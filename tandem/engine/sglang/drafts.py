@@ -33,7 +33,7 @@ def end_alike(agree: Callable[[Any], None] | None, device: str) -> None:
             of_rows = [each.grammar for each in reqs]
             if agree is not None:
                 mask = _freed_alike(mask.to(device, non_blocking=True), of_rows, agree)
-            grammars._note_failures(of_rows, device, agree)
+            grammars.note_failures(of_rows, device, agree)
         return mask, any_grammar
 
     spec_utils.generate_token_bitmask = generate_token_bitmask

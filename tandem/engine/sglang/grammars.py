@@ -65,12 +65,12 @@ def end_alike(agree: Callable[[Any], None] | None) -> None:
     def update_regex_vocab_mask(self: Any) -> None:
         update(self)
         if self.grammars:
-            _note_failures(self.grammars, self.device, agree)
+            note_failures(self.grammars, self.device, agree)
 
     SamplingBatchInfo.update_regex_vocab_mask = update_regex_vocab_mask
 
 
-def _note_failures(
+def note_failures(
     grammars: Sequence[Any], device: Any, agree: Callable[[Any], None] | None
 ) -> None:
     states = [_state_of(each) for each in grammars]

@@ -40,7 +40,8 @@ def path_beside(inbox: Any) -> str | None:
 
 class OutputWriter:
     """A scheduler's end, with what SGLang uses of ZeroMQ's socket. It never waits: while a process
-    is too busy to read, what is for it is kept, as ZeroMQ would, and sent by a thread.
+    is too busy to read, what is for it is kept, as ZeroMQ would, and sent by a thread. That is at
+    most what its open requests may still generate.
     """
 
     def __init__(self, path: str) -> None:
