@@ -33,7 +33,8 @@ HEAD = """# Configuration
 Each component takes a setting from its flag, else from the environment variable, else from the YAML
 file named by `--config` (or `TANDEM_CONFIG`), else its default. `--print-config` shows the result
 with the source of each value. Unknown settings are refused. Lists are separated by commas in flags
-and variables; mappings are written `key=value,key=value`.
+and variables; mappings are written `key=value,key=value`, in which a value in braces, such as a
+JSON object, may hold commas.
 """
 
 

@@ -285,7 +285,15 @@ def _convert(raw: Any, hint: Any, name: str) -> Any:
 
 
 def _split(raw: str) -> list[str]:
-    return [part.strip() for part in raw.split(",") if part.strip()]
+    """The parts between commas, but for those within braces: a value may be a JSON object."""
+    parts, depth = [""], 0
+    for character in raw:
+        depth += (character == "{") - (character == "}" and depth > 0)
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _mapping(raw: Any, name: str) -> dict[str, Any]:

@@ -79,6 +79,23 @@ def test_variables_of_other_components_and_of_services_are_let_be() -> None:
     assert _load([], others | services).seconds == _load().seconds
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a=1,b=2,a=3", {"a": "3", "b": "2"}),
+        (
+            'a=1,more={"b": 2, "c": {"d": [3, 4]}},e=5',
+            {"a": "1", "more": '{"b": 2, "c": {"d": [3, 4]}}', "e": "5"},
+        ),
+        ("a=},b={c,d}", {"a": "}", "b": "{c,d}"}),
+        ("a={b,c=2", {"a": "{b,c=2"}),
+    ],
+)
+def test_commas_within_braces_divide_nothing(text: str, options: dict[str, str]) -> None:
+    assert _load(["--options", text]).options == options
+    assert _load(environ={"TANDEM_OPTIONS": text}).options == options
+
+
 def test_text_becomes_the_settings_type() -> None:
     settings = _load(
         ["--workers", "a:1, b:2", "--quiet", "--options", "x=1,y=two", "--model-path", "m"]
