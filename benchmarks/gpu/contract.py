@@ -3,9 +3,11 @@ tests/contract that ask nothing of a machine but SGLang, with the engine options
 for its device.
 
 Prints how the tests of each file ended, and exits with 1 where one failed. Needs SGLang and the
-packages of the tests (the extra `dev`).
+packages of the tests (the extra `dev`). The files that are at once have a pair or two each, which
+share the GPU.
 
     python benchmarks/gpu/contract.py --engine-option mem_fraction_static=0.2
+    python benchmarks/gpu/contract.py --engine-option mem_fraction_static=0.05 --at-once 6
     python benchmarks/gpu/contract.py --engine sim tests/contract/test_prompt_logprobs.py
 """
 
@@ -49,12 +51,16 @@ class Ended:
             self.tests[report.nodeid] = report.outcome
 
 
-def run(engine: str, options: list[str], files: list[str]) -> tuple[int, dict[str, str]]:
+def run(
+    engine: str, options: list[str], files: list[str], at_once: int
+) -> tuple[int, dict[str, str]]:
     """pytest's exit status, and how each test ended, by its id."""
     ended = Ended()
     if options:
         os.environ["TANDEM_ENGINE_OPTIONS"] = ",".join(options)
-    status = pytest.main(["-m", OF_ENGINE[engine], "-p", "no:cacheprovider", *files], [ended])
+    chosen = ["-m", OF_ENGINE[engine], "-p", "no:cacheprovider"]
+    apart = ["-n", str(at_once), "--dist=loadfile"] if at_once > 1 else []
+    status = pytest.main([*chosen, *apart, *files], [ended])
     return int(status), ended.tests
 
 
@@ -84,13 +90,16 @@ def main() -> None:
     parser = gpu.parser(__doc__)
     parser.add_argument("--engine", choices=tuple(OF_ENGINE), default="sglang")
     parser.add_argument("--engine-option", action="append", default=[])
+    parser.add_argument("--at-once", type=int, default=1, help="files, each a process")
     parser.add_argument("files", nargs="*", default=list(FILES), help="in place of all of them")
     asked = parser.parse_args()
     chosen = asked.engine_option
     if asked.engine == "sglang":
-        chosen = [f"device={asked.device}", *chosen]
+        # Tests ask for float32, which SGLang's kernels for GPUs do not know.
+        own = ["dtype=auto"] if asked.device == "cuda" else []
+        chosen = [f"device={asked.device}", *own, *chosen]
     where = gpu.describe(asked.device, "sglang", "nixl-cu13")
-    status, tests = run(asked.engine, chosen, asked.files)
+    status, tests = run(asked.engine, chosen, asked.files, asked.at_once)
     cells = counted(tests)
     print(f"\nMeasured on {where}; {asked.engine} {' '.join(chosen)}.\n")
     print(gpu.table(["file", *OUTCOMES], cells), end="\n\n")

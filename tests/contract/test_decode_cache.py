@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from worker_pair import Pair, WorkerProcess, launched_pair
+from worker_pair import Pair, WorkerProcess, launched_pair, options_flag
 
 from tandem.v1 import worker_pb2
 
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 @pytest.fixture(scope="module")
 def workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("decode-cache")
-    flags = (f"--engine-options={OPTIONS}",)
+    flags = (options_flag(OPTIONS),)
     with launched_pair(
         "sglang", model_path, folder, ready_seconds=READY_SECONDS, flags=flags
     ) as pair:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from make_lora_adapter import make
-from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair
+from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair, options_flag
 
 from tandem.v1 import worker_pb2
 
@@ -50,7 +50,7 @@ def adapted(
     if request.param == "sglang":
         # In float32 no rounding decides between two tokens.
         options, seconds = "device=cpu,dtype=float32", SGLANG_READY_SECONDS
-    flags = (f"--lora-adapters={given}", f"--engine-options={options}")
+    flags = (f"--lora-adapters={given}", options_flag(options))
     folder = tmp_path_factory.mktemp(f"lora-{request.param}")
     with launched_pair(
         request.param, model_path, folder, ready_seconds=seconds, flags=flags

@@ -77,12 +77,17 @@ class WorkerProcess:
         return self.process.wait(END_SECONDS)
 
 
+def without_float32() -> bool:
+    """The workers compute on a GPU, where SGLang's kernels know no float32."""
+    return "device=cuda" in os.environ.get("TANDEM_ENGINE_OPTIONS", "").split(",")
+
+
 def options_flag(options: str) -> str:
     """These engine options, and those of the environment, which a flag would take the place of:
-    there a machine says what it needs beside.
+    there a machine says what it needs beside, and what it has in place of a CPU.
     """
     given = os.environ.get("TANDEM_ENGINE_OPTIONS")
-    return f"--engine-options={given + ',' if given else ''}{options}"
+    return f"--engine-options={options}{',' + given if given else ''}"
 
 
 @contextmanager

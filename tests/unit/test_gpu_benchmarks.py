@@ -163,6 +163,17 @@ def test_the_contract_is_held_where_all_tests_pass(tmp_path: Path) -> None:
     assert "for cpu keep the contract: held, by 2 tests of 2." in said
 
 
+def test_files_of_the_contract_can_be_tested_at_once(tmp_path: Path) -> None:
+    other = "tests/contract/test_lora.py"
+    flags = ("--device=cpu", "--engine=sim", "--at-once=2")
+    said, found = figures(tmp_path, "contract", *flags, CONTRACT, other)
+    assert sorted(found["files"]) == [
+        ["test_lora.py", 5, 0, 0],
+        ["test_prompt_logprobs.py", 2, 0, 0],
+    ]
+    assert "held, by 7 tests of 7." in said
+
+
 def test_the_contract_is_missed_by_tests_that_fail(tmp_path: Path) -> None:
     unknown = "--engine-option=speed=11"
     said, found = figures(
@@ -170,3 +181,47 @@ def test_the_contract_is_missed_by_tests_that_fail(tmp_path: Path) -> None:
     )
     assert found["files"] == [["test_prompt_logprobs.py", 0, 2, 0]]
     assert "for cpu keep the contract: MISSED by test_each_token_of_a_prompt" in said
+
+
+def test_answers_without_drafts_are_themselves_and_in_form(tmp_path: Path) -> None:
+    said, found = figures(tmp_path, "drafts", "--device=cpu", "--drafts=none")
+    ((name, _seconds, same, lead, kept, accepted),) = found["drafts"]
+    assert (name, same, lead, kept, accepted) == ("none", 8, 0, 8, 1)
+    assert "their form: held." in said
+
+
+def test_an_answer_parts_where_the_first_token_is_another(module: Callable[[str], Any]) -> None:
+    drafts = module("drafts")
+    plain = drafts.Answer("abcd", [3.0, 0.02, 4.0, 5.0])
+    assert drafts.parted(plain, plain) == 0
+    assert drafts.parted(plain, drafts.Answer("axyd", [9.0] * 4)) == 0.02
+    assert drafts.parted(plain, drafts.Answer("abxy", [9.0] * 4)) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("same", "lead", "kept", "held"), [(7, 0.02, 8, True), (7, 0.2, 8, False), (8, 0.0, 7, False)]
+)
+def test_drafts_may_decide_near_ties_and_must_keep_forms(
+    module: Callable[[str], Any], same: int, lead: float, kept: int, held: bool
+) -> None:
+    rows = [["none", 30.0, 8, 0.0, 8, 1.0], ["NGRAM", 30.0, same, lead, kept, 2.5]]
+    right, said = module("drafts").verdict(rows)
+    assert right is held
+    assert ("MISSED with NGRAM" in said) is not held
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"name": "a"}',
+        '{"name": 3, "age": 3}',
+        '{"name": "thirteen long", "age": 3}',
+        '{"name": "a", "age": 4}',
+        '{"name": "a", "age": 3, "more": 1}',
+    ],
+)
+def test_what_is_not_the_schemas_does_not_fit(module: Callable[[str], Any], text: str) -> None:
+    assert module("drafts").fits('{"name": "twelve chars", "age": 21}')
+    assert not module("drafts").fits(text)

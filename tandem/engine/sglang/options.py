@@ -24,7 +24,8 @@ class Options:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" is cuda where this process sees an NVIDIA device, and cpu otherwise."""
     dtype: str = "auto"
-    """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own. "float32" is
+    for CPUs: SGLang's kernels for cuda do not know it."""
     context_length: int = 0
     """Tokens that prompt and completion may have together, and two that SGLang keeps; 0: the
     model's."""
