@@ -1,5 +1,5 @@
-"""What Tandem costs beside SGLang's own HTTP servers and gateway: the same model in SGLang on the
-CPU, with prefill and decode apart in both, NIXL between them.
+"""What Tandem costs beside SGLang's own HTTP servers and gateway: the same model in SGLang, with
+prefill and decode apart in both, NIXL between them.
 
 Both stacks are up at once and are asked in turns, so that a machine whose speed changes moves both
 alike. They are started twice, each of them first once: the one that was started first takes about a
@@ -10,6 +10,8 @@ Nagle's algorithm on would wait.
     make full && scripts/unpack_wheels.sh sglang-gateway
     python benchmarks/sglang_gateway.py                  # the whole table, about seven minutes
     python benchmarks/sglang_gateway.py --streams 8 --rounds 1 --tokens 16
+    python benchmarks/sglang_gateway.py --engine-option device=cuda \\
+        --engine-option mem_fraction_static=0.1             # on a GPU that all four workers share
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from sglang_gateway_table import (
     Row,
     Spent,
     difference,
+    hops,
     part_of,
     row,
     table,
@@ -44,6 +47,7 @@ from sglang_gateway_table import (
 
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
+from tandem.engine.sglang import options as engine_options
 
 Found = dict[str, dict[str, list[Row]]]
 STREAMS = (1, 8, 32)
@@ -51,6 +55,8 @@ ROUNDS = 2
 """In each of the two orders of starting."""
 TOKENS = 64
 FEWEST_REQUESTS = 16
+DEVICE = "device=cpu"
+"""Where no option names another."""
 START_SECONDS = 600.0
 IDLE_SECONDS = 3.0
 SETTLE_SECONDS = 120.0
@@ -87,35 +93,39 @@ def measure(side: Side, load: Load, *flags: str) -> Row:
 
 
 @contextmanager
-def both(max_sequences: int, *, first: str) -> Iterator[dict[str, Side]]:
-    """The two stacks, each ready for requests. `first` is started before the other."""
+def both(max_sequences: int, options: Sequence[str], *, first: str) -> Iterator[dict[str, Side]]:
+    """The two stacks, each ready for requests. `options` are the engine's, of all four workers, and
+    `first` is started before the other.
+    """
     starts = {TANDEM: _ours, SGLANG: _theirs}
     sides = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for name in sorted(starts, key=lambda each: each != first):
-            sides[name] = stack.enter_context(starts[name](max_sequences, folder))
+            sides[name] = stack.enter_context(starts[name](max_sequences, options, folder))
             print(f"  {name}'s stack is ready", file=sys.stderr)
         yield sides
 
 
 @contextmanager
-def _ours(max_sequences: int, folder: Path) -> Iterator[Side]:
+def _ours(max_sequences: int, options: Sequence[str], folder: Path) -> Iterator[Side]:
     limit = (f"--max-sequences={max_sequences}",)
-    options = StackOptions(
+    asked = StackOptions(
         model_path=token_cost.MODEL,
         engine="sglang",
+        engine_options=tuple(options),
         flags={"prefill_worker": limit, "decode_worker": limit},
     )
-    with Stack(options, run_dir=folder) as stack:
+    with Stack(asked, run_dir=folder) as stack:
         stack.wait_ready(timeout_seconds=START_SECONDS)
         pids = {token_cost.part_of(each): each.pid for each in stack.components.values()}
         yield Side(stack.components["frontend"].address, pids)
 
 
 @contextmanager
-def _theirs(max_sequences: int, folder: Path) -> Iterator[Side]:
+def _theirs(max_sequences: int, options: Sequence[str], folder: Path) -> Iterator[Side]:
     with sglang_servers.running(
+        engine_options.parse(dict(each.split("=", 1) for each in options)),
         model=token_cost.MODEL,
         max_sequences=max_sequences,
         folder=folder,
@@ -142,16 +152,16 @@ def check_length(side: Side, tokens: int) -> None:
 
 
 def settle(sides: Mapping[str, Side]) -> Iterator[str]:
-    """What each stack takes of a core while nobody asks it, and so from the other's turns. Waits
-    for that to be little, within SETTLE_SECONDS: processes that a stack starts once it is ready
-    would be counted as its tokens' cost.
+    """What each stack's hops take of a core while nobody asks it, and so from the other's turns.
+    Waits for that to be little, within SETTLE_SECONDS: processes that a stack starts once it is
+    ready would be counted as its tokens' cost.
     """
     due = time.monotonic() + SETTLE_SECONDS
     while True:
         before = {name: snapshot(side) for name, side in sides.items()}
         time.sleep(IDLE_SECONDS)
         shares = {
-            name: sum(difference(before[name], snapshot(side)).values()) / IDLE_SECONDS
+            name: hops(difference(before[name], snapshot(side))) / IDLE_SECONDS
             for name, side in sides.items()
         }
         if max(shares.values()) < MOST_IDLE or time.monotonic() > due:
@@ -192,13 +202,20 @@ def main() -> None:
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="in each order of starting")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of a request")
+    parser.add_argument(
+        "--engine-option", action="append", default=[], help="of all four workers (repeatable)"
+    )
+    parser.add_argument(
+        "--first", choices=(TANDEM, SGLANG), action="append", help="only this order of starting"
+    )
     options = parser.parse_args()
     streams = options.streams or STREAMS
     sglang_servers.check_installed()
-    print(f"machine: {machine.describe()}; {2 * options.rounds} rounds", flush=True)
+    orders = options.first or (TANDEM, SGLANG)
+    print(f"machine: {machine.describe()}; {len(orders) * options.rounds} rounds", flush=True)
     found: Found = {}
-    for first in (TANDEM, SGLANG):
-        with both(2 * max(streams), first=first) as sides:
+    for first in orders:
+        with both(2 * max(streams), [DEVICE, *options.engine_option], first=first) as sides:
             print(f"started first: {first}", flush=True)
             run(found, sides, streams, tokens=options.tokens, rounds=options.rounds)
     print("", *table(found), "", *verdict(found), sep="\n")

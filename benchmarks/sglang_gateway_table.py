@@ -44,12 +44,16 @@ def difference(before: Mapping[int, Spent], after: Mapping[int, Spent]) -> dict[
     return parts
 
 
+def hops(parts: Mapping[str, float]) -> float:
+    """The sum of the parts that are hops."""
+    return sum(parts[part] for part in HOPS)
+
+
 def row(cpu: Mapping[str, float], result: Mapping[str, float]) -> Row:
     """A load's figures: CPU us a token by part and over the hops, times in ms."""
     parts = {part: seconds * 1e6 / result["tokens"] for part, seconds in cpu.items()}
     times = {name: result[name] for name in TIMES}
-    hops = sum(parts[part] for part in HOPS)
-    return {"hops": hops, **parts, **times, "speed": result["tokens"] / result["seconds"]}
+    return {"hops": hops(parts), **parts, **times, "speed": result["tokens"] / result["seconds"]}
 
 
 def ratios(rounds: Mapping[str, Sequence[Row]], name: str) -> list[float]:
@@ -80,12 +84,12 @@ def verdict(found: Rounds) -> Iterator[str]:
     missed = []
     yield "Tandem's figure divided by SGLang's: the median of the rounds, and each round"
     for case, sides in found.items():
-        hops, ttft = ratios(sides, "hops"), ratios(sides, "ttft_ms_p50")
-        held = statistics.median(hops) < MOST_HOPS and statistics.median(ttft) <= MOST_TTFT
+        cost, ttft = ratios(sides, "hops"), ratios(sides, "ttft_ms_p50")
+        held = statistics.median(cost) < MOST_HOPS and statistics.median(ttft) <= MOST_TTFT
         if not held:
             missed.append(case)
         yield (
-            f"{case:<10}hops {_spread(hops)}   first token {_spread(ttft)}"
+            f"{case:<10}hops {_spread(cost)}   first token {_spread(ttft)}"
             f"   {'held' if held else 'MISSED'}"
         )
     target = f"hops below {MOST_HOPS}, first token at most {MOST_TTFT}"

@@ -1,5 +1,5 @@
 """SGLang's own way to serve with prefill and decode apart: an HTTP server for each phase, and its
-gateway before them. Both servers are given what Tandem's workers give SGLang.
+gateway before them. Both servers are given what Tandem's workers give SGLang, of the same options.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def flags(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def environment() -> dict[str, str]:
+def environment(options: Options) -> dict[str, str]:
     """That of Tandem's workers, with what the gateway and the HTTP servers import beside."""
     paths = [str(PACKAGES), os.getenv("PYTHONPATH", "")]
     return {
         **os.environ,
-        **arguments.environment(Options(), host=HOST, device="cpu"),
+        **arguments.environment(options, host=HOST, device=options.device),
         "UCX_NET_DEVICES": "lo",
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -97,16 +97,22 @@ def environment() -> dict[str, str]:
 
 
 def server_command(
-    role: Role, *, model: Path, port: int, bootstrap_port: int, max_sequences: int
+    role: Role,
+    options: Options,
+    *,
+    model: Path,
+    port: int,
+    bootstrap_port: int,
+    max_sequences: int,
 ) -> list[str]:
     """SGLang's HTTP server of one phase: a module and its flags."""
     values = arguments.server_args(
-        Options(),
+        options,
         role=role,
         model_path=model,
         max_sequences=max_sequences,
         host=HOST,
-        device="cpu",
+        device=options.device,
         ports=Ports(bootstrap=bootstrap_port),
         processors=False,
     )
@@ -132,18 +138,23 @@ def check_installed() -> None:
 
 
 @contextmanager
-def running(*, model: Path, max_sequences: int, folder: Path, seconds: float) -> Iterator[Servers]:
-    """Both servers and the gateway, ready for requests. Raises RuntimeError."""
+def running(
+    options: Options, *, model: Path, max_sequences: int, folder: Path, seconds: float
+) -> Iterator[Servers]:
+    """Both servers and the gateway, ready for requests. Raises RuntimeError. `options` name their
+    device.
+    """
     with ExitStack() as held:
         free = FreePorts(held)
         prefill, decode, boot, port, metrics = (free.port() for _ in range(5))
     ports = {Role.PREFILL: prefill, Role.DECODE: decode}
-    env = environment()
+    env = environment(options)
     started: list[Program] = []
     try:
         for role in PHASES:
             command = server_command(
                 role,
+                options,
                 model=model,
                 port=ports[role],
                 bootstrap_port=boot,

@@ -138,8 +138,9 @@ def test_without_sglangs_gateway_it_says_what_to_install(tmp_path: Path) -> None
 def test_flags_of_a_server_are_what_workers_give_sglang() -> None:
     script = (
         "import json, pathlib, sglang_servers as servers;"
-        "print(json.dumps([servers.server_command(role, model=pathlib.Path('tiny'), port=7,"
-        " bootstrap_port=8, max_sequences=64) for role in servers.PHASES]))"
+        "options = servers.Options(device='cuda', mem_fraction_static=0.1);"
+        "print(json.dumps([servers.server_command(role, options, model=pathlib.Path('model/tandem-tiny'),"
+        " port=7, bootstrap_port=8, max_sequences=64) for role in servers.PHASES]))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script],
@@ -155,6 +156,7 @@ def test_flags_of_a_server_are_what_workers_give_sglang() -> None:
         assert given["--disaggregation-mode"] == role
         assert given["--disaggregation-transfer-backend"] == "nixl"
         assert (given["--port"], given["--max-running-requests"]) == ("7", "64")
+        assert (given["--device"], given["--mem-fraction-static"]) == ("cuda", "0.1")
         assert "--incremental-streaming-output" in flags
         assert "--enable-custom-logit-processor" not in flags
         assert "True" not in flags
