@@ -98,10 +98,16 @@ async def test_schedulers_that_could_not_warm_up_are_only_stopped(
     assert scheduler.told == ["started", "stopped"]
 
 
+@pytest.mark.parametrize("lingers", [0, 0.01])
 @pytest.mark.parametrize("dies", [False, True])
 async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
-    dies: bool, model_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    dies: bool,
+    lingers: float,
+    model_path: Path,
+    scheduler: Scheduler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`lingers`: seconds that its own requests take to end, when they are told to."""
     warms = asyncio.Event()
 
     async def warm_up(*_: Any) -> None:
@@ -109,7 +115,8 @@ async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.01)  # as requests that are told to end
+            if lingers:
+                await asyncio.sleep(lingers)
 
     monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
     made = engine(Role.DECODE, model_path)

@@ -93,8 +93,10 @@ class SglangEngine(OverTraffic):
         failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
         try:
             await asyncio.wait({warming, failing}, return_when=asyncio.FIRST_COMPLETED)
-            if not warming.done():
-                failing.result()
+            # What `close` ends is over in any order: either of the two first, or both at once.
+            if warming.cancelled() or not warming.done():
+                if failing.done():
+                    failing.result()
                 raise StartError("SGLang was closed while it started")
         except EngineError as error:
             raise StartError(str(error)) from error
