@@ -74,6 +74,16 @@ def test_what_is_printed_just_before_the_end_is_told_too() -> None:
     words._run()
 
 
+def test_what_a_process_said_is_still_known_when_another_reports_after_the_close() -> None:
+    words = LastWords()
+    killed = Child(words, "scheduler TP0", KILLED)
+    exits = {killed.pid: killed.exitcode}
+    before = words.of_failure(exits)
+    words.close()
+    assert words.of_failure(exits) == before
+    assert words.of_hang() == "scheduler TP0: out of memory"
+
+
 def test_of_processes_that_fail_one_after_the_other_the_first_is_to_blame(words: LastWords) -> None:
     """They report before they end, if they end at all."""
     says = "print('Scheduler hit an exception: no', {!r}, file=sys.stderr)".format

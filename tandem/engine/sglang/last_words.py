@@ -119,12 +119,14 @@ class LastWords:
             self._take()
             for key in list(self._selector.get_map().values()):
                 self._forget(key)
-        self._selector.close()
+            self._selector.close()
         self.outbox.close()
 
     def _take(self) -> None:
-        """All that is there by now, or much of it."""
-        for _ in range(_ROUNDS):
+        """All that is there by now, or much of it. Nothing once it is closed: processes that fail
+        together report one after the other, some when a failed start has been cleared away.
+        """
+        for _ in range(_ROUNDS if self._selector.get_map() else 0):
             more = [self._read(key) for key, _ in self._selector.select(0)]
             if not any(more):
                 return
