@@ -187,7 +187,7 @@ async def warm(manager: Manager, *names: str) -> None:
         context_length=64,
         prompt_length=60,
         vocabulary=1000,
-        seeded=True,
+        unseeded="",
         scores_prompts=True,
         drafts=False,
     )

@@ -31,7 +31,7 @@ BOUNDS = EngineBounds(
     context_length=100,
     prompt_length=94,
     vocabulary=50,
-    seeded=False,
+    unseeded="the operator has switched engine option seeded_sampling off",
     scores_prompts=False,
     drafts=True,
 )
@@ -174,12 +174,49 @@ def test_min_p_is_taken_where_nothing_is_drafted(algorithm: str | None, drafts: 
         validation.check(drawn, bounds)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "seeded", "why"),
+    [
+        ({}, True, ""),
+        ({}, False, "seeded_sampling off"),
+        ({"speculative_algorithm": "EAGLE"}, True, ""),
+        ({"speculative_algorithm": "EAGLE"}, False, "seeded_sampling off"),
+        ({"speculative_algorithm": "NGRAM"}, True, "by NGRAM drafts"),
+        ({"speculative_algorithm": "DFLASH"}, True, "by DFLASH drafts"),
+        ({"speculative_algorithm": "A_PLUGIN_S"}, True, "by A_PLUGIN_S drafts"),
+        (
+            {"speculative_algorithm": "EAGLE", "speculative_use_rejection_sampling": True},
+            True,
+            "speculative_use_rejection_sampling",
+        ),
+        (
+            {"speculative_algorithm": "EAGLE3", "speculative_adaptive": True},
+            True,
+            "speculative_adaptive",
+        ),
+    ],
+)
+def test_a_seed_is_taken_where_it_decides_the_tokens(
+    arguments: dict[str, Any], seeded: bool, why: str
+) -> None:
+    asked = request(sampling=sampling(temperature=1.0, seed=1))
+    bounds = _bounds(arguments, seeded=seeded)
+    if not why:
+        validation.check(asked, bounds)
+        return
+    with pytest.raises(UnsupportedError, match=why) as refused:
+        validation.check(asked, bounds)
+    assert refused.value.param == "seed"
+    validation.check(request(sampling=sampling(temperature=1.0)), bounds)
+
+
 def _bounds(
     arguments: dict[str, Any],
     *,
     context: int = 100,
     capacity: int = 1000,
     num_reserved_tokens: int = 0,
+    seeded: bool = True,
 ) -> EngineBounds:
     manager = SimpleNamespace(
         context_len=context,
@@ -187,11 +224,16 @@ def _bounds(
         num_reserved_tokens=num_reserved_tokens,
     )
     resolved = {f"enable_{side}_swa_bounded_replay": False for side in ("encoder", "decoder")}
-    plain = {"page_size": 1, "speculative_algorithm": None}
+    plain = {
+        "page_size": 1,
+        "speculative_algorithm": None,
+        "speculative_adaptive": False,
+        "speculative_use_rejection_sampling": False,
+    }
     launched: Any = SimpleNamespace(
         manager=manager, arguments=plain | resolved | arguments, capacity=capacity
     )
-    return describe.bounds(launched, role=Role.PREFILL, seeded=False)
+    return describe.bounds(launched, role=Role.PREFILL, seeded=seeded)
 
 
 # --- into SGLang

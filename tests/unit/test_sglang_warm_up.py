@@ -54,7 +54,7 @@ async def run(
         context_length=64,
         prompt_length=60,
         vocabulary=1000,
-        seeded=True,
+        unseeded="",
         scores_prompts=True,
         drafts=False,
     )

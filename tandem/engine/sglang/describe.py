@@ -44,6 +44,12 @@ _DRAFT = (
 by the draft that prefill has: decode's has to be the same, or its KV lies elsewhere."""
 _WITHOUT_KV = frozenset({None, "NGRAM"})
 """What drafts from the text itself."""
+_SEEDED_DRAFTS = frozenset({None, "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "STANDALONE"})
+"""Speculative decoding that verifies by a request's seed, and drafts by that request alone. DFLASH
+and DSPARK draw by chance, and what NGRAM drafts depends on what was generated before: other drafts
+are other tokens, whatever the seed."""
+_UNSEEDED = ("speculative_adaptive", "speculative_use_rejection_sampling")
+"""ServerArgs with which drafts depend on a row's neighbours, or are drawn by chance."""
 _PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
 
 
@@ -70,10 +76,21 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         context_length=context,
         prompt_length=prompt,
         vocabulary=int(manager.model_config.vocab_size),
-        seeded=seeded,
+        unseeded=_unseeded(launched.arguments, seeded),
         scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
         drafts=bool(launched.arguments["speculative_algorithm"]),
     )
+
+
+def _unseeded(arguments: Mapping[str, Any], seeded: bool) -> str:
+    if not seeded:
+        return "the operator has switched engine option seeded_sampling off"
+    algorithm = arguments["speculative_algorithm"]
+    if algorithm not in _SEEDED_DRAFTS:
+        return f"what SGLang's speculative decoding by {algorithm} drafts does not follow from it"
+    if given := [name for name in _UNSEEDED if arguments[name]]:
+        return f"SGLang drafts with {given[0]}, which does not follow from it"
+    return ""
 
 
 def description(

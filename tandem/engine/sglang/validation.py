@@ -28,7 +28,8 @@ class EngineBounds:
     prompt_length: int
     """Tokens of the longest prompt."""
     vocabulary: int
-    seeded: bool
+    unseeded: str
+    """Why a seed does not decide the tokens; empty: it does."""
     scores_prompts: bool
     """The model computes its last layers for every token of a prompt."""
     drafts: bool
@@ -50,11 +51,8 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
     if request.embedding_bias is not None:
         embedding_bias.check(request.embedding_bias, bounds.vocabulary)
-    if request.sampling.HasField("seed") and not bounds.seeded:
-        raise UnsupportedError(
-            "seed has no effect here: the operator has switched engine option seeded_sampling off",
-            param="seed",
-        )
+    if request.sampling.HasField("seed") and bounds.unseeded:
+        raise UnsupportedError(f"seed does not hold here: {bounds.unseeded}", param="seed")
     if request.sampling.min_p and bounds.drafts:
         raise UnsupportedError(
             "min_p has no effect here: SGLang verifies what speculative decoding drafts without it",
