@@ -197,8 +197,8 @@ def _mooncake_asks(name: bytes, room: int) -> list[bytes]:
 
 
 def messages_of_decode_engines_by_mooncake() -> Any:
-    """Strangers', those of an engine of more context-parallel ranks than can be, and of one that
-    fits.
+    """Strangers', those of an engine of more context-parallel ranks than can be, also of a room
+    that comes later, and of one that fits.
     """
     manager = _manager(
         MooncakeKVManager,
@@ -216,16 +216,19 @@ def messages_of_decode_engines_by_mooncake() -> Any:
             [b"WATERMARK"],
             [b"ABORT", b"x", b"", b""],
             [b"seven", *ENDPOINT, b"x", b"1", b"", b"", b"1"],
-            _mooncake_registers(b"does not", b"2"),
-            _mooncake_asks(b"does not", 1),
-            _mooncake_registers(b"fits", b"1"),
-            _mooncake_asks(b"fits", 2),
+            _mooncake_registers(b"has no port", b"1"),
+            _mooncake_registers(b"does not:1", b"2"),
+            _mooncake_asks(b"does not:1", 1),
+            _mooncake_asks(b"does not:1", 3),
+            _mooncake_registers(b"fits:1", b"1"),
+            _mooncake_asks(b"fits:1", 2),
         ],
     )
     return {
         "rooms": _rooms(manager),
         "told": manager.told,
         "registered": [*manager.decode_kv_args_table],
+        "written to": {room: [*to] for room, to in manager.transfer_infos.items()},
         "ended by": ended,
     }
 

@@ -315,7 +315,8 @@ def test_the_same_holds_by_mooncake(seen: dict[str, Any]) -> None:
     found = seen["messages_of_decode_engines_by_mooncake"]
     assert found["rooms"] == {"1": "Failed", "2": "WaitingForInput"}
     assert found["told"] == [[1, "10.0.0.9", 77]]
-    assert found["registered"] == ["fits"]
+    assert found["registered"] == ["fits:1"]
+    assert found["written to"] == {"2": ["fits:1"]}
     assert found["ended by"] == ["Closed"]
 
 

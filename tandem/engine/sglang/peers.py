@@ -105,10 +105,14 @@ def _mooncake_prefill(manager: Any, message: Message) -> bool:
         message[2].decode("ascii")
     elif message[0] == b"None":
         peer = mooncake.KVArgsRegisterInfo.from_zmq(message)
+        _check_numbers([message[3].rpartition(b":")[2]])  # which the scheduler's loop adds up
         manager.requires_dcp_relayout(peer.dst_dcp_size, peer.dst_dcp_rank)
     else:
         asked = mooncake.TransferInfo.from_zmq(message)
-        return _writes_to(manager, asked.mooncake_session_id, asked)
+        session = asked.mooncake_session_id
+        # Of a room that is not known yet either: other than NIXL's, the thread that writes would
+        # end with who is not registered, and the engine with it.
+        return _writes_to(manager, session, asked) and session in manager.decode_kv_args_table
     return True
 
 
