@@ -361,6 +361,11 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
         ({"num_attention_heads": 0}, (), "num_attention_heads must be from 1"),
         ({"num_hidden_layers": 10**12}, (), "num_hidden_layers must be from 1"),
         ({"layer_types": 5}, (), "this cannot be a model"),
+        (
+            {"layer_types": ["sliding_attention"] * 36, "sliding_window": 128},
+            (),
+            "all layers look at a window",
+        ),
         ({"quantization_config": "fp8"}, (), "this cannot be a model"),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}, (), "this"),
         ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is not known here"),

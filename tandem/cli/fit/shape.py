@@ -184,9 +184,7 @@ class _Reader:
         counted = [
             [*self._attention(), *self._feed_forward(layer)] for layer in range(self._layers)
         ]
-        kinds = list(self._config.get("layer_types") or ())
-        slides = [kind == "sliding_attention" for kind in kinds[: self._layers]]
-        slides += [False] * (self._layers - len(slides))
+        slides = self._slides()
         kv = SharedBytes(self._kv_of_layer(), self._kv_heads, of_attention=True)
         return Shape(
             parameters=(1 if tied else 2) * table
@@ -205,6 +203,18 @@ class _Reader:
             window=self._number("sliding_window") if any(slides) else 0,
             context_length=self._number("max_position_embeddings"),
         )
+
+    def _slides(self) -> list[bool]:
+        """Whether each layer looks at a window. Raises ConfigError where all do."""
+        kinds = list(self._config.get("layer_types") or ())
+        slides = [kind == "sliding_attention" for kind in kinds[: self._layers]]
+        slides += [False] * (self._layers - len(slides))
+        if all(slides):
+            raise ConfigError(
+                "config.json: all layers look at a window, and how SGLang divides memory then is"
+                " not known here"
+            )
+        return slides
 
     def _kv_of_layer(self) -> int:
         """Bytes of a token: keys and values of each KV head, or one latent for all heads."""
