@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from worker_pair import END_SECONDS, ROOT, connected, launched_pair
@@ -21,6 +23,15 @@ from tandem.v1 import worker_pb2
 
 READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
+
+
+@pytest.fixture
+def no_file_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of the temporary ones of processes that the test starts."""
+    with TemporaryDirectory() as folder:  # whose name is short enough for those of sockets
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
+        assert [each.name for each in Path(folder).iterdir() if not each.is_dir()] == []
 
 
 def _said(tmp_path: Path, *flags: str, module: str, seconds: float) -> str:
@@ -92,6 +103,7 @@ def test_a_taken_address_stops_the_start(tmp_path: Path, model_path: Path, setti
 
 @pytest.mark.sglang
 @pytest.mark.promise("S5-471")
+@pytest.mark.usefixtures("no_file_is_left")
 def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
     model_path: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,8 @@ class EngineThread:
         self._words: LastWords | None = None
         self._processes: Sequence[Any] = ()
         """Those that SGLang has started, as of multiprocessing."""
+        self._port_args: Any = None
+        """Where they meet, once SGLang has chosen that."""
         self._gave_up: Told | None = None
         self._thread = threading.Thread(target=self._run, name="sglang-engine", daemon=True)
 
@@ -164,8 +166,8 @@ class EngineThread:
         finally:
             self._kill_children()
             atexit.unregister(self._kill_children)
-            if launched is not None:
-                _remove_files(launched.engine.port_args)
+            if self._port_args is not None:
+                _remove_files(self._port_args)
             if self._words is not None:
                 self._words.close()
             self._ended.set_result(None)
@@ -211,11 +213,12 @@ class EngineThread:
 
             @classmethod
             def _launch_scheduler_processes(
-                cls, server_args: Any, *others: Any, **more: Any
+                cls, server_args: Any, port_args: Any, *others: Any, **more: Any
             ) -> Any:
                 """Here SGLang has read the model's configuration, and no weights yet."""
+                thread._port_args = port_args
                 check(server_args)
-                made = super()._launch_scheduler_processes(server_args, *others, **more)
+                made = super()._launch_scheduler_processes(server_args, port_args, *others, **more)
                 _, thread._processes = made
                 return made
 
