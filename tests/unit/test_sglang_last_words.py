@@ -96,6 +96,18 @@ def test_of_processes_that_fail_one_after_the_other_the_first_is_to_blame(words:
     assert told.printed.endswith("at all"), "however much of it is kept"
 
 
+def test_data_parallel_ranks_are_to_blame_and_not_their_controller(words: LastWords) -> None:
+    """Its children are not the worker's, and it ends by their report."""
+    reported = "os.kill(os.getpid(), signal.SIGQUIT)"
+    killed = Child(words, "scheduler TP1 PP0 DP1", KILLED)
+    words.of_failure({})
+    says = "print('Scheduler hit an exception: connection closed', file=sys.stderr)"
+    Child(words, "scheduler TP0 PP0 DP0", says)
+    controller = Child(words, "controller of data-parallel ranks", reported)
+    told = words.of_failure({controller.pid: controller.exitcode})
+    assert told == (f"scheduler TP1 PP0 DP1 (process {killed.pid}) ended", "out of memory")
+
+
 @pytest.mark.parametrize(
     ("status", "how"),
     [(3, "exited with status 3"), (-11, "was killed by SIGSEGV"), (-99, "was killed by signal 99")],
@@ -139,7 +151,7 @@ class Started(EngineThread):
 
 async def test_a_start_that_fails_says_what_the_process_printed() -> None:
     thread = Started("pass", KILLED)
-    with pytest.raises(StartError, match=r"Rank 1 scheduler died.*at last:\nout of memory"):
+    with pytest.raises(StartError, match=r"TP1 .* by SIGKILL\).*at last:\nout of memory"):
         await thread.start()
     await thread.stop()
 

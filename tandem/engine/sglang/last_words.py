@@ -8,6 +8,7 @@ so that also what a library prints before it aborts is there when the process is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import signal
@@ -25,6 +26,10 @@ _MOST_LINES = 8
 _READ_BYTES = 65536
 _ROUNDS = 16
 _NAME_BYTES = 256
+_REPORTED = -signal.SIGQUIT
+"""The exit status of the controller of data-parallel ranks where one of those, its children,
+reports that it has failed.
+"""
 _FAILURES = (b" hit an exception: ", b"a thread of SGLang has died")
 """What a process prints before it reports by SIGQUIT that it has failed: SGLang's own words, and
 those of threads.py.
@@ -71,21 +76,21 @@ class LastWords:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._inbox, selectors.EVENT_READ)
         self._processes: dict[int, _Process] = {}
-        self._failed: list[int] = []
-        """Those that said so, in order."""
+        self._over: dict[int, str] = {}
+        """How those are that said that they failed, or that print no more, in order."""
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="sglang-stderr", daemon=True)
         self._thread.start()
 
     def of_failure(self, exits: Mapping[int, int | None]) -> Told:
-        """`exits`: the exit statuses of processes by pid, as of multiprocessing."""
+        """`exits`: the exit statuses of the worker's own children by pid, as of multiprocessing."""
         with self._lock:
             self._take()
             for pid, status in exits.items():
-                if status:
+                if status and status != _REPORTED:
                     return self._told(pid, _how(status))
-            return self._told(self._failed[0], "failed") if self._failed else UNKNOWN
+            return next(itertools.starmap(self._told, self._over.items()), UNKNOWN)
 
     def of_hang(self) -> str:
         """The last line of each process."""
@@ -139,10 +144,10 @@ class LastWords:
         data = os.read(key.fd, _READ_BYTES)
         if not data:
             self._forget(key)
+            self._over.setdefault(key.data, "ended")
             return False
-        pid: int = key.data
-        if self._processes[pid].add(data) and pid not in self._failed:
-            self._failed.append(pid)
+        if self._processes[key.data].add(data):
+            self._over.setdefault(key.data, "failed")
         _pass_on(data)
         return True
 

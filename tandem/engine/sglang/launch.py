@@ -155,7 +155,8 @@ class EngineThread:
             launched = self._launch()
         except BaseException as error:  # noqa: BLE001 - it belongs to who awaits the start
             told = self._gave_up or self._of_failure()
-            failed = ChildProcessError(told.who) if self._gave_up else error
+            known = self._gave_up is not None or told is not UNKNOWN
+            failed = ChildProcessError(told.who) if known else error
             self._started.set_exception(_start_error(failed, told.printed))
         else:
             self._started.set_result(launched)
