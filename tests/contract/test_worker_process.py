@@ -133,6 +133,20 @@ def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
     assert f"{changed} (set by engine option" in said
 
 
+@pytest.mark.sglang
+@pytest.mark.timeout(320)
+def test_a_program_in_which_sglang_cannot_start_keeps_its_other_children(model_path: Path) -> None:
+    """SGLang would kill all of them as the program ends."""
+    script = Path(__file__).with_name("failing_start.py")
+    program = subprocess.run(
+        [sys.executable, script, str(model_path)],
+        stdout=subprocess.PIPE,
+        timeout=SGLANG_READY_SECONDS,
+        check=True,
+    )
+    os.kill(int(program.stdout), signal.SIGKILL)  # raises where it is dead
+
+
 async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:
     with launched_pair("sim", model_path, tmp_path, ready_seconds=READY_SECONDS) as workers:
         async with connected(workers) as pair:

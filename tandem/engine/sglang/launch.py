@@ -230,13 +230,18 @@ class EngineThread:
                 """None: the worker makes the text, and the scheduler sends it the token ids."""
                 return [], []
 
+            def shutdown(self) -> None:
+                """Nothing: SGLang calls it at the exit, of an engine that failed to start too, and
+                it would kill every child of this process. `_run` ends what there is.
+                """
+
         self._launching.set()
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         if self._stop.is_set():
             raise StartError("stopped while starting")
         engine = Engine(**self._arguments)
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
-        atexit.unregister(engine.shutdown)  # it would kill every child of this process
+        atexit.unregister(engine.shutdown)  # which keeps the engine
         started = engine._scheduler_init_result
         return Launched(
             engine=engine,
