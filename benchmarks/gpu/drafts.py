@@ -124,7 +124,7 @@ def parted(plain: Answer, drafted: Answer) -> float:
 
 
 def accepted(metrics: str) -> float:
-    """Of the worker whose metrics are at this address."""
+    """What the worker whose metrics are at this address says of it; without drafts 1."""
     families = text_string_to_metric_families(Client(metrics).text("/metrics"))
     samples = (each for family in families for each in family.samples)
     return max((each.value for each in samples if each.name == ACCEPTED), default=1.0)

@@ -139,7 +139,8 @@ def test_flags_of_a_server_are_what_workers_give_sglang() -> None:
     script = (
         "import json, pathlib, sglang_servers as servers;"
         "options = servers.Options(device='cuda', mem_fraction_static=0.1);"
-        "print(json.dumps([servers.server_command(role, options, model=pathlib.Path('model/tandem-tiny'),"
+        "tiny = pathlib.Path('model/tandem-tiny');"
+        "print(json.dumps([servers.server_command(role, options, model=tiny,"
         " port=7, bootstrap_port=8, max_sequences=64) for role in servers.PHASES]))"
     )
     ended = subprocess.run(
