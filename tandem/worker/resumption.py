@@ -30,16 +30,19 @@ def made(task: common_pb2.Task, limits: worker_pb2.Limits) -> array[int]:
     return found
 
 
+_NEUTRAL = ("repetition_penalty", 1.0)
+"""The one parameter that may say something and yet do nothing."""
+
+
 def obstacle(sampling: common_pb2.SamplingParams, cannot: Collection[str]) -> str:
     """Why an engine cannot go on with a request as if it had begun it; empty: it can. `cannot`: as
     the engine describes it.
     """
-    neutral = common_pb2.SamplingParams(repetition_penalty=1)
-    found = [
-        name
-        for name in sorted(cannot)
-        if getattr(sampling, name) not in (0, getattr(neutral, name))
-    ]
+    found = sorted(
+        field.name
+        for field, value in sampling.ListFields()
+        if field.name in cannot and (field.name, value) != _NEUTRAL
+    )
     return f"its engine cannot go on with {found[0]}" if found else ""
 
 

@@ -6,12 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tandem.engine.base import Role
+from tandem.engine.base import EngineDescription, Role
 from tandem.engine.sglang import describe
 from tandem.v1 import common_pb2
 
 
 def fingerprint(role: Role, model_path: Path, **arguments: Any) -> common_pb2.Fingerprint:
+    return described(role, model_path, **arguments).fingerprint
+
+
+def described(role: Role, model_path: Path, **arguments: Any) -> EngineDescription:
     """`arguments`: of SGLang's, as it has resolved them."""
     manager = SimpleNamespace(
         model_config=SimpleNamespace(dtype="torch.float32", hf_eos_token_id=None),
@@ -41,4 +45,4 @@ def fingerprint(role: Role, model_path: Path, **arguments: Any) -> common_pb2.Fi
         prefixes=None,
         ranks={Role.PREFILL: 1, Role.DECODE: 1},
         stages=1,
-    ).fingerprint
+    )

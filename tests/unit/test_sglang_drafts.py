@@ -61,3 +61,13 @@ def test_an_engine_that_hands_nothing_over_says_nothing_of_it(model_path: Path) 
 )
 def test_drafts_whose_kv_differs_are_told_apart(other: dict[str, Any], model_path: Path) -> None:
     assert beside(model_path, **EAGLE) != beside(model_path, **EAGLE | other)
+
+
+def test_what_verification_decides_is_not_resumed(model_path: Path) -> None:
+    def cannot(**arguments: Any) -> set[str]:
+        described = sglang_described.described(Role.DECODE, model_path, **arguments)
+        return set(described.cannot_resume)
+
+    penalties = {"frequency_penalty", "presence_penalty", "repetition_penalty"}
+    assert cannot(speculative_algorithm="NGRAM") == {*penalties, "seed"}
+    assert cannot() == set()

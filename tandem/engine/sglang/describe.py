@@ -50,7 +50,10 @@ and DSPARK draw by chance, and what NGRAM drafts depends on what was generated b
 are other tokens, whatever the seed."""
 _UNSEEDED = ("speculative_adaptive", "speculative_use_rejection_sampling")
 """ServerArgs with which drafts depend on a row's neighbours, or are drawn by chance."""
-_PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
+_WITH_DRAFTS = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty", "seed"})
+"""What speculative decoding leaves to SGLang, and no other scheduler can go on with: penalties
+count what one sampled, and a seed verifies drafts, where the first token of another pair is drawn.
+"""
 
 
 def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
@@ -125,8 +128,7 @@ def description(
         kv_endpoint=kv_endpoint,
         prefixes=prefixes,
         eos_token_ids=_eos_token_ids(launched, model_path),
-        # Under speculative decoding they are SGLang's own, which count what one scheduler sampled.
-        cannot_resume=_PENALTIES if launched.arguments["speculative_algorithm"] else frozenset(),
+        cannot_resume=_WITH_DRAFTS if launched.arguments["speculative_algorithm"] else frozenset(),
     )
 
 

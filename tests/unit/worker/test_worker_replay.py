@@ -65,6 +65,13 @@ def test_nothing_is_said_unasked(tokenizer: Tokenizer) -> None:
         ),
         ({"cannot_resume": {"presence_penalty"}}, {"frequency_penalty": 0.5}, ""),
         ({"cannot_resume": {"repetition_penalty"}}, {"repetition_penalty": 1.0}, ""),
+        (
+            {"cannot_resume": {"repetition_penalty"}},
+            {"repetition_penalty": 1.5},
+            "its engine cannot go on with repetition_penalty",
+        ),
+        ({"cannot_resume": {"seed"}}, {"seed": 0}, "its engine cannot go on with seed"),
+        ({"cannot_resume": {"seed"}}, {}, ""),
     ],
 )
 def test_why_nobody_could_go_on_is_said_instead(
