@@ -299,10 +299,16 @@ class RpcCall:
         unless that is None, and None once the call has ended well. Raises what `take` raises, and
         what `read` does.
         """
-        parsed = self._parsed
+        deserialize = self._deserialize
 
         def give(data: bytes) -> Answer | None:
-            return None if self._cancelled else take(parsed(data))
+            if self._cancelled:
+                return None
+            try:
+                message = deserialize(data)
+            except Exception:  # noqa: BLE001 - what it is, whoever takes decides
+                message = None
+            return take(message)
 
         found: Answer | None = await self._from_stream(lambda stream: stream.hand_on(give))
         return found

@@ -18,7 +18,14 @@ import grpc
 import hpack
 
 from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, Code, ProtocolError
+from tandem.wire.rpc.frames import (
+    HEAD,
+    HEAD_BYTES,
+    MESSAGE_FRAME_HEAD,
+    MESSAGE_HEAD_BYTES,
+    Code,
+    ProtocolError,
+)
 from tandem.wire.rpc.header_blocks import HeaderBlocks
 from tandem.wire.rpc.headers import MOST_BYTES, Headers, of_reset
 from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
@@ -61,6 +68,8 @@ class PeerConnection(asyncio.Protocol):
         """It is lost, or is being closed."""
         self.peername: Any = None
         self._most_bytes = most_bytes
+        self._most_at_once = min(most_bytes + MESSAGE_HEAD_BYTES, frames.LEAST_FRAME)
+        """Bytes of a frame that holds one message which is taken."""
         self._transport: asyncio.Transport | None = None
         self._window = frames.FIRST_WINDOW
         self._most_frame = frames.LEAST_FRAME
@@ -132,7 +141,34 @@ class PeerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.over:
             return
-        self._watch.heard()
+        self._watch.heard = True
+        if self._rest or not self._hand_on(data):
+            self._receive(data)
+
+    def _hand_on(self, data: bytes) -> bool:
+        """Hand on what nearly every read brings: a frame that is one message, for whoever waits for
+        it. False: it is something else, and nothing of it was taken.
+        """
+        size = len(data) - HEAD_BYTES
+        if not MESSAGE_HEAD_BYTES <= size <= self._most_at_once:
+            return False
+        length_and_kind, flags, number, compressed, length = MESSAGE_FRAME_HEAD.unpack_from(data)
+        if (
+            length_and_kind != size << 8
+            or flags
+            or compressed
+            or length != size - MESSAGE_HEAD_BYTES
+            or self._blocks.opening is not None
+            or self._received + size > _CONNECTION_WINDOW // 2
+        ):
+            return False
+        stream = self.streams.get(number)
+        if stream is None or not stream.give(data[MESSAGE_FRAME_HEAD.size :], size):
+            return False
+        self._received += size
+        return True
+
+    def _receive(self, data: bytes) -> None:
         if self._resting:
             self._more += data
             return
@@ -361,7 +397,7 @@ class PeerConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if self._blocks.open and kind != frames.CONTINUATION:
+        if self._blocks.opening is not None and kind != frames.CONTINUATION:
             raise ProtocolError(Code.PROTOCOL_ERROR, "headers were not ended")
         if kind == frames.DATA:
             self._on_data(flags, number, payload)

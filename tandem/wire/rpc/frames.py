@@ -14,7 +14,10 @@ HEAD_BYTES: Final = HEAD.size
 MESSAGE_HEAD: Final = struct.Struct(">BI")
 """gRPC's own head of a message: whether it is compressed, and its length."""
 MESSAGE_HEAD_BYTES: Final = MESSAGE_HEAD.size
-_BOTH_HEADS: Final = struct.Struct(">HBBBIBI")
+MESSAGE_FRAME_HEAD: Final = struct.Struct(">IBIBI")
+"""Both heads of a frame that holds one message: the length and the kind of it in one number, its
+flags and its stream; whether the message is compressed, and its length. DATA is kind 0.
+"""
 _NUMBER: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")
 _TWO_NUMBERS: Final = struct.Struct(">II")
@@ -73,8 +76,8 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def message_frame(stream: int, message: bytes) -> bytes:
     """A DATA frame that holds one message of gRPC, and nothing else."""
-    size = len(message) + MESSAGE_HEAD_BYTES
-    return _BOTH_HEADS.pack(size >> 8, size & 0xFF, DATA, 0, stream, 0, len(message)) + message
+    size = len(message)
+    return MESSAGE_FRAME_HEAD.pack(size + MESSAGE_HEAD_BYTES << 8, 0, stream, 0, size) + message
 
 
 def settings(values: Mapping[int, int]) -> bytes:

@@ -23,14 +23,10 @@ class HeaderBlocks:
 
     def __init__(self) -> None:
         self._decoder = hpack.Decoder(max_header_list_size=MOST_BYTES)
-        self._opening: tuple[int, bool] | None = None
-        """Stream, and whether it ends, of headers of which more is to come."""
+        self.opening: tuple[int, bool] | None = None
+        """Stream, and whether it ends, of headers of which more is to come, before anything else.
+        """
         self._block = bytearray()
-
-    @property
-    def open(self) -> bool:
-        """More is to come, before anything else."""
-        return self._opening is not None
 
     def begin(self, flags: int, number: int, payload: bytes) -> Whole | None:
         """A HEADERS frame; None: more is to come. Raises ProtocolError."""
@@ -40,12 +36,12 @@ class HeaderBlocks:
             if len(payload) < _PRIORITY_BYTES:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "a priority of another size")
             payload = payload[_PRIORITY_BYTES:]
-        self._opening = number, bool(flags & frames.END_STREAM)
+        self.opening = number, bool(flags & frames.END_STREAM)
         return self._take(flags, payload)
 
     def go_on(self, flags: int, number: int, payload: bytes) -> Whole | None:
         """A CONTINUATION frame. Raises ProtocolError."""
-        if self._opening is None or self._opening[0] != number:
+        if self.opening is None or self.opening[0] != number:
             raise ProtocolError(Code.PROTOCOL_ERROR, "headers go on that did not begin")
         if not payload and not flags & frames.END_HEADERS:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, "headers go on with nothing")
@@ -57,8 +53,8 @@ class HeaderBlocks:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"headers of more than {MOST_BYTES} bytes")
         if not flags & frames.END_HEADERS:
             return None
-        assert self._opening is not None
-        (number, ends), self._opening = self._opening, None
+        assert self.opening is not None
+        (number, ends), self.opening = self.opening, None
         block, self._block = bytes(self._block), bytearray()
         return number, self._unpacked(block), ends
 

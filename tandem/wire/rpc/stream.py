@@ -169,6 +169,25 @@ class Stream:
 
     # --- what its connection does ---
 
+    def give(self, message: bytes, size: int) -> bool:
+        """Hand on a message that took `size` bytes of the window, where that is all there is to do.
+        False: it is not, and the message is to be received as others are.
+        """
+        taker = self._taker
+        if (
+            taker is None
+            or taker.busy
+            or taker.over.done()
+            or self._part
+            or self._unread + size >= WINDOW // 2
+        ):
+            return False
+        self._unread += size
+        taker.give(message)
+        if self._messages or self.ended:
+            self._give()
+        return True
+
     def receive(self, content: bytes, size: int) -> None:
         """`content` of a DATA frame, which took `size` bytes of the window. Raises StreamError
         where the peer sends what this end does not take, and ProtocolError.

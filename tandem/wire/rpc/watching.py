@@ -44,7 +44,8 @@ class ProcessWatch:
         self._pause = seconds / _LOOKS
         self._ping = ping
         self._give_up = give_up
-        self._heard = True
+        self.heard = True
+        """The peer has said something since the last look; to be set with whatever it says."""
         self._silent_looks = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -53,10 +54,6 @@ class ProcessWatch:
         if isfinite(self._pause):
             self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
 
-    def heard(self) -> None:
-        """The peer has said something."""
-        self._heard = True
-
     def stop(self) -> None:
         """Do not look at the peer any longer."""
         self._pause = float("inf")
@@ -64,8 +61,8 @@ class ProcessWatch:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self._silent_looks = 0 if self._heard else self._silent_looks + 1
-        self._heard = False
+        self._silent_looks = 0 if self.heard else self._silent_looks + 1
+        self.heard = False
         if self._silent_looks >= _LOOKS:
             self._give_up()
             return
