@@ -44,6 +44,8 @@ class Outbox(Generic[Message]):
         """It takes the next message."""
         self._full: asyncio.Future[bool] | None = None
         """The writer takes no more: True once it is through with this stream, False for now."""
+        self._loop: asyncio.AbstractEventLoop
+        """The writer's: to ask which one runs costs a system call."""
         self._planned = False
 
     def notify(self) -> None:
@@ -73,7 +75,8 @@ class Outbox(Generic[Message]):
                 await self._news
             if self._stopped:
                 return
-            message = self._next()
+            self._ready = False
+            message = self._take()
             if message is not None:
                 yield message
             if self._over:
@@ -84,9 +87,10 @@ class Outbox(Generic[Message]):
         the one in which it was notified of, without a task that has to be woken for it. Raises what
         `take` and the writer raise.
         """
+        self._loop = asyncio.get_running_loop()
         over = False
         while not over:
-            self._full = asyncio.get_running_loop().create_future()
+            self._full = self._loop.create_future()
             self._writer = writer
             if self._ready or self._over:
                 self._wake()
@@ -98,15 +102,11 @@ class Outbox(Generic[Message]):
     def _over(self) -> bool:
         return self._stopped or (self._closed and not self._ready)
 
-    def _next(self) -> Message | None:
-        self._ready = False
-        return self._take()
-
     def _wake(self) -> None:
         if self._writer is not None:
             if not self._planned:
                 self._planned = True
-                asyncio.get_running_loop().call_soon(self._write)
+                self._loop.call_soon(self._write)
         elif self._news is not None and not self._news.done():
             self._news.set_result(None)
 
@@ -118,11 +118,14 @@ class Outbox(Generic[Message]):
         try:
             flows = True
             if self._ready and not self._stopped:
-                message = self._next()
+                self._ready = False
+                message = self._take()
                 flows = message is None or writer.put(message)
         except Exception as error:  # noqa: BLE001 - whoever writes the stream is told
             if not full.done():
                 full.set_exception(error)
+            return
+        if flows and not (self._closed or self._stopped):
             return
         if full.done():
             return  # by what was written its task is cancelled

@@ -205,8 +205,10 @@ class PeerConnection(asyncio.Protocol):
             found = self._transport.get_extra_info("ssl_object")
         return found
 
-    def send(self, stream: Stream, message: bytes) -> None:
-        """Now, as far as windows and the transport allow, and the rest later."""
+    def send(self, stream: Stream, message: bytes) -> bool:
+        """Now, as far as windows and the transport allow, and the rest later. Returns whether the
+        next one can be taken.
+        """
         size = len(message) + frames.MESSAGE_HEAD_BYTES
         if (
             not stream.unsent
@@ -218,10 +220,11 @@ class PeerConnection(asyncio.Protocol):
             stream.window -= size
             self._window -= size
             self._write(frames.message_frame(stream.number, message))
-            return
+            return not self._paused
         head = frames.MESSAGE_HEAD.pack(0, len(message))
         stream.unsent.append(memoryview(head + message))
         self._flush(stream)
+        return not (stream.unsent or self._paused)
 
     def send_headers(self, stream: Stream, headers: Headers, *, ends: bool = False) -> None:
         """At once: what was to be sent before them has left."""

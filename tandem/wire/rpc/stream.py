@@ -143,9 +143,9 @@ class Stream:
         """Write it. Returns whether the next one can be taken; else it can once `flushed` returns.
         Raises StreamError where it cannot leave.
         """
-        self._check()
-        self._connection.send(self, message)
-        return self._flows.is_set()
+        if self.closed or self.error is not None:
+            self._check()
+        return self._connection.send(self, message)
 
     async def flushed(self) -> None:
         """All that was written has left. Raises StreamError where it never will."""
