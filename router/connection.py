@@ -164,14 +164,14 @@ class WorkerConnection:
                 if first is grpc.aio.EOF:
                     return _ENDED
                 frame = self._readable(first)
-                listening.heard()
+                listening.heard = True
                 profile = await self._describe(stub)
                 if not self.is_listed:
                     return UNLISTED  # the core would give it what waits
                 self._begin(link, profile, frame.load)
 
                 def take(read: worker_pb2.WorkerFrame | None) -> str | None:
-                    listening.heard()
+                    listening.heard = True
                     return self._take(link, self._readable(read))
 
                 return self._take(link, frame) or await call.hand_on(take) or _ENDED
@@ -193,7 +193,7 @@ class WorkerConnection:
         where the worker cannot be used.
         """
         self._relay.frame(self.listed.address, frame)
-        if self.conduct.condemned:
+        if self.conduct.faults and self.conduct.condemned:
             raise WorkerError("too much of its output could not be read")
         if not frame.HasField("load"):
             return None

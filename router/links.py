@@ -41,20 +41,17 @@ class Patience:
     """For how long a peer has taken none of what waits for it."""
 
     def __init__(self) -> None:
-        self._moved = True
+        self.moved = True
+        """The peer has taken a message; to be set whenever it takes one."""
         self._since = 0.0
         self._looks = 0
-
-    def moved(self) -> None:
-        """The peer takes a message."""
-        self._moved = True
 
     def over(self, now: float, seconds: float) -> bool:
         """Whether nothing has moved for so long. To be asked again and again while something
         waits.
         """
-        if self._moved:
-            self._moved, self._since, self._looks = False, now, 0
+        if self.moved:
+            self.moved, self._since, self._looks = False, now, 0
         self._looks += 1
         return now - self._since >= seconds and self._looks >= _LEAST_LOOKS
 
@@ -134,10 +131,13 @@ class FrontendLink:
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
         self._draining = False
+        self._says_more = False
+        """Something beside payloads waits."""
 
     def add_run(self, sequence: int, worker: int) -> None:
         """Leaves with the next message: no output of it can come before."""
         self._runs.append((sequence, worker))
+        self._says_more = True
 
     def add_payload(self, worker: int, payload: bytes) -> str:
         if self.failure is None:
@@ -147,7 +147,7 @@ class FrontendLink:
 
     def add_lost(self, worker: int) -> None:
         self._lost.add(worker)
-        self.outbox.notify()
+        self._say_more()
 
     def add_end(self, action: actions.EndSequence) -> None:
         self._add_end(translate.sequence_end(action))
@@ -157,11 +157,11 @@ class FrontendLink:
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
         self._fleet = fleet
-        self.outbox.notify()
+        self._say_more()
 
     def set_draining(self) -> None:
         self._draining = True
-        self.outbox.notify()
+        self._say_more()
 
     def fail(self, error: TandemError) -> None:
         self.failure = error
@@ -179,7 +179,12 @@ class FrontendLink:
     def _add_end(self, end: router_pb2.SequenceEnd) -> None:
         if self.failure is None:
             self._ends.append(end)
+            self._says_more = True
             self._grow(_end_bytes(end))
+
+    def _say_more(self) -> None:
+        self._says_more = True
+        self.outbox.notify()
 
     def _grow(self, size: int) -> None:
         self._backlog += size
@@ -203,7 +208,14 @@ class FrontendLink:
         return stalled or self._backlog > _HARD_BOUND * self._max_backlog
 
     def _take(self) -> router_pb2.RouterMessage | None:
-        self._patience.moved()
+        self._patience.moved = True
+        if self._says_more or self._held.size or self._backlog > MESSAGE_BYTES:
+            return self._take_all()
+        payloads, self._payloads, self._backlog = self._payloads, [], 0
+        return _joined(payloads) if payloads else None
+
+    def _take_all(self) -> router_pb2.RouterMessage | None:
+        """Whatever waits, or the first of it."""
         payloads, ends = self._payloads, self._ends
         fleet, draining, lost = self._fleet, self._draining, self._lost
         self._fleet, self._draining = None, False
@@ -213,6 +225,7 @@ class FrontendLink:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
+        self._says_more = bool(self._ends or self._runs)
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
         if not (payloads or ends or draining or lost or fleet is not None):
@@ -250,6 +263,8 @@ class FrontendLink:
 
 def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
     """A message with these: those of one worker that follow each other are one part."""
+    if len(payloads) == 1:
+        return _alone(*payloads[0])
     workers: list[int] = []
     sizes: list[int] = []
     for worker, payload in payloads:
@@ -260,6 +275,15 @@ def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
             sizes.append(len(payload))
     joined = b"".join([payload for _, payload in payloads])
     return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
+
+
+def _alone(worker: int, payload: bytes) -> router_pb2.RouterMessage:
+    """A message with what one worker wrote. To name the fields when it is made costs twice that."""
+    message = router_pb2.RouterMessage()
+    message.payload = payload
+    message.part_worker.append(worker)
+    message.part_bytes.append(len(payload))
+    return message
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:
@@ -338,7 +362,7 @@ class WorkerLink:
         return frozenset(action.leg for action, _ in self._starts)
 
     def _take(self) -> worker_pb2.WorkerCommand | None:
-        self.patience.moved()
+        self.patience.moved = True
         command = worker_pb2.WorkerCommand()
         self._take_starts(command)
         if self._starts:

@@ -246,7 +246,7 @@ class Relay:
         """What a worker's sequences did in one step: payloads first, events after them."""
         self.relayed_frames += 1
         link = self._workers[address]
-        for envelope in frame.envelopes:
+        for envelope in frame.envelopes[:]:  # as tandem/upstream/output.py has it
             sink = self._frontends.get(envelope.destination)
             if sink is not None:
                 payload = envelope.payload

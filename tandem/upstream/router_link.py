@@ -157,7 +157,7 @@ class RouterLink:
             stream.silence = listening
 
             def take(message: router_pb2.RouterMessage | None) -> None:
-                listening.heard()
+                listening.heard = True
                 said = _readable(message)
                 if said.draining:  # before the first refusal that the message may hold
                     receiver.unsent(stream.drain())

@@ -13,7 +13,7 @@ LOOKS = 4
 
 
 class Silence:
-    """Raises TimeoutError in the block that it is around once nothing has been `heard` for
+    """Raises TimeoutError in the block that it is around once nothing was `heard` for
     `seconds`, or up to a quarter longer; for no finite number of them: never.
 
     It is measured by the turns of the own loop: a process that was paused finds what its peer said
@@ -22,7 +22,8 @@ class Silence:
 
     def __init__(self, seconds: float) -> None:
         self._pause = seconds / LOOKS
-        self._heard = True
+        self.heard = True
+        """The peer has said something since the last look; to be set with whatever it says."""
         self._looks = 0
         self._limit = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
@@ -31,10 +32,6 @@ class Silence:
     def seconds(self) -> float:
         """At least so long nothing has been heard, in quarters of the bound."""
         return self._looks * self._pause if self._looks else 0.0
-
-    def heard(self) -> None:
-        """The peer has said something."""
-        self._heard = True
 
     async def __aenter__(self) -> Silence:
         await self._limit.__aenter__()
@@ -52,8 +49,8 @@ class Silence:
         await self._limit.__aexit__(kind, error, trace)
 
     def _look(self) -> None:
-        self._looks = 0 if self._heard else self._looks + 1
-        self._heard = False
+        self._looks = 0 if self.heard else self._looks + 1
+        self.heard = False
         if self._looks < LOOKS:
             self._look_later()
         else:

@@ -254,7 +254,7 @@ def test_only_a_peer_that_takes_nothing_for_long_is_out_of_patience() -> None:
     patience = Patience()
     assert not patience.over(100.0, 5.0)
     assert not patience.over(102.0, 5.0)
-    patience.moved()
+    patience.moved = True
     assert not patience.over(106.0, 5.0)
     assert not patience.over(120.0, 5.0), "the router itself was asleep"
     assert patience.over(120.5, 5.0)
@@ -344,6 +344,49 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
         if message.ends:
             break
     assert got == b"".join(payloads)
+
+
+async def test_a_payload_alone_is_its_worker_s() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    link.add_payload(3, b"one")
+    message = await anext(link.outbox.messages())
+    said = router_pb2.RouterMessage(payload=b"one", part_worker=[3], part_bytes=[3])
+    assert message == said
+
+
+async def test_a_run_waits_for_a_message_that_it_can_leave_with() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    link.add_run(7, 3)
+    assert link._take() is None, "no output of it can come before"
+    link.add_payload(3, b"one")
+    message = await anext(link.outbox.messages())
+    assert (list(message.run_sequence), list(message.run_worker)) == ([7], [3])
+    assert message.payload == b"one"
+
+
+async def test_what_is_said_beside_payloads_leaves_with_them_and_once() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    for _ in range(2):
+        link.add_payload(3, b"one")
+        link.add_lost(4)
+        link.set_fleet(router_pb2.Fleet(expected=["tiny"]))
+        link.set_draining()
+        link.add_end(actions.EndSequence(1, 7, None))
+        message = await anext(link.outbox.messages())
+        assert (message.payload, list(message.lost), message.draining) == (b"one", [4], True)
+        assert (message.fleet.expected, message.ends[0].sequence) == (["tiny"], 7)
+        link.add_payload(3, b"two")
+        message = await anext(link.outbox.messages())
+        assert message == router_pb2.RouterMessage(payload=b"two", part_worker=[3], part_bytes=[3])
+
+
+async def test_a_backlog_is_given_back_with_the_message_by_which_it_left() -> None:
+    budget = ByteBudget()
+    link = FrontendLink(10 * MESSAGE_BYTES, budget)
+    link.add_payload(1, bytes(MESSAGE_BYTES - 1))
+    assert budget.held
+    await anext(link.outbox.messages())
+    assert budget.held == 0
 
 
 async def test_joined_payloads_are_the_bytes_that_came() -> None:

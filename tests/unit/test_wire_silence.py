@@ -25,7 +25,7 @@ async def test_a_peer_that_says_something_now_and_then_is_never_given_up() -> No
     async with Silence(0.2) as listening:
         for _ in range(8):
             await asyncio.sleep(0.12)
-            listening.heard()
+            listening.heard = True
 
 
 async def test_it_says_for_how_long_at_least_nothing_was_heard() -> None:
@@ -36,7 +36,7 @@ async def test_it_says_for_how_long_at_least_nothing_was_heard() -> None:
         listening._look()
         listening._look()
         assert listening.seconds == 5.0
-        listening.heard()
+        listening.heard = True
         listening._look()
         assert listening.seconds == 0.0
     async with Silence(inf) as listening:
@@ -56,7 +56,7 @@ async def test_what_lay_in_the_socket_while_this_process_stood_still_counts(paus
                 there.send(b"x")
                 time.sleep(0.3)  # noqa: ASYNC251 - the whole process stands still
                 assert await loop.sock_recv(here, 1) == b"x"
-                listening.heard()
+                listening.heard = True
 
 
 async def test_a_pause_alone_is_no_silence() -> None:
