@@ -11,7 +11,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from tandem.histogram import Histogram
-from tandem.metrics import STEP_SECONDS
+from tandem.metrics import STEP_SECONDS, counter
 from tandem.tracing.exemplars import Exemplars
 from tandem.upstream.router_stream import RouterStream
 
@@ -47,6 +47,18 @@ class InterTokenSeconds(Collector):
         yield family
 
 
+class CompletionTokens(Collector):
+    """Tokens that have come: counted on the event loop, without a lock, read by a scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.count = 0
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        name, text = "tandem_frontend_completion_tokens", "Tokens received from the router."
+        yield counter(name, text, self.count)
+
+
 class UpstreamMetrics:
     """Every series is there, at 0, from the start."""
 
@@ -79,14 +91,10 @@ class UpstreamMetrics:
             " run elsewhere, or cannot be read.",
             registry=registry,
         )
-        self.completion_tokens: Counter | None = None
+        self.completion_tokens: CompletionTokens | None = None
         self.inter_token_seconds: InterTokenSeconds | None = None
         if of_tokens:
-            self.completion_tokens = Counter(
-                "tandem_frontend_completion_tokens",
-                "Tokens received from the router.",
-                registry=registry,
-            )
+            self.completion_tokens = CompletionTokens(registry)
             self.inter_token_seconds = InterTokenSeconds(registry)
 
     def inter_token(self, trace_id: str) -> Callable[[float, int], object] | None:

@@ -103,8 +103,8 @@ class Output:
         except ValueError as error:
             self._fail_of(stream, worker, columns, str(error))
             return
-        if out.tokens and (counter := self._metrics.completion_tokens) is not None:
-            counter.inc(out.tokens)
+        if (tokens := self._metrics.completion_tokens) is not None:
+            tokens.count += out.tokens
         if columns.report:
             for report in columns.report[:]:
                 if state := self._routes.get(report.sequence):
