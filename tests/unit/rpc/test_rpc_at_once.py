@@ -208,6 +208,20 @@ async def test_what_comes_while_a_taker_is_at_a_message_is_handed_on_behind_it(r
     assert order == [b"+one", b"-one", b"+two", b"-two"]
 
 
+@pytest.mark.parametrize("read", [at_once, in_two])
+async def test_what_comes_while_a_taker_rests_a_turn_is_handed_on_behind_the_rest(
+    read: Read,
+) -> None:
+    bench = Bench()
+    await asyncio.sleep(0)
+    sent = [b"%d" % number for number in range(100)]
+    read(bench.connection, _data(b"".join(map(_message, sent))))
+    read(bench.connection, message_frame(STREAM, b"behind"))
+    assert len(bench.came) < len(sent)
+    await asyncio.sleep(0.01)
+    assert bench.came == [*sent, b"behind"]
+
+
 async def test_what_comes_while_a_connection_rests_a_turn_waits_for_it() -> None:
     """More frames than a turn takes, and a whole one behind them."""
     bench = Bench()
