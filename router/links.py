@@ -209,7 +209,7 @@ class FrontendLink:
 
     def _take(self) -> router_pb2.RouterMessage | None:
         self._patience.moved = True
-        if self._says_more or self._held.size or self._backlog > MESSAGE_BYTES:
+        if self._says_more or self._held.size:  # as of any backlog that does not fit a message
             return self._take_all()
         payloads, self._payloads, self._backlog = self._payloads, [], 0
         return _joined(payloads) if payloads else None
@@ -225,7 +225,7 @@ class FrontendLink:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
-        self._says_more = bool(self._ends or self._runs)
+        self._says_more = bool(self._runs)
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
         if not (payloads or ends or draining or lost or fleet is not None):
