@@ -84,8 +84,8 @@ def test_variables_of_other_components_and_of_services_are_let_be() -> None:
     [
         ("a=1,b=2,a=3", {"a": "3", "b": "2"}),
         (
-            'a=1,more={"b": 2, "c": {"d": [3, 4]}},e=5',
-            {"a": "1", "more": '{"b": 2, "c": {"d": [3, 4]}}', "e": "5"},
+            'a=1,more={"c": {"d": [3, 4]}, "b": 2},e=5',
+            {"a": "1", "more": '{"c": {"d": [3, 4]}, "b": 2}', "e": "5"},
         ),
         ("a=},b={c,d}", {"a": "}", "b": "{c,d}"}),
         ("a={b,c=2", {"a": "{b,c=2"}),
