@@ -635,7 +635,9 @@ def rows(*texts: tuple[int, str], offset: int = 0, finish: Mapping[int, int] = {
     for sequence, text in texts:
         draft.add(sequence, offset, 1, text)
     for sequence, count in finish.items():
-        draft.finishes.append(common_pb2.Finish(sequence=sequence, completion_tokens=1, rows=count))
+        draft.rest.finish.append(
+            common_pb2.Finish(sequence=sequence, completion_tokens=1, rows=count)
+        )
     return draft.serialize()
 
 

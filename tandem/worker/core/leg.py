@@ -233,7 +233,7 @@ class Leg(Struct, eq=False, kw_only=True):
         draft = outgoing.drafts.get(self.destination) or outgoing.draft(self.destination)
         draft.add(self.sequence, offset, count, text, token_ids if self.want_token_ids else ())
         if logprobs:
-            draft.logprobs.append(encoded_logprobs(self.sequence, token_ids, logprobs))
+            draft.rest.logprobs.append(encoded_logprobs(self.sequence, token_ids, logprobs))
         outgoing.backlog += size
 
     def finish(self, finish: common_pb2.Finish) -> None:
@@ -244,7 +244,7 @@ class Leg(Struct, eq=False, kw_only=True):
         if parcel is None and size > MAX_ROW_BYTES:
             parcel = self._new_parcel()
         if parcel is None:
-            self.outgoing.draft(self.destination).finishes.append(finish)
+            self.outgoing.draft(self.destination).rest.finish.append(finish)
         else:
             parcel.finish = finish
 
@@ -315,6 +315,6 @@ class Leg(Struct, eq=False, kw_only=True):
             report.kv_transport = self.kv.transport
         parcel = self.waiting
         if parcel is None:
-            self.outgoing.draft(self.destination).reports.append(report)
+            self.outgoing.draft(self.destination).rest.report.append(report)
         else:
             parcel.report = report

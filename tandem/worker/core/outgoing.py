@@ -153,9 +153,9 @@ class Parcel:
         self.sent = True
         self.drop()
         if self.report is not None:
-            draft.reports.append(self.report)
+            draft.rest.report.append(self.report)
         if self.finish is not None:
-            draft.finishes.append(self.finish)
+            draft.rest.finish.append(self.finish)
         events += self.events
         return 0 if self.finish is None else self.finish.ByteSize()
 
@@ -231,7 +231,7 @@ def write(draft: Draft, sequence: int, offset: int, row: WaitingRow, *, shows_id
     count, text, token_ids, logprobs, _ = row
     draft.add(sequence, offset, count, text, token_ids if shows_ids else ())
     if logprobs is not None and count:
-        draft.logprobs.append(encoded_logprobs(sequence, token_ids, logprobs))
+        draft.rest.logprobs.append(encoded_logprobs(sequence, token_ids, logprobs))
 
 
 def write_prompt(draft: Draft, sequence: int, row: WaitingRow) -> None:
@@ -240,7 +240,7 @@ def write_prompt(draft: Draft, sequence: int, row: WaitingRow) -> None:
     assert row.place is not None
     part = encoded_logprobs(sequence, row.token_ids, row.logprobs)
     part.place = row.place
-    draft.prompt_logprobs.append(part)
+    draft.rest.prompt_logprobs.append(part)
 
 
 def encoded_logprobs(

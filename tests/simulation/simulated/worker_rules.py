@@ -169,7 +169,7 @@ class WorkerRules:
         """Its last word is on its way: what of it waits still leaves."""
         waits, command = self._core.outgoing(book.link), book.command
         draft = waits.drafts.get(command.destination)
-        said = [] if draft is None else [finish.sequence for finish in draft.finishes]
+        said = [] if draft is None else [finish.sequence for finish in draft.rest.finish]
         said += [
             each.sequence
             for each in waits.parcels

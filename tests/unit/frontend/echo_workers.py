@@ -83,7 +83,7 @@ class EchoWorker(worker_pb2_grpc.WorkerServicer):
                 draft = Draft()
                 draft.add(start.sequence, number, 1, text)
                 if number == len(ROWS) - 1:
-                    draft.finishes.append(_finish(start.sequence))
+                    draft.rest.finish.append(_finish(start.sequence))
                 payload = draft.serialize()
                 if self._spoil is not None:
                     payload = self._spoil(number, common_pb2.TokenColumns.FromString(payload))

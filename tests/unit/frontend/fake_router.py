@@ -44,11 +44,11 @@ class Reply:
     def logprobs(self, entry: common_pb2.TokenLogprobs, *, output: int = 0) -> None:
         """Of the row that was or will be added to the same frame."""
         entry.sequence = self.first + output
-        self._stream.draft.logprobs.append(entry)
+        self._stream.draft.rest.logprobs.append(entry)
 
     def prompt_logprobs(self, place: int, token_ids: Sequence[int], *, output: int = 0) -> None:
         """A part of them; a token's is its id as a negative number."""
-        self._stream.draft.prompt_logprobs.append(
+        self._stream.draft.rest.prompt_logprobs.append(
             common_pb2.TokenLogprobs(
                 sequence=self.first + output,
                 place=place,
@@ -60,7 +60,7 @@ class Reply:
 
     def report(self, report: common_pb2.PhaseReport, *, output: int = 0) -> None:
         report.sequence = self.first + output
-        self._stream.draft.reports.append(report)
+        self._stream.draft.rest.report.append(report)
 
     def finish(
         self,
@@ -74,7 +74,7 @@ class Reply:
         withheld: bool = False,
     ) -> None:
         reason = common_pb2.FINISH_REASON_LENGTH if length else common_pb2.FINISH_REASON_STOP
-        self._stream.draft.finishes.append(
+        self._stream.draft.rest.finish.append(
             common_pb2.Finish(
                 sequence=self.first + output,
                 reason=reason,
@@ -109,7 +109,7 @@ class Reply:
 
     def break_frame(self) -> None:
         """A row without its text: no frame that a worker may send."""
-        self._stream.draft.sequences.append(self.first)
+        self._stream.draft.rest.sequence.append(self.first)
         self._stream.outbox.notify()
 
     async def flush(self) -> None:
@@ -141,7 +141,7 @@ class Stream:
         self.rows[sequence] += 1
 
     async def flushed(self) -> None:
-        while self.draft.sequences or self.draft.finishes or self.ends:
+        while self.draft.sequences or self.draft.rest.ListFields() or self.ends:
             self._taken.clear()
             self.outbox.notify()
             await asyncio.wait_for(self._taken.wait(), WAIT_SECONDS)

@@ -130,7 +130,7 @@ class World:
                 assert sequence not in self.held, "a held row that nobody released"
                 self.rows[sequence] += 1
                 assert self.rows[sequence] <= self.brought[sequence], "a row that never came"
-            for finish in draft.finishes:
+            for finish in draft.rest.finish:
                 assert finish.sequence not in self.finished, "two finishes"
                 assert finish.sequence not in self.held
                 self.finished.add(finish.sequence)
