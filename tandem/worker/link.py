@@ -52,22 +52,21 @@ class RouterLink:
     def take(self) -> worker_pb2.WorkerFrame | None:
         """The next frame; None: nothing waits. The outbox asks when it can write."""
         drafts, events = self._outgoing.take()
-        payloads = {to: self._written(to, draft) for to, draft in drafts.items()}
+        # Most frames have one envelope alone, and a field that is named costs as much as that.
+        frame = worker_pb2.WorkerFrame()
+        for destination, draft in drafts.items():
+            frame.envelopes.add(destination=destination, payload=self._written(destination, draft))
         while self._outgoing.unsendable:
             self._unsendable(*self._outgoing.unsendable.pop())
         if self._outgoing.waits:
             self.outbox.notify()
-        if not (payloads or events or self._load_due):
+        if not (drafts or events or self._load_due):
             return None
-        frame = worker_pb2.WorkerFrame(
-            envelopes=[
-                worker_pb2.Envelope(destination=destination, payload=payload)
-                for destination, payload in payloads.items()
-            ],
-            events=events,
-            load=self._load() if self._load_due else None,
-        )
-        self._load_due = False
+        if events:
+            frame.events.extend(events)
+        if self._load_due:
+            frame.load.CopyFrom(self._load())
+            self._load_due = False
         return frame
 
     def _written(self, destination: int, draft: Draft) -> bytes:
