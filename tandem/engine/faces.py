@@ -232,9 +232,7 @@ class TwoFacedEngine:
                 self._drop(joined, Role.DECODE)
         for role, deltas in ((Role.PREFILL, firsts), (Role.DECODE, everything)):
             if deltas:
-                mailbox = self._faces[role].mailbox
-                mailbox.put(deltas)
-                mailbox.give()
+                self._faces[role].mailbox.give(deltas)
 
     def _end(
         self,

@@ -20,8 +20,8 @@ class Mailbox:
         self._over: asyncio.Future[None] | None = None
         """What comes of handing on; done once nobody does."""
         self._planned = False
-        self._emptied = asyncio.Event()
-        self._emptied.set()
+        self._emptied: asyncio.Event | None = None
+        """Somebody waits until all was given."""
 
     def put(self, deltas: Sequence[Delta]) -> None:
         """They are handed on in the next turn of the loop, with all that comes until then."""
@@ -43,7 +43,7 @@ class Mailbox:
         nothing piles up.
         """
         if self._deltas:
-            self._emptied.clear()
+            self._emptied = self._emptied or asyncio.Event()
             await self._emptied.wait()
 
     async def hand_on(self, take: Callable[[Step], object]) -> None:
@@ -53,8 +53,10 @@ class Mailbox:
         self._plan()
         await self._over
 
-    def give(self) -> None:
-        """Hand on what is there at once."""
+    def give(self, deltas: Sequence[Delta] = ()) -> None:
+        """Hand on at once what is there, and these behind it."""
+        if not self._closed:
+            self._deltas += deltas
         take, over = self._take, self._over
         if take is None or over is None or over.done():
             return
@@ -62,7 +64,9 @@ class Mailbox:
             if self._deltas:
                 step, self._deltas = self._deltas, []
                 take(step)
-            self._emptied.set()
+            if self._emptied is not None:
+                self._emptied.set()
+                self._emptied = None
         except Exception as error:  # noqa: BLE001 - for whoever hands on
             self._end(error)
         else:

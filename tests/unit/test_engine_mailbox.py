@@ -72,6 +72,19 @@ async def test_what_is_given_at_once_comes_after_what_came_before_it() -> None:
     assert heard.steps == [[1, 2]]
 
 
+async def test_what_is_given_comes_behind_what_is_there_in_one_step() -> None:
+    heard = Heard()
+    heard.mailbox.give(deltas(1))
+    await heard.begin()
+    heard.mailbox.put(deltas(2))
+    heard.mailbox.give(deltas(3))
+    assert heard.steps == [[1, 2, 3]]
+    heard.mailbox.close()
+    heard.mailbox.give(deltas(4))
+    await heard.end()
+    assert heard.steps == [[1, 2, 3]]
+
+
 async def test_what_came_before_anybody_took_is_the_first_step() -> None:
     heard = Heard()
     heard.mailbox.put(deltas(1))

@@ -135,7 +135,7 @@ async def test_tokens_arrive_as_they_are_streamed_and_the_last_delta_has_the_end
 
 
 def row(run: Run, *token_ids: int, hand_over: HandOver = ()) -> None:
-    delta = run.stream.take(token_ids, cached_tokens=3, retractions=2, hand_over=hand_over)
+    delta = run.stream.take(token_ids, 3, 2, hand_over)
     if delta is not None:
         run.deltas.append(delta)
 

@@ -80,7 +80,6 @@ class RequestStream:
     def take(
         self,
         token_ids: Sequence[int],
-        *,
         cached_tokens: int,
         retractions: int,
         hand_over: HandOver,
@@ -92,7 +91,7 @@ class RequestStream:
         if self._cause is not None:
             return None
         self.generated += len(token_ids)
-        kv = chunks.hand_over_of(hand_over)
+        kv = chunks.hand_over_of(hand_over) if hand_over else None
         return Delta(self._request.request_id, token_ids, kv=kv, cached_tokens=cached_tokens)
 
     async def _read(self) -> bool:

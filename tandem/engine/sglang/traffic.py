@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
@@ -181,27 +181,19 @@ class Traffic:
         )
         for rid, token_ids, cached_tokens, retractions, hand_over in columns:
             if (stream := self._streams.get(rid)) is not None:
-                delta = stream.take(
-                    token_ids,
-                    cached_tokens=cached_tokens,
-                    retractions=retractions,
-                    hand_over=hand_over,
-                )
+                delta = stream.take(token_ids, cached_tokens, retractions, hand_over)
                 if delta is not None:
                     step.append(delta)
-        self._put(step)
-        self._mailbox.give()
+        self._stepped = time.monotonic()
+        self._mailbox.give(step)
 
     def _emit(self, delta: Delta) -> None:
         if delta.end is not None:
             stream = self._streams.pop(requests.rid(delta.request_id, self._begins))
             self._retractions += stream.retractions
             self._data_ranks.leave(delta.request_id)
-        self._put([delta])
-
-    def _put(self, deltas: Sequence[Delta]) -> None:
         self._stepped = time.monotonic()
-        self._mailbox.put(deltas)
+        self._mailbox.put([delta])
 
 
 class OverTraffic:
